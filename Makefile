@@ -1,0 +1,64 @@
+# Every target works on a fresh clone: the environment is made on first use and again when its pins change.
+PYTHON ?= python3.11
+GPU_PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench models onnx-suite opinfo gpu docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make the environment (.venv) from requirements.lock
+	@echo "installation took $$(cat $(VENV)/seconds) s"
+
+# A pin is exact, so pip need not resolve: --no-deps. Byte code is compiled on all cores afterwards, which is faster
+# than one file after another while installing.
+$(INSTALLED): requirements.lock pyproject.toml
+	@start=$$(date +%s) && \
+	{ [ -x $(RUN) ] || $(PYTHON) -m venv $(VENV); } && \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock && \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . && \
+	{ $(RUN) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; } && \
+	echo $$(( $$(date +%s) - start )) > $(VENV)/seconds && \
+	touch $(INSTALLED)
+
+demo: install ## Export a trained sentence encoder, build engines for CPU and GPUs, verify, measure, use it
+	@start=$$(date +%s) && $(RUN) examples/demo.py && \
+	echo "installation took $$(cat $(VENV)/seconds) s, the demo $$(( $$(date +%s) - start )) s"
+
+test: install ## Run the tests (no GPU, no network)
+	$(RUN) -m pytest
+
+check: install ## Check format, lint, types, layers and generated docs
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest --quiet tests/meta
+
+format: install ## Format the sources and order their imports
+	$(RUN) -m ruff check --select I --fix .
+	$(RUN) -m ruff format .
+
+bench: install ## Measure six models against eager, Inductor and ONNX Runtime; write benchmarks/results
+	$(RUN) benchmarks/bench.py
+
+models: install ## Run the six models at full depth by both roads, one process each; write benchmarks/results
+	$(RUN) benchmarks/models.py
+
+onnx-suite: install ## Run ONNX's own backend suite: passed, unsupported, wrong
+	$(RUN) benchmarks/onnx_suite.py
+
+opinfo: install ## Run torch's own op database through torch.compile
+	$(RUN) benchmarks/opinfo.py
+
+docs: install ## Write the generated pages of docs/
+	$(RUN) docs/generate.py
+
+gpu: ## Run the GPU tests with the machine's own Python, torch and Triton (GPU_PYTHON, no install)
+	@.ci/gpu $(GPU_PYTHON)
+
+clean: ## Remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""How choices are made: cost model, measurement, search, records and their stores."""

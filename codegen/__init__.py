@@ -1,0 +1,1 @@
+"""How a tile program becomes a kernel and a plan a host program."""

@@ -1,0 +1,1 @@
+"""Tile programs to C for the host CPU."""

@@ -1,0 +1,335 @@
+"""Loads and stores of one vector: contiguous, masked, broadcast, strided and gathered, as the bounds analysis demands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim, Expr, Function
+from ...ir.errors import InternalError, UnsupportedError
+from ...ir.expression import Constant
+from ...ir.tile import Check, Scope, checks_of, flatten
+from ...ir.tile.program import Counter, Load, Local, Param, Store
+from ...ir.types import DType
+from .basics import register
+from .primitives import constant, from_storage, storage_type, to_storage
+from .writer import Writer, at_lane, lane_stride
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where an access happens: the position of every axis (expressions may hold the lane), lanes, valid lanes.
+
+    `limits` are (position, extent) of axes whose last vector is only partly a tile.
+    """
+
+    positions: Mapping[str, Dim]
+    lanes: int
+    limits: tuple[tuple[Dim, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The run-time tests of one vector: scalar conditions, a span low <= lane < high, tests of single lanes."""
+
+    scalars: tuple[str, ...] = ()
+    lows: tuple[str, ...] = ()
+    highs: tuple[str, ...] = ()
+    each: tuple[tuple[Dim, Dim | None, Dim | None], ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all lanes are treated alike."""
+        return not (self.lows or self.highs or self.each)
+
+    @property
+    def condition(self) -> str:
+        return " && ".join(self.scalars)
+
+    def any_lane(self, lanes: int) -> str:
+        """A condition that holds if some lane passes the scalar tests and the span; empty if that is certain."""
+        low, high = _extreme(self.lows, ">", "0"), _extreme(self.highs, "<", str(lanes))
+        tests = [*self.scalars, *([f"{low} < {lanes}"] if self.lows else []), *([f"{high} > 0"] if self.highs else [])]
+        return " && ".join([*tests, *([f"{low} < {high}"] if self.lows and self.highs else [])])
+
+    def span(self, lanes: int) -> tuple[str, str]:
+        """The span as two C expressions; the scalar conditions empty it."""
+        low, high = _extreme(self.lows, ">", "0"), _extreme(self.highs, "<", str(lanes))
+        return low, f"({self.condition} ? {high} : 0)" if self.scalars else high
+
+
+def _extreme(texts: tuple[str, ...], sign: str, start: str) -> str:
+    """The largest or smallest of C expressions; without any, `start`."""
+    if not texts:
+        return start
+    result = texts[0]
+    for text in texts[1:]:
+        result = f"({result} {sign} {text} ? {result} : {text})"
+    return result
+
+
+class Access:
+    """Prints accesses of one kernel."""
+
+    def __init__(self, writer: Writer, pointers: Mapping[str, str]) -> None:
+        self.writer = writer
+        self.library = writer.library
+        self.pointers = pointers
+
+    # --- addresses and tests ----------------------------------------------------------------------------------------
+
+    def place(self, scope: Scope, dim: Dim, spot: Spot) -> Dim:
+        """An index expression with every axis at its position; `i` is its start plus the position."""
+        names = dims.symbols(dim)
+        values: dict[str, Dim] = {}
+        for name, position in spot.positions.items():
+            axis = scope.axes.get(name)
+            if axis is not None and axis.kind == "tile" and (name in names or axis.lane in names):
+                start: Dim = dims.symbol(axis.first) if axis.modulus else axis.base
+                values[name], values[axis.lane] = start + position, position
+        return self.tidy(dims.substitute(dim, values), spot.lanes)
+
+    def tidy(self, dim: Dim, lanes: int) -> Dim:
+        """Divisions worked out: starts are written as a multiple of their known divisor first."""
+        if not _has_division(dim):
+            return dim
+        facts = self.writer.known(lanes)
+        scaled = {name: facts.divisors[name] for name in dims.symbols(dim) if facts.divisors.get(name, 1) > 1}
+        back: dict[str, Dim] = {}
+        values: dict[str, Dim] = {}
+        for name, divisor in scaled.items():
+            part = f"{name}/{divisor}"
+            bounds = facts.ranges.get(name, dims.UNBOUNDED)
+            low, high = (None if end is None else end // divisor for end in (bounds.low, bounds.high))
+            facts = facts.with_range(part, low, high)
+            values[name] = dims.symbol(part) * divisor
+            back[part] = dims.symbol(name) // divisor
+        found = dims.simplify(dims.substitute(dim, values), facts)
+        return dims.substitute(found, back)
+
+    def guard(self, scope: Scope, checks: tuple[Check, ...], spot: Spot) -> Guard:
+        """The tests that remain at this position."""
+        scalars: list[str] = []
+        lows: list[str] = []
+        highs: list[str] = []
+        each: list[tuple[Dim, Dim | None, Dim | None]] = []
+        bounds = [(check.index, check.low, check.high) for check in checks]
+        placed = [(self.place(scope, i, spot), self._side(scope, a, spot), self._side(scope, b, spot)) for i, a, b in bounds]
+        placed += [(position, None, extent) for position, extent in spot.limits]
+        for index, low, high in placed:
+            low = None if low is None or self._proved(low, index, spot.lanes) else low
+            high = None if high is None or self._proved(index + 1, high, spot.lanes) else high
+            if low is None and high is None:
+                continue
+            stride = lane_stride(index)
+            fixed = all(side is None or lane_stride(side) == 0 for side in (low, high))
+            rest = at_lane(index, 0)
+            if stride == 0 and fixed:
+                text = self.writer.index
+                scalars += [f"{text(low)} <= {text(rest)}"] if low is not None else []
+                scalars += [f"{text(rest)} < {text(high)}"] if high is not None else []
+            elif stride == 1 and fixed:
+                lows += [self.writer.index(low - rest)] if low is not None else []
+                highs += [self.writer.index(high - rest)] if high is not None else []
+            else:
+                each.append((index, low, high))
+        return Guard(tuple(scalars), tuple(lows), tuple(highs), tuple(each))
+
+    def _side(self, scope: Scope, side: Dim | None, spot: Spot) -> Dim | None:
+        return None if side is None else self.place(scope, side, spot)
+
+    def _proved(self, left: Dim, right: Dim, lanes: int) -> bool:
+        return dims.at_most(left, right, self.writer.known(lanes)) is True
+
+    # --- loads ------------------------------------------------------------------------------------------------------
+
+    def load(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, int]:
+        """One vector of a load in register form, and its lanes (1 if all lanes are the same element)."""
+        operand, pointer = self._operand(scope, value.operand)
+        checks = checks_of(scope, value)
+        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
+            checks = self._padded(scope, operand, value, checks, spot)
+        address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
+        # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
+        limits = spot.limits if isinstance(operand, Param) or value.other is not None else ()
+        guard = self.guard(scope, checks, Spot(spot.positions, spot.lanes, limits))
+        stride = lane_stride(address) if spot.lanes > 1 else 0
+        if operand.dtype.bits < 8:
+            return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
+        if stride == 0 and (guard.whole or (value.other is None and not guard.each)):
+            return self._one(operand.dtype, pointer, address, guard, value.other, spot.lanes), 1
+        if stride == 1 and not guard.each:
+            return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
+        if stride is not None and guard.whole and not guard.scalars:
+            return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
+        return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
+
+    def _operand(self, scope: Scope, name: str) -> tuple[Param | Local, str]:
+        operand = scope.operands[name]
+        if isinstance(operand, Counter):
+            raise UnsupportedError(f"%{name} is a counter and is read like a tensor", hint="use wait")
+        return operand, self.pointers[name]
+
+    def _padded(self, scope: Scope, operand: Param, value: Load, checks: tuple[Check, ...], spot: Spot) -> tuple[Check, ...]:
+        """Without an `else`, lanes inside the padding of a layout may be read: a vector needs its first lane tested only."""
+        layout = operand.layout
+        if layout is None or spot.lanes == 1:
+            return checks
+        known = self.writer.known(spot.lanes)
+        result = []
+        for check in checks:
+            index = self.place(scope, check.index, spot)
+            start = at_lane(index, 0)
+            along = [a for a, s in zip(layout.axes, value.subscripts, strict=True) if s == check.index]
+            inside = along and layout.granule(along[0]) % spot.lanes == 0 and dims.divides(spot.lanes, start, known) is True
+            if inside and lane_stride(index) == 1 and check.low is None and check.high is not None and _within(operand, along[0], check.high):
+                result.append(Check(start, None, check.high, ()))
+            else:
+                result.append(check)
+        return tuple(result)
+
+    def _one(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+        text = from_storage(self.library, dtype, 1, f"{pointer}[{self.writer.index(address)}]")
+        condition = guard.any_lane(lanes)
+        return f"{condition} ? {text} : {_other(other)}" if condition else text
+
+    def _contiguous(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+        storage, _ = storage_type(dtype)
+        at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
+        if guard.whole:
+            text = from_storage(self.library, dtype, lanes, self.library.call(f"load_{storage}", lanes, at))
+            return f"{guard.condition} ? {text} : {self._splat(dtype, other, lanes)}" if guard.scalars else text
+        outside = self.library.call(f"splat_{storage}", lanes, self._stored(dtype, other))
+        low, high = guard.span(lanes)
+        part = self.library.call(f"load_part_{storage}", lanes, at, low, high, outside)
+        return from_storage(self.library, dtype, lanes, part)
+
+    def _stored(self, dtype: DType, other: Constant | None) -> str:
+        """The memory form of the value of masked lanes."""
+        if other is None:
+            return "0"
+        if dtype.kind == "bool":
+            return "1" if other.value else "0"
+        return to_storage(self.library, dtype, 1, constant(other))
+
+    def _splat(self, dtype: DType, other: Constant | None, lanes: int) -> str:
+        return self.library.call(f"splat_{register(dtype)}", lanes, _other(other))
+
+    def _strided(self, dtype: DType, pointer: str, address: Dim, lanes: int) -> str:
+        storage, _ = storage_type(dtype)
+        elements = ", ".join(f"{pointer}[{self.writer.index(at_lane(address, lane))}]" for lane in range(lanes))
+        return from_storage(self.library, dtype, lanes, f"({self.library.vector(storage, lanes)}){{{elements}}}")
+
+    def _each(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+        """Lane by lane, for whatever the other forms do not cover."""
+        vector = self.library.vector(register(dtype), lanes)
+        result = self.writer.fresh()
+        self.writer.line(f"{vector} {result} = {self._splat(dtype, other, lanes)};")
+        target = self._open_lanes(guard, lanes, result)
+        element = from_storage(self.library, dtype, 1, self._element(dtype, pointer, at_lane(address, self._lane)))
+        self.writer.line(f"{target} = {element};")
+        self._close_lanes()
+        return result
+
+    def _element(self, dtype: DType, pointer: str, address: Dim) -> str:
+        if dtype.bits >= 8:
+            return f"{pointer}[{self.writer.index(address)}]"
+        per = 8 // dtype.bits
+        byte, field = self.writer.index(address // per), self.writer.index(address % per)
+        code = f"(({pointer}[{byte}] >> ({field} * {dtype.bits})) & {(1 << dtype.bits) - 1})"
+        if dtype.kind == "int":
+            shift = 8 - dtype.bits
+            return f"((int8_t)(uint8_t)({code} << {shift}) >> {shift})"
+        return code
+
+    # --- stores -----------------------------------------------------------------------------------------------------
+
+    def store(self, scope: Scope, value: Store, spot: Spot, text: str) -> None:
+        """Write one vector (register form, as many lanes as the spot has)."""
+        operand, pointer = self._operand(scope, value.operand)
+        if operand.dtype.bits < 8:
+            hint = "store bytes and pack the fields with shifts"
+            raise UnsupportedError(f"the c printer does not store single elements of {operand.dtype} to %{value.operand}", hint=hint)
+        address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
+        guard = self.guard(scope, checks_of(scope, value), spot)
+        storage, _ = storage_type(operand.dtype)
+        ctype = self.library.vector(storage, spot.lanes)
+        stored = self.writer.define(ctype, to_storage(self.library, operand.dtype, spot.lanes, text))
+        stride = lane_stride(address) if spot.lanes > 1 else 0
+        if value.atomic is None and spot.lanes == 1:
+            test = f"if ({guard.condition}) " if guard.scalars else ""
+            self.writer.line(f"{test}{pointer}[{self.writer.index(address)}] = {stored};")
+        elif value.atomic is None and stride == 1 and not guard.each:
+            self._store_contiguous(storage, pointer, address, guard, spot.lanes, stored)
+        else:
+            self._store_each(operand.dtype, value.atomic, pointer, address, guard, spot.lanes, stored)
+
+    def _store_contiguous(self, storage: str, pointer: str, address: Dim, guard: Guard, lanes: int, stored: str) -> None:
+        at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
+        if guard.whole:
+            test = f"if ({guard.condition}) " if guard.scalars else ""
+            self.writer.line(f"{test}{self.library.call(f'store_{storage}', lanes, at, stored)};")
+            return
+        low, high = guard.span(lanes)
+        self.writer.line(f"{self.library.call(f'store_part_{storage}', lanes, at, low, high, stored)};")
+
+    def _store_each(self, dtype: DType, atomic: str | None, pointer: str, address: Dim, guard: Guard, lanes: int, stored: str) -> None:
+        source = self._open_lanes(guard, lanes, stored)
+        element = f"{pointer}[{self.writer.index(at_lane(address, self._lane))}]"
+        if atomic is None:
+            self.writer.line(f"{element} = {source};")
+        elif not dtype.is_integer:
+            raise UnsupportedError(f"atomic {atomic} on {dtype}: results would depend on timing", hint="split the sum and add the parts in order")
+        elif atomic == "add":
+            self.writer.line(f"__atomic_fetch_add(&{element}, {source}, __ATOMIC_RELAXED);")
+        else:
+            self._atomic_extreme(atomic, storage_type(dtype)[1], element, source)
+        self._close_lanes()
+
+    def _atomic_extreme(self, atomic: str, ctype: str, element: str, source: str) -> None:
+        old, sign = self.writer.fresh(), ">" if atomic == "max" else "<"
+        self.writer.line(f"{ctype} {old} = __atomic_load_n(&{element}, __ATOMIC_RELAXED);")
+        swap = f"__atomic_compare_exchange_n(&{element}, &{old}, {source}, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)"
+        self.writer.line(f"while ({source} {sign} {old} && !{swap}) {{}}")
+
+    # --- lane loops -------------------------------------------------------------------------------------------------
+
+    def _open_lanes(self, guard: Guard, lanes: int, vector: str) -> str:
+        """Begin a loop over the lanes that pass the guard; gives the element of `vector` for the current lane."""
+        name, self._lane = self.writer.position(0, lanes - 1)
+        low, high = guard.span(lanes)
+        self.writer.open(f"for (int64_t {name} = 0; {name} < {lanes}; ++{name})")
+        self.writer.bind(f"@{name}", name)
+        for symbol, variable in self.writer.vectors.items():
+            self.writer.bind(symbol, f"(int64_t){variable}[{name}]")
+        tests = [f"{low} <= {name}"] if guard.lows else []
+        tests += [f"{name} < {high}"] if guard.highs or guard.scalars else []
+        for index, lower, upper in guard.each:
+            here = self.writer.index(at_lane(index, self._lane))
+            tests += [f"{self.writer.index(at_lane(lower, self._lane))} <= {here}"] if lower is not None else []
+            tests += [f"{here} < {self.writer.index(at_lane(upper, self._lane))}"] if upper is not None else []
+        if tests:
+            self.writer.line(f"if (!({' && '.join(tests)})) continue;")
+        return f"{vector}[{name}]" if lanes > 1 else vector
+
+    def _close_lanes(self) -> None:
+        self.writer.close()
+
+
+def _other(other: Constant | None) -> str:
+    """Masked lanes without `else` are poison: any value will do."""
+    return "0" if other is None else constant(other)
+
+
+def _has_division(dim: Dim) -> bool:
+    return isinstance(dim, Expr) and any(isinstance(atom, Function) for monomial, _ in dim.terms for atom in monomial)
+
+
+def _within(operand: Param, axis: str, high: Dim) -> bool:
+    """Whether `high` is at most the operand's size along the axis, so that its padding covers the rest of a vector."""
+    if operand.layout is None:
+        raise InternalError(f"operand {operand.name} has no layout")
+    size = operand.shape[operand.layout.axes.index(axis)]
+    return dims.at_most(high, size) is True
+

@@ -1,0 +1,309 @@
+"""Library functions below arithmetic: loads, stores, splats, selects, comparisons, conversions and folds over lanes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from ...ir.errors import UnsupportedError
+from ...ir.types import DTYPES, DType
+from .library import ELEMENTS, Function
+
+STORAGE = {
+    **{name: name for name in ELEMENTS},
+    **{"f16": "u16", "bf16": "u16", "bool": "u8", "f8e4m3": "u8", "f8e5m2": "u8", "f8e4m3fnuz": "u8", "f8e5m2fnuz": "u8", "f8e8m0": "u8"},
+    **{"i4": "u8", "u4": "u8", "i2": "u8", "u2": "u8", "f4e2m1": "u8"},
+}
+"""The integer or float that an element type is stored as; types below a byte share one."""
+
+_REGISTER = {
+    **{name: "f32" for name in ("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1")},
+    **{"bool": "i32", "i4": "i8", "i2": "i8", "u4": "u8", "u2": "u8"},
+}
+
+
+def register(dtype: DType) -> str:
+    """The element type that `dtype` has in registers: small floats are f32 holding a representable value, bools i32."""
+    name = _REGISTER.get(dtype.name, dtype.name)
+    if name not in ELEMENTS:
+        raise UnsupportedError(f"the c printer has no arithmetic for {dtype}", hint="lower it to real types before tiling")
+    return name
+
+
+def is_small_float(dtype: DType) -> bool:
+    """Whether values are kept as f32 and rounded to `dtype` after every operation."""
+    return dtype.is_float and dtype.bits < 32
+
+
+def basics() -> dict[str, Function]:
+    """All of them by name."""
+    return {**dict(_moves()), **dict(_bits()), **dict(_compare()), **dict(_folds()), **dict(_conversions())}
+
+
+_SPAN = """
+static inline uint32_t ourcc_span(int64_t low, int64_t high, int lanes) {
+    uint32_t upto = high >= lanes ? (lanes == 32 ? 0xffffffffu : (1u << lanes) - 1) : high <= 0 ? 0 : (1u << high) - 1;
+    uint32_t below = low <= 0 ? 0 : low >= lanes ? 0xffffffffu : (1u << low) - 1;
+    return upto & ~below;
+}
+"""
+
+_MASKED = {
+    # storage: (bits, intrinsic suffix, element type of the vector); f32 and f64 have types of their own
+    "f32": ("ps", "float"),
+    "f64": ("pd", "double"),
+    "i32": ("epi32", "int"),
+    "u32": ("epi32", "int"),
+    "i64": ("epi64", "int"),
+    "u64": ("epi64", "int"),
+    "i16": ("epi16", "int"),
+    "u16": ("epi16", "int"),
+    "i8": ("epi8", "int"),
+    "u8": ("epi8", "int"),
+}
+
+
+def _intrinsics(name: str) -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], str]]:
+    """Masked loads and stores of AVX-512 (and AVX2 for 32-bit elements), by lanes and feature."""
+    suffix, kind = _MASKED[name]
+    size = ELEMENTS[name][1]
+    loads: dict[tuple[int, str], str] = {}
+    stores: dict[tuple[int, str], str] = {}
+    for lanes in (4, 8, 16):
+        bits = lanes * size * 8
+        if bits not in (128, 256, 512):
+            continue
+        prefix = "_mm" if bits == 128 else f"_mm{bits}"
+        register_type = f"__m{bits}" + {"float": "", "double": "d", "int": "i"}[kind]
+        span = f"ourcc_span(low, high, {lanes})"
+        loads[lanes, "avx512vl"] = f"({name}x{lanes}){prefix}_mask_loadu_{suffix}(({register_type})other, {span}, p)"
+        stores[lanes, "avx512vl"] = f"{prefix}_mask_storeu_{suffix}(p, {span}, ({register_type})x); return;"
+    if name in ("f32", "i32", "u32"):
+        mask = "i32x8 m = (ourcc_iota_8() >= (int32_t)(low < 0 ? 0 : low > 8 ? 8 : low)) & (ourcc_iota_8() < (int32_t)(high < 0 ? 0 : high > 8 ? 8 : high));"
+        mask = mask.replace("ourcc_iota_8()", "(i32x8){0, 1, 2, 3, 4, 5, 6, 7}")
+        vector, cast = ("ps", "__m256") if kind == "float" else ("epi32", "__m256i")
+        pointer = "const float *" if kind == "float" else "const int *"
+        loads[8, "avx2"] = (
+            f"{mask}\n{name}x8 r = ({name}x8)_mm256_maskload_{vector}(({pointer})p, (__m256i)m);\nreturn select_{name}_8(m, r, other);"
+        )
+        stores[8, "avx2"] = f"{mask}\n_mm256_maskstore_{vector}(({pointer[6:]})p, (__m256i)m, ({cast})x);\nreturn;"
+    return loads, stores
+
+
+def _moves() -> Iterator[tuple[str, Function]]:
+    yield "ourcc_span", Function("", (), raw=_SPAN)
+    for name, (element, _) in ELEMENTS.items():
+        loads, stores = _intrinsics(name)
+        v = f"{name}x@N"
+        yield f"load_{name}", Function(v, (f"const {element} *p",), f"return *(const {name}x@Nu *)p;", scalar="return *p;")
+        yield f"store_{name}", Function("void", (f"{element} *p", f"{v} x"), f"*({name}x@Nu *)p = x;", scalar="*p = x;")
+        yield f"load_part_{name}", Function(
+            v,
+            (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other"),
+            f"if (low <= 0 && high >= @N) return load_{name}_@N(p);\n"
+            "for (int l = 0; l < @N; ++l) if (l >= low && l < high) other[l] = p[l];\nreturn other;",
+            scalar="return low <= 0 && high >= 1 ? *p : other;",
+            fast=loads,
+        )
+        yield f"store_part_{name}", Function(
+            "void",
+            (f"{element} *p", "int64_t low", "int64_t high", f"{v} x"),
+            f"if (low <= 0 && high >= @N) {{ store_{name}_@N(p, x); return; }}\n"
+            "for (int l = 0; l < @N; ++l) if (l >= low && l < high) p[l] = x[l];",
+            scalar="if (low <= 0 && high >= 1) *p = x;",
+            fast=stores,
+        )
+        yield f"splat_{name}", Function(v, (f"{element} x",), functools.partial(_listed, v, "x"), scalar="return x;")
+        mask = _mask(name, "m")
+        yield f"select_{name}", Function(
+            v,
+            ("i32x@N m", f"{v} x", f"{v} y"),
+            f"{_integer(name)}x@N w = {mask};\nreturn ({v})((w & ({_integer(name)}x@N)x) | (~w & ({_integer(name)}x@N)y));",
+            scalar="return m ? x : y;",
+        )
+        yield f"iota_{name}", Function(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
+
+
+def _listed(vector: str, element: str, lanes: int) -> str:
+    """A vector of `lanes` copies of `element`, or of 0, 1, 2, ..."""
+    return f"return ({vector}){{{', '.join(element or str(lane) for lane in range(lanes))}}};"
+
+
+def _integer(name: str) -> str:
+    """The signed integer type as wide as `name`."""
+    return f"i{ELEMENTS[name][1] * 8}"
+
+
+def _mask(name: str, mask: str) -> str:
+    """An i32 mask as wide as the elements of `name`."""
+    wide = _integer(name)
+    return mask if wide == "i32" else f"__builtin_convertvector({mask}, {wide}x@N)"
+
+
+def _bits() -> Iterator[tuple[str, Function]]:
+    for source in ELEMENTS:
+        for target in ELEMENTS:
+            if source != target and ELEMENTS[source][1] == ELEMENTS[target][1]:
+                yield f"bits_{source}_{target}", Function(
+                    f"{target}x@N",
+                    (f"{source}x@N x",),
+                    f"return ({target}x@N)x;",
+                    scalar=f"{ELEMENTS[target][0]} r;\nmemcpy(&r, &x, sizeof r);\nreturn r;",
+                )
+
+
+def _compare() -> Iterator[tuple[str, Function]]:
+    for name in ELEMENTS:
+        for operator, symbol in (("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")):
+            body = f"return x {symbol} y;" if _integer(name) == "i32" else f"return __builtin_convertvector(x {symbol} y, i32x@N);"
+            yield f"{operator}_{name}", Function("i32x@N", (f"{name}x@N x", f"{name}x@N y"), body, scalar=f"return -(x {symbol} y);")
+
+
+def _folds() -> Iterator[tuple[str, Function]]:
+    """Folds over the lanes as a tree of halves: one order for each lane count."""
+
+    def tree(name: str, step: str) -> Function:
+        def body(lanes: int) -> str:
+            lines, half = [], lanes // 2
+            while half:
+                order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
+                lines += [f"y = __builtin_shufflevector(x, x, {order});", f"x = {step};"]
+                half //= 2
+            return "\n".join([f"{name}x@N y;", *lines, "return x[0];"])
+
+        return Function(ELEMENTS[name][0], (f"{name}x@N x",), body, scalar="return x;")
+
+    for name in ELEMENTS:
+        yield f"fold_sum_{name}", tree(name, "x + y")
+        yield f"fold_prod_{name}", tree(name, "x * y")
+        yield f"fold_max_{name}", tree(name, f"max_{name}_@N(x, y)")
+        yield f"fold_min_{name}", tree(name, f"min_{name}_@N(x, y)")
+    yield "fold_any_i32", tree("i32", "x | y")
+    yield "fold_all_i32", tree("i32", "x & y")
+
+
+_SMALL = {
+    # name: exponent bits, mantissa bits, bias, has infinity, has negative zero
+    "f8e4m3": (4, 3, 7, False, True),
+    "f8e5m2": (5, 2, 15, True, True),
+    "f8e4m3fnuz": (4, 3, 8, False, False),
+    "f8e5m2fnuz": (5, 2, 16, False, False),
+}
+
+_ENCODE = """
+static inline uint8_t ourcc_encode_f8(float x, int mantissa, int bias, uint32_t largest, uint32_t infinite, uint32_t nan, int negative_zero) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t sign = bits >> 31, magnitude = bits & 0x7fffffffu, code;
+    if (magnitude > 0x7f800000u) return (uint8_t)(nan == 0x80u ? nan : (sign << 7) | nan);
+    int exponent = (int)(magnitude >> 23) - 127, lowest = 1 - bias;
+    int shift = 23 - mantissa + (exponent < lowest ? lowest - exponent : 0);
+    uint32_t full = (magnitude & 0x7fffffu) | 0x800000u;
+    if (shift > 25) code = 0;
+    else {
+        uint32_t kept = full >> shift, rest = full & ((1u << shift) - 1), half = 1u << (shift - 1);
+        kept += rest > half || (rest == half && (kept & 1));
+        code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mantissa);
+    }
+    if (magnitude == 0) code = 0;
+    if (magnitude >= 0x7f800000u || code > largest) code = infinite;
+    if (code == 0x80u) return (uint8_t)code;
+    if (code == 0 && !negative_zero) return 0;
+    return (uint8_t)((sign << 7) | code);
+}
+"""
+
+
+def _table(name: str) -> str:
+    """Decoding of a narrow float as a C table, printed from its own definition in numpy's terms."""
+    import numpy as np
+
+    dtype = DTYPES[name]
+    codes = np.arange(1 << dtype.bits, dtype=np.uint8)
+    values = codes.view(dtype.numpy).astype(np.float32).view(np.uint32)
+    words = ", ".join(f"0x{int(v):08x}u" for v in values)
+    function = f"static inline float ourcc_decode_{name}(uint8_t code) {{\n    float r;\n    memcpy(&r, &ourcc_table_{name}[code], 4);\n    return r;\n}}"
+    return f"static const uint32_t ourcc_table_{name}[{len(codes)}] = {{{words}}};\n{function}"
+
+
+def _conversions() -> Iterator[tuple[str, Function]]:
+    for source in ELEMENTS:
+        for target in ELEMENTS:
+            if source != target:
+                yield f"convert_{source}_{target}", _convert(source, target)
+    yield "ourcc_encode_f8", Function("", (), raw=_ENCODE)
+    yield from _sixteen_bits()
+    for name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"):
+        yield f"ourcc_decode_{name}", Function("", (), raw=_table(name))
+        yield f"decode_{name}", Function("f32x@N", ("u8x@N x",), lane=f"ourcc_decode_{name}(x)")
+    for name, (exponent, mantissa, bias, infinite, zero) in _SMALL.items():
+        top = (1 << (exponent + mantissa)) - 1
+        largest = top - (1 << mantissa) if infinite else top - 1 if zero else top
+        over = largest + 1 if infinite else top if zero else 0x80
+        nan = over + 2 if infinite else top if zero else 0x80
+        code = f"ourcc_encode_f8(x, {mantissa}, {bias}, {largest}, {over}, {nan}, {int(zero)})"
+        yield f"encode_{name}", Function("u8x@N", ("f32x@N x",), lane=code)
+        yield f"round_{name}", Function("f32x@N", ("f32x@N x",), lane=f"ourcc_decode_{name}({code})")
+
+
+def _sixteen_bits() -> Iterator[tuple[str, Function]]:
+    yield "decode_bf16", Function(
+        "f32x@N",
+        ("u16x@N x",),
+        "return (f32x@N)(__builtin_convertvector(x, u32x@N) << 16);",
+        scalar="return bits_u32_f32_1((uint32_t)x << 16);",
+    )
+    # A value that is already rounded: its upper half is the bf16.
+    yield "encode_bf16", Function(
+        "u16x@N",
+        ("f32x@N x",),
+        "return __builtin_convertvector((u32x@N)x >> 16, u16x@N);",
+        scalar="return (uint16_t)(bits_f32_u32_1(x) >> 16);",
+    )
+    yield "round_bf16", Function(
+        "f32x@N",
+        ("f32x@N x",),
+        "u32x@N b = (u32x@N)x;\nu32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;\nreturn select_f32_@N(x == x, (f32x@N)r, (f32x@N)((b | 0x400000u) & 0xffff0000u));",
+    )
+    zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
+    yield "decode_f16", Function(
+        "f32x@N",
+        ("u16x@N x",),
+        lane="ourcc_f16(x)",
+        fast={
+            (16, "avx512f"): "(f32x16)_mm512_cvtph_ps((__m256i)x)",
+            (8, "f16c"): "(f32x8)_mm256_cvtph_ps((__m128i)x)",
+        },
+    )
+    yield "encode_f16", Function(
+        "u16x@N",
+        ("f32x@N x",),
+        lane="ourcc_to_f16(x)",
+        fast={
+            (16, "avx512f"): f"(u16x16)_mm512_cvtps_ph((__m512)x, {zero})",
+            (8, "f16c"): f"(u16x8)_mm256_cvtps_ph((__m256)x, {zero})",
+        },
+    )
+    yield "round_f16", Function("f32x@N", ("f32x@N x",), "return decode_f16_@N(encode_f16_@N(x));", scalar="return decode_f16_1(encode_f16_1(x));")
+    yield "ourcc_f16", Function(
+        "", (), raw="static inline float ourcc_f16(uint16_t x) {\n    _Float16 h;\n    memcpy(&h, &x, 2);\n    return (float)h;\n}"
+    )
+    yield "ourcc_to_f16", Function(
+        "", (), raw="static inline uint16_t ourcc_to_f16(float x) {\n    _Float16 h = (_Float16)x;\n    uint16_t r;\n    memcpy(&r, &h, 2);\n    return r;\n}"
+    )
+    yield "narrow_f64_f16", Function("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")
+
+
+def _convert(source: str, target: str) -> Function:
+    """Float to integer truncates and never traps, through i64 so that narrow types wrap; the rest is what C does."""
+    args, result = (f"{source}x@N x",), f"{target}x@N"
+    plain = f"({ELEMENTS[target][0]})x"
+    if source[0] == "f" and target == "u64":
+        high = "x >= 9223372036854775808.0"
+        return Function(result, args, lane=f"({high} ? (uint64_t)(int64_t)(x - 9223372036854775808.0) + 9223372036854775808u : (uint64_t)(int64_t)x)")
+    if source[0] == "f" and target[0] in "iu" and (target == "u32" or (source == "f64" and target != "i64")):
+        return Function(result, args, lane=f"({ELEMENTS[target][0]})(int64_t)x")
+    if source == "f32" and target in ("i8", "u8", "i16", "u16"):
+        body = f"return __builtin_convertvector(__builtin_convertvector(x, i32x@N), {target}x@N);"
+        return Function(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
+    return Function(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};")

@@ -1,0 +1,340 @@
+"""Elementary functions of the library: vectorised for f32 where models use them much, through libm elsewhere.
+
+The polynomials are minimax fits made for this file; each comment gives the fitted function and its largest error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .library import ELEMENTS, Function
+
+V = "f32x@N"
+
+
+def elementary() -> dict[str, Function]:
+    """All of them by name."""
+    return {**dict(_vectorised()), **dict(_through_libm()), **dict(_arithmetic()), **dict(_integers())}
+
+
+def _horner(variable: str, result: str, *coefficients: str) -> str:
+    """Statements that evaluate a polynomial, highest coefficient first, by fused multiply-adds."""
+    lines = [f"{V} {result} = splat_f32_@N({coefficients[0]});"]
+    lines += [f"{result} = fma_f32_@N({result}, {variable}, splat_f32_@N({c}));" for c in coefficients[1:]]
+    return "\n".join(lines)
+
+
+# (exp(r) - 1 - r) / r**2 on +-ln2/2, 5e-11
+_EXP = ("1.991937995e-04f", "1.394722492e-03f", "8.333262638e-03f", "4.166625376e-02f", "1.666666687e-01f", "5.000000083e-01f")
+# (log(1 + f) - f + f**2/2) / f**3 on [sqrt(1/2) - 1, sqrt(2) - 1], 8e-10
+_LOG = (
+    *("6.746601322e-02f", "-1.167564130e-01f", "1.188817460e-01f", "-1.240559142e-01f", "1.421955091e-01f"),
+    *("-1.666799567e-01f", "2.000211873e-01f", "-2.500000960e-01f", "3.333331260e-01f"),
+)
+# (tanh(x) - x) / x**3 in x**2 up to 0.625**2, 2e-10
+_TANH = ("2.147536863e-03f", "-8.182673861e-03f", "2.170296711e-02f", "-5.394720427e-02f", "1.333320976e-01f", "-3.333333091e-01f")
+# erf(x) / x - 1 in x**2 up to 1, 1e-9
+_ERF = ("7.889119549e-05f", "-8.020841285e-04f", "5.189535340e-03f", "-2.685444459e-02f", "1.128360018e-01f", "-3.761262714e-01f", "1.283791659e-01f")
+# log(erfc(x)) on [0.95, 4.1], 1e-9 of erfc
+_ERFC = ("1.915050911e-04f", "-2.999549594e-03f", "2.205203117e-02f", "-1.035669588e-01f", "-6.375999661e-01f", "-1.127426128e+00f", "-2.564360596e-04f")
+# (sin(r) - r) / r**3 and (cos(r) - 1 + r**2/2) / r**4 in r**2 on +-pi/4, 5e-12 and 1e-13
+_SIN = ("2.717568130e-06f", "-1.983925702e-04f", "8.333329145e-03f", "-1.666666664e-01f")
+_COS = ("-2.720333771e-07f", "2.479943682e-05f", "-1.388888344e-03f", "4.166666662e-02f")
+
+_ROUND = "12582912.0f"  # 1.5 * 2**23: adding and taking it away rounds to the nearest integer
+
+_REDUCE = f"""
+{V} n = fma_f32_@N(c, splat_f32_@N(1.4426950408889634f), splat_f32_@N({_ROUND})) - {_ROUND};
+{V} r = fma_f32_@N(n, splat_f32_@N(-6.93145752e-1f), c);
+r = fma_f32_@N(n, splat_f32_@N(-1.42860677e-6f), r);
+{_horner("r", "p", *_EXP)}
+p = fma_f32_@N(p, r * r, r);
+i32x@N e = __builtin_convertvector(n, i32x@N);
+"""
+_CLAMP = "{V} c = select_f32_@N(x > {high}, splat_f32_@N({high}), x);\nc = select_f32_@N(c < {low}, splat_f32_@N({low}), c);\n"
+
+# 2**e in two factors, so that results below the normal range are rounded once more and not lost.
+_SCALE = """
+i32x@N h = e >> 1;
+return p * (f32x@N)((h + 127) << 23) * (f32x@N)((e - h + 127) << 23);
+"""
+
+_EXP_BODY = _CLAMP.format(V=V, high="89.0f", low="-105.0f") + _REDUCE + "p = p + 1.0f;" + _SCALE
+
+_EXP2_BODY = (
+    _CLAMP.format(V=V, high="129.0f", low="-151.0f")
+    + f"""
+{V} n = (c + {_ROUND}) - {_ROUND};
+{V} r = (c - n) * 0.69314718056f;
+{_horner("r", "p", *_EXP)}
+p = fma_f32_@N(p, r * r, r) + 1.0f;
+i32x@N e = __builtin_convertvector(n, i32x@N);
+"""
+    + _SCALE
+)
+
+# 2**n (exp(r) - 1) + (2**n - 1), with half of 2**n so that n = 128 stays finite.
+_EXPM1_BODY = (
+    _CLAMP.format(V=V, high="89.0f", low="-30.0f")
+    + _REDUCE
+    + f"""
+{V} s = (f32x@N)((e + 126) << 23);
+{V} y = fma_f32_@N(s, p, s - 0.5f) * 2.0f;
+return select_f32_@N(e == 0, select_f32_@N(abs_f32_@N(x) < 1e-7f, x, p), y);
+"""
+)
+
+_SPLIT = f"""
+i32x@N tiny = (x < 1.17549435e-38f);
+{V} v = select_f32_@N(tiny, x * 8388608.0f, x);
+i32x@N b = (i32x@N)v - 0x3f3504f3;
+i32x@N k = b >> 23;
+{V} e = __builtin_convertvector(k + (tiny & -23), f32x@N);
+{V} f = (f32x@N)((b & 0x7fffff) + 0x3f3504f3) - 1.0f;
+{_horner("f", "p", *_LOG)}
+{V} z = f * f;
+{V} y = p * f * z;
+"""
+
+_LOG_LIMITS = """
+r = select_f32_@N(x == 0.0f, splat_f32_@N(-INFINITY), r);
+r = select_f32_@N(x == INFINITY, x, r);
+return select_f32_@N(x >= 0.0f, r, splat_f32_@N(NAN));
+"""
+
+_LOG_BODY = (
+    _SPLIT
+    + f"""
+y = fma_f32_@N(e, splat_f32_@N(-2.12194440e-4f), y);
+y = fma_f32_@N(splat_f32_@N(-0.5f), z, y);
+{V} r = fma_f32_@N(e, splat_f32_@N(0.693359375f), f + y);
+"""
+    + _LOG_LIMITS
+)
+
+_LOG2_BODY = (
+    _SPLIT
+    + f"""
+y = fma_f32_@N(splat_f32_@N(-0.5f), z, y);
+{V} r = fma_f32_@N(y, splat_f32_@N(0.44269504088896340736f), f * 0.44269504088896340736f);
+r = ((r + y) + f) + e;
+"""
+    + _LOG_LIMITS
+)
+
+# log(u) + (x - (u - 1)) / u with u = 1 + x rounded: the second term is what the rounding lost.
+_LOG1P_BODY = f"""
+{V} u = x + 1.0f;
+{V} lost = (x - (u - 1.0f)) / u;
+{V} r = log_f32_@N(u);
+r = select_f32_@N((u > 0.0f) & (u < INFINITY), r + lost, r);
+return select_f32_@N(abs_f32_@N(x) < 1e-8f, x, r);
+"""
+
+_TANH_BODY = f"""
+{V} a = abs_f32_@N(x);
+{V} z = x * x;
+{_horner("z", "q", *_TANH)}
+q = fma_f32_@N(q, z * x, x);
+{V} t = exp_f32_@N(select_f32_@N(a > 10.0f, splat_f32_@N(10.0f), a) * 2.0f);
+{V} y = 1.0f - 2.0f / (t + 1.0f);
+return copysign_f32_@N(select_f32_@N(a < 0.625f, q, y), x);
+"""
+
+_ERF_BODY = f"""
+{V} a = abs_f32_@N(x);
+{V} z = x * x;
+{_horner("z", "q", *_ERF)}
+q = fma_f32_@N(q, x, x);
+{V} t = select_f32_@N(a > 4.1f, splat_f32_@N(4.1f), a);
+{_horner("t", "w", *_ERFC)}
+{V} y = 1.0f - exp_f32_@N(w);
+return select_f32_@N(a < 1.0f, q, copysign_f32_@N(y, x));
+"""
+
+
+# The argument is reduced in f64 by two parts of pi/2: exact enough up to 2**26, beyond which libm is asked.
+_TRIGONOMETRIC = f"""
+f64x@N d = __builtin_convertvector(x, f64x@N);
+f64x@N n = (d * 0.63661977236758134 + 6755399441055744.0) - 6755399441055744.0;
+f64x@N w = (d - n * 1.5707963267341256) - n * 6.077100506506192e-11;
+{V} r = __builtin_convertvector(w, f32x@N);
+i32x@N q = __builtin_convertvector(n, i32x@N) + TURN;
+{V} z = r * r;
+{_horner("z", "s", *_SIN)}
+s = fma_f32_@N(s, z * r, r);
+{_horner("z", "c", *_COS)}
+c = fma_f32_@N(c, z * z, fma_f32_@N(splat_f32_@N(-0.5f), z, splat_f32_@N(1.0f)));
+{V} y = select_f32_@N(-(q & 1), c, s);
+y = (f32x@N)((i32x@N)y ^ ((q & 2) << 30));
+i32x@N far = ~(abs_f32_@N(x) < 1e6f);
+if (fold_any_i32_@N(far)) {{
+    for (int l = 0; l < @N; ++l) if (far[l]) y[l] = (float)LIBM((double)x[l]);
+}}
+return KEEP;
+"""
+
+
+def _vectorised() -> Iterator[tuple[str, Function]]:
+    bodies = {
+        "exp": _EXP_BODY,
+        "exp2": _EXP2_BODY,
+        "expm1": _EXPM1_BODY,
+        "log": _LOG_BODY,
+        "log2": _LOG2_BODY,
+        "log1p": _LOG1P_BODY,
+        "tanh": _TANH_BODY,
+        "erf": _ERF_BODY,
+        "sin": _TRIGONOMETRIC.replace("TURN", "0").replace("LIBM", "sin").replace("KEEP", "select_f32_@N(x == 0.0f, x, y)"),
+        "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
+    }
+    for name, body in bodies.items():
+        yield f"{name}_f32", Function(V, (f"{V} x",), body)
+
+
+_LIBM = (
+    *("exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh"),
+    *("cosh", "asinh", "acosh", "atanh", "erfc"),
+)
+
+
+def _through_libm() -> Iterator[tuple[str, Function]]:
+    """f64 lane by lane, and f32 through f64 for what is rare or would need much more code to be within 4 ulp."""
+    done = {name for name, _ in _vectorised()}
+    for name in _LIBM:
+        yield f"{name}_f64", Function("f64x@N", ("f64x@N x",), lane=f"{name}(x)")
+        if f"{name}_f32" not in done:
+            yield f"{name}_f32", Function(V, (f"{V} x",), lane=f"(float){name}((double)x)")
+    for name, call in (("pow", "pow"), ("atan2", "atan2")):
+        yield f"{name}_f64", Function("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
+        yield f"{name}_f32", Function(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
+    # lgamma of libm writes a global; lgamma_r does not.
+    yield "ourcc_lgamma", Function(
+        "",
+        (),
+        raw="extern double lgamma_r(double, int *);\nstatic inline double ourcc_lgamma(double x) {\n    int sign;\n    return lgamma_r(x, &sign);\n}",
+    )
+    yield "lgamma_f64", Function("f64x@N", ("f64x@N x",), lane="ourcc_lgamma(x)")
+    yield "lgamma_f32", Function(V, (f"{V} x",), lane="(float)ourcc_lgamma((double)x)")
+
+
+_ROUNDINGS = {"floor": 9, "ceil": 10, "trunc": 11, "round_even": 8}
+
+
+def _arithmetic() -> Iterator[tuple[str, Function]]:
+    for name, one, tail in (("f32", "f", "ps"), ("f64", "", "pd")):
+        v, size, wide = f"{name}x@N", ELEMENTS[name][1], "" if name == "f32" else "d"
+        widths = {lanes: (lanes * size * 8, f"__m{lanes * size * 8}{wide}") for lanes in (4, 8, 16)}
+        feature = {128: "avx", 256: "avx", 512: "avx512f"}
+
+        def fast(
+            pattern: str, widths: dict[int, tuple[int, str]] = widths, feature: dict[int, str] = feature, fma: bool = False
+        ) -> dict[tuple[int, str], str]:
+            """An intrinsic for every lane count that one register holds."""
+            found = {}
+            for lanes, (bits, kind) in widths.items():
+                if bits in feature:
+                    prefix = "_mm" if bits == 128 else f"_mm{bits}"
+                    need = "fma" if fma and bits < 512 else feature[bits]
+                    found[lanes, need] = pattern.replace("MM", prefix).replace("KIND", kind)
+            return found
+
+        yield f"fma_{name}", Function(
+            v,
+            (f"{v} x", f"{v} y", f"{v} z"),
+            lane=f"__builtin_fma{one}(x, y, z)",
+            fast=fast(f"({v})MM_fmadd_{tail}((KIND)x, (KIND)y, (KIND)z)", fma=True),
+        )
+        yield f"sqrt_{name}", Function(v, (f"{v} x",), lane=f"__builtin_sqrt{one}(x)", fast=fast(f"({v})MM_sqrt_{tail}((KIND)x)"))
+        for rounding, code in _ROUNDINGS.items():
+            call = "rint" if rounding == "round_even" else rounding
+            choices = fast(f"({v})MM_round_{tail}((KIND)x, {code})")
+            choices = {key: text.replace("_mm512_round_", "_mm512_roundscale_") for key, text in choices.items()}
+            yield f"{rounding}_{name}", Function(v, (f"{v} x",), lane=f"__builtin_{call}{one}(x)", fast=choices)
+        for kind, symbol in (("max", ">"), ("min", "<")):
+            # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
+            instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
+            body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
+            yield f"{kind}_{name}", Function(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;")
+            # x is a number: one instruction keeps a NaN of y.
+            body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
+            only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
+            yield f"{kind}_number_{name}", Function(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")
+        i = "i32" if name == "f32" else "i64"
+        magnitude, sign = ("0x7fffffff", "(int32_t)0x80000000") if name == "f32" else ("0x7fffffffffffffff", "(int64_t)0x8000000000000000")
+        yield f"abs_{name}", Function(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);")
+        yield f"copysign_{name}", Function(
+            v, (f"{v} x", f"{v} y"), f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));", scalar=f"return __builtin_copysign{one}(x, y);"
+        )
+        yield f"rsqrt_{name}", Function(v, (f"{v} x",), f"return {'1.0' + one} / sqrt_{name}_@N(x);", scalar=f"return {'1.0' + one} / sqrt_{name}_1(x);")
+        yield f"sign_{name}", Function(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
+        c = ELEMENTS[name][0]
+        yield f"ourcc_mod_{name}", Function(
+            "",
+            (),
+            raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
+    {c} r = __builtin_fmod{one}(x, y);
+    if (r != 0) return (y < 0) != (r < 0) ? r + y : r;
+    return y == 0 ? r : __builtin_copysign{one}(0, y);
+}}""",
+        )
+        yield f"ourcc_floor_div_{name}", Function(
+            "",
+            (),
+            raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
+    if (y == 0) return x / y;
+    {c} r = __builtin_fmod{one}(x, y), q = (x - r) / y;
+    if (r != 0 && (y < 0) != (r < 0)) q -= 1;
+    if (q == 0) return __builtin_copysign{one}(0, x / y);
+    {c} f = __builtin_floor{one}(q);
+    return q - f > ({c})0.5 ? f + 1 : f;
+}}""",
+        )
+        yield f"floor_mod_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
+        yield f"floor_div_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
+        yield f"trunc_mod_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
+
+
+def _same(name: str, comparison: str) -> str:
+    """A comparison of vectors as an i32 mask."""
+    return comparison if name == "f32" else f"__builtin_convertvector({comparison}, i32x@N)"
+
+
+def _integers() -> Iterator[tuple[str, Function]]:
+    """Integer arithmetic that never traps: a zero divisor gives 0, the most negative by -1 wraps around."""
+    for name, (c, size) in ELEMENTS.items():
+        if name[0] == "f":
+            continue
+        signed, v, bits = name[0] == "i", f"{name}x@N", size * 8
+        pair = (f"{v} x", f"{v} y")
+        minus = " : y == -1 ? -x" if signed else ""
+        unsigned = f"uint{bits}_t"
+        adjust = "if (x % y != 0 && (x < 0) != (y < 0)) " if signed else ""
+        one = " || y == -1" if signed else ""
+        raws = {
+            "div": f"return ({c})(y == 0 ? 0{minus} : x / y);",
+            "trunc_mod": f"return ({c})(y == 0{one} ? 0 : x % y);",
+            "floor_div": f"if (y == 0{one}) return ({c})(y == 0 ? 0 : -x);\n    {c} q = ({c})(x / y);\n    {adjust + '--q;' if signed else ''}\n    return q;",
+            "floor_mod": f"if (y == 0{one}) return 0;\n    {c} r = ({c})(x % y);\n    {f'if (r != 0 && (r < 0) != (y < 0)) r = ({c})(r + y);' if signed else ''}\n    return r;",
+            "pow": _POWER.format(c=c, negative="if (y < 0) return (" + c + ")(x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0);" if signed else ""),
+            "shift_left": f"return ({c})(y >= 0 && y < {bits} ? ({unsigned})(({unsigned})x << y) : 0);",
+            "shift_right": f"return ({c})(y >= 0 && y < {bits} ? x >> y : x < 0 ? -1 : 0);",
+        }
+        for operator, body in raws.items():
+            text = f"static inline {c} ourcc_{operator}_{name}({c} x, {c} y) {{\n    {body}\n}}"
+            if not signed:
+                text = text.replace("y >= 0 && ", "").replace("x < 0 ? -1 : 0", "0")
+            yield f"ourcc_{operator}_{name}", Function("", (), raw=text)
+            yield f"{operator}_{name}", Function(v, pair, lane=f"ourcc_{operator}_{name}(x, y)")
+        for kind, symbol in (("max", ">"), ("min", "<")):
+            body = f"return select_{name}_@N(lt_{name}_@N({'y, x' if kind == 'max' else 'x, y'}), x, y);"
+            yield f"{kind}_{name}", Function(v, pair, body, scalar=f"return x {symbol} y ? x : y;")
+        sign = f"return ({v})((x > 0) & 1) - ({v})((x < 0) & 1);" if signed else f"return ({v})(x > 0) & 1;"
+        yield f"sign_{name}", Function(v, (f"{v} x",), sign, scalar="return x > 0 ? 1 : x < 0 ? -1 : 0;" if signed else "return x > 0;")
+        yield f"abs_{name}", Function(v, (f"{v} x",), f"return select_{name}_@N(lt_{name}_@N(x, x - x), -x, x);" if signed else "return x;", scalar="return x < 0 ? -x : x;" if signed else "return x;")
+
+
+_POWER = """{negative}
+    uint64_t base = (uint64_t)x, n = (uint64_t)y, r = 1;
+    for (; n; n >>= 1, base *= base) if (n & 1) r *= base;
+    return ({c})r;"""

@@ -1,0 +1,143 @@
+"""The C functions that kernels may call, written out on demand for a lane count and an instruction-set level.
+
+A function is called `name_dtype_lanes` (`exp_f32_16`); its text is a template over `@N` (lanes). One lane is a plain C
+scalar, more lanes are a compiler vector type `f32x16`. Bools in registers are masks: `i32xN` of 0 and -1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ...ir.target import CpuLevel
+
+ELEMENTS: dict[str, tuple[str, int]] = {
+    "f32": ("float", 4),
+    "f64": ("double", 8),
+    "i8": ("int8_t", 1),
+    "i16": ("int16_t", 2),
+    "i32": ("int32_t", 4),
+    "i64": ("int64_t", 8),
+    "u8": ("uint8_t", 1),
+    "u16": ("uint16_t", 2),
+    "u32": ("uint32_t", 4),
+    "u64": ("uint64_t", 8),
+}
+
+_TYPE = re.compile(r"\b([fiu]\d+)x(\d+)(u?)\b")
+_CALL = re.compile(r"\b([a-z0-9_]+?)_(\d+)\(")
+_LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
+
+
+@dataclass(frozen=True)
+class Function:
+    """One library function; exactly one of `body`, `lane` and `raw` says what it computes.
+
+    `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors,
+    (or a function of the lane count that gives them), `lane` an expression for one element (named like the arguments), `scalar` the body for one lane where `body` does
+    not fit it, `fast` maps (lanes, feature) to an intrinsic expression. `raw` is a whole scalar C function.
+    """
+
+    result: str
+    args: tuple[str, ...]
+    body: str | Callable[[int], str] = ""
+    lane: str = ""
+    scalar: str = ""
+    fast: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    raw: str = ""
+
+
+class Library:
+    """The functions that one C file has asked for; `text` writes them and the types they need, in order."""
+
+    def __init__(self, level: CpuLevel, functions: Mapping[str, Function]) -> None:
+        self.level = level
+        self.functions = functions
+        self._written: dict[str, str] = {}
+        self._types: dict[str, str] = {}
+        self.includes: set[str] = set()
+
+    def call(self, name: str, lanes: int, *args: str) -> str:
+        """The text of a call; the function is written out once."""
+        self.need(name, lanes)
+        return f"{name}_{lanes}({', '.join(args)})"
+
+    def vector(self, dtype: str, lanes: int) -> str:
+        """The C type of `lanes` elements."""
+        return self._type(dtype, lanes, "")
+
+    def scan(self, text: str) -> str:
+        """Ask for everything that `text` uses, and give it back."""
+        for match in _TYPE.finditer(text):
+            self._type(match[1], int(match[2]), match[3])
+        for match in _CALL.finditer(text):
+            if match[1] in self.functions:
+                self.need(match[1], int(match[2]))
+        for match in _LANE_CALL.finditer(text):
+            if match[1] in self.functions:
+                self._raw(match[1])
+        if "_mm" in text:
+            self.includes.add("immintrin.h")
+        if "memcpy" in text or "memset" in text:
+            self.includes.add("string.h")
+        return text
+
+    def need(self, name: str, lanes: int) -> None:
+        key = f"{name}_{lanes}"
+        if key in self._written:
+            return
+        self._written[key] = ""  # stands while its own needs are written, which come before it
+        text = self.scan(self._define(self.functions[name], name, lanes))
+        del self._written[key]
+        self._written[key] = text
+
+    def text(self) -> str:
+        """Types, then functions, each after what it calls."""
+        lines = [f"#include <{name}>" for name in sorted(self.includes | {"stdint.h", "math.h"})]
+        return "\n".join([*lines, "", *self._types.values(), "", *self._written.values()])
+
+    def _raw(self, name: str) -> None:
+        if name not in self._written:
+            self._written[name] = ""
+            text = self.scan(self.functions[name].raw.strip() + "\n")
+            del self._written[name]
+            self._written[name] = text
+
+    def _type(self, dtype: str, lanes: int, unaligned: str) -> str:
+        name = f"{dtype}x{lanes}{unaligned}"
+        if name not in self._types:
+            element, size = ELEMENTS[dtype]
+            attributes = f"vector_size({size * lanes})" + (f", aligned({size}), may_alias" if unaligned else "")
+            one = " __attribute__((may_alias))" if unaligned else ""
+            self._types[name] = f"typedef {element} {name}" + (f" __attribute__(({attributes}));" if lanes > 1 else f"{one};")
+        return name
+
+    def _define(self, function: Function, name: str, lanes: int) -> str:
+        result, args = self._fill(function.result, lanes), [self._fill(arg, lanes) for arg in function.args]
+        body = self._body(function, name, lanes, result)
+        head = f"static inline __attribute__((always_inline)) {result} {name}_{lanes}({', '.join(args)})"
+        return head + " {\n" + "\n".join(f"    {line}" for line in body.strip().splitlines()) + "\n}\n"
+
+    def _body(self, function: Function, name: str, lanes: int, result: str) -> str:
+        names = [re.split(r"[ *]", arg)[-1] for arg in function.args]
+        for (width, feature), expression in function.fast.items():
+            if width == lanes and self.level.has(feature):
+                text = self._fill(expression, lanes)
+                return text if "return" in text else f"return {text};"
+        if lanes == 1 and function.scalar:
+            return function.scalar
+        if function.lane:
+            if lanes == 1:
+                return f"return {self._fill(function.lane, 1)};"
+            vectors = [arg for arg, text in zip(names, function.args, strict=True) if "x@N" in text]
+            expression = re.sub(rf"(?<![\w.])({'|'.join(vectors)})\b", r"\1[l]", self._fill(function.lane, 1)) if vectors else function.lane
+            return f"{result} r;\nfor (int l = 0; l < {lanes}; ++l) r[l] = {expression};\nreturn r;"
+        if lanes == 1:
+            wide = [f"({text.split()[0].replace('@N', '4')}){{{arg}}}" if "x@N" in text else arg for arg, text in zip(names, function.args, strict=True)]
+            return f"return {name}_4({', '.join(wide)})[0];"
+        return self._fill(function.body if isinstance(function.body, str) else function.body(lanes), lanes)
+
+    @staticmethod
+    def _fill(text: str, lanes: int) -> str:
+        return text.replace("@N", str(lanes))

@@ -1,0 +1,99 @@
+"""Where named tiles live in C: registers (one variable per vector or element) or a stack array."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ...ir.target import CpuLevel
+from ...ir.tile.program import AxisDecl, Dot, For, Launch, Let, Store, TileType, Value, parts, statements
+
+UNROLLED_VECTORS = 64  # a larger tile lives in memory, its outermost axes become loops
+UNROLLED_CHUNKS = 8
+UNROLLED_ROWS = 24
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Choices for a whole launch: lanes of a full vector, axes that are printed as loops, axes held as scalars.
+
+    Extents are given with each question: the rungs of a ladder open one axis with several.
+    """
+
+    lanes: int
+    looped: frozenset[str]
+    spread: frozenset[str]
+
+    def width(self, extent: int) -> int:
+        """Lanes of one vector along an axis of this extent: the least power of two that covers it, at most a register."""
+        return 1 if extent == 1 else 4 if extent <= 4 else min(8, self.lanes) if extent <= 8 else self.lanes
+
+    def lane_axis(self, tile: TileType, extents: Mapping[str, int]) -> str | None:
+        """The axis whose elements share a vector, None if the tile is kept element by element."""
+        if not tile.axes or (len(tile.axes) == 1 and tile.axes[0] in self.spread) or extents[tile.axes[-1]] == 1:
+            return None
+        return tile.axes[-1]
+
+    def in_memory(self, tile: TileType) -> bool:
+        return any(axis in self.looped for axis in tile.axes)
+
+
+@dataclass
+class Tile:
+    """A named value: `names` by position (registers), or `array` (memory); a scalar has the empty position."""
+
+    type: TileType
+    lane_axis: str | None
+    array: str = ""
+    pitch: int = 0
+    names: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+
+def plan_launch(launch: Launch, level: CpuLevel) -> Plan:
+    """Decide which axes are printed as loops and which small tiles are kept as scalars."""
+    extents = {axis.name: axis.step or 1 for axis in launch.grid}
+    for statement in statements(launch.body):
+        if isinstance(statement, For) and statement.kind != "scalar":
+            extents[statement.name] = max(extents.get(statement.name, 0), statement.step)
+        elif isinstance(statement, AxisDecl):
+            extents[statement.name] = max(extents.get(statement.name, 0), statement.extent)
+    types = list(_types(launch))
+    wide = any(tile.dtype.name == "f64" for tile in types)
+    lanes = max(4, level.vector_bits // (64 if wide else 32))
+    spread = frozenset(axis for tile in types for axis in tile.axes[:-1])
+    return Plan(lanes, _looped(Plan(lanes, frozenset(), spread), types, extents), spread)
+
+
+def _types(launch: Launch) -> Iterator[TileType]:
+    """The types of all values that may get a place of their own; what a dot streams does not."""
+    for statement in statements(launch.body):
+        if isinstance(statement, (Let, Store)):
+            yield from _placed(statement.value)
+
+
+def _placed(value: Value) -> Iterator[TileType]:
+    yield value.type
+    for part in (value.acc,) if isinstance(value, Dot) else parts(value):
+        yield from _placed(part)
+
+
+def _looped(plan: Plan, types: list[TileType], extents: Mapping[str, int]) -> frozenset[str]:
+    """Axes too long to be unrolled, then the longest axes of tiles that are still too large."""
+    looped: set[str] = set()
+    for tile in types:
+        lane = plan.lane_axis(tile, extents)
+        counts = {axis: -(-extents[axis] // plan.width(extents[axis])) if axis == lane else extents[axis] for axis in tile.axes}
+        looped |= {axis for axis, count in counts.items() if count > (UNROLLED_CHUNKS if axis == lane else UNROLLED_ROWS)}
+        while True:
+            left = {axis: count for axis, count in counts.items() if axis not in looped}
+            if math.prod(left.values()) <= UNROLLED_VECTORS:
+                break
+            looped.add(max(left, key=lambda axis: (left[axis], axis)))
+    return frozenset(looped)
+
+
+def positions(counts: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    """All positions of a block, last axis fastest."""
+    return itertools.product(*(range(count) for count in counts))

@@ -1,0 +1,198 @@
+"""Writing C text in nested blocks: index expressions, hoisted to the outermost block where their symbols are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...ir import dims
+from ...ir.dims import Atom, Dim, Expr, Facts, Monomial, Symbol
+from ...ir.errors import InternalError
+from .library import Library
+
+LANE = "@lane"
+"""The symbol of a lane within one vector: 0 .. lanes - 1."""
+LOADED = "@loaded."
+"""What the symbols of index vectors begin with: their value differs from lane to lane."""
+
+
+@dataclass
+class Block:
+    """One pair of braces being written: its lines, and what was computed in it (index expressions, tile values)."""
+
+    head: str
+    lines: list[str] = field(default_factory=list)
+    indices: dict[Dim, str] = field(default_factory=dict)
+    values: dict[object, object] = field(default_factory=dict)
+
+
+class Writer:
+    """The text of one kernel; `facts` are those of the tile program's scope, kept up to date by the printer."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.blocks: list[Block] = [Block("")]
+        self.facts = Facts()
+        self.vectors: dict[str, str] = {}
+        self._names: dict[str, tuple[str, int]] = {}
+        self._position_facts: dict[str, tuple[int | None, int | None]] = {}
+        self._count = 0
+
+    # --- blocks and lines -------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks) - 1
+
+    def line(self, text: str) -> None:
+        self.blocks[-1].lines.append(self.library.scan(text))
+
+    def open(self, head: str) -> None:
+        """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
+        self.blocks.append(Block(self.library.scan(head)))
+
+    def close(self) -> None:
+        block = self.blocks.pop()
+        self.blocks[-1].lines += [f"{block.head} {{", *(f"    {line}" for line in block.lines), "}"]
+
+    def fresh(self, stem: str = "t") -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def define(self, ctype: str, expression: str, stem: str = "t") -> str:
+        """A new constant in the current block."""
+        name = self.fresh(stem)
+        self.line(f"const {ctype} {name} = {expression};")
+        return name
+
+    def forget_values(self) -> None:
+        """Drop remembered tile values: memory may change after a statement."""
+        self.vectors.clear()
+        for block in self.blocks:
+            block.values.clear()
+
+    def remember(self, key: object, value: object) -> None:
+        self.blocks[-1].values[key] = value
+
+    def recall(self, key: object) -> object | None:
+        for block in reversed(self.blocks):
+            if key in block.values:
+                return block.values[key]
+        return None
+
+    # --- index expressions ------------------------------------------------------------------------------------------
+
+    def bind(self, symbol: str, text: str) -> None:
+        """A symbol of index expressions is this C text, from the current block on."""
+        self._names[symbol] = (text, self.depth)
+
+    def rebind(self, symbol: str, text: str) -> None:
+        """The symbol changed its value here: nothing computed from it before is reused."""
+        self.bind(symbol, text)
+        for block in self.blocks:
+            block.indices = {dim: name for dim, name in block.indices.items() if symbol not in dims.symbols(dim)}
+
+    def position(self, low: int, high: int | None) -> tuple[str, Dim]:
+        """A new loop variable of the printed text and its symbol, ranging over low..high (included)."""
+        name = self.fresh("p")
+        symbol = f"@{name}"
+        self._position_facts[symbol] = (low, high)
+        return name, dims.symbol(symbol)
+
+    def known(self, lanes: int = 1) -> Facts:
+        """The facts of the scope and of the printed loops."""
+        ranges = {name: dims.Range(low, high) for name, (low, high) in self._position_facts.items()}
+        ranges[LANE] = dims.Range(0, lanes - 1)
+        return Facts({**self.facts.ranges, **ranges}, self.facts.divisors)
+
+    def index(self, dim: Dim) -> str:
+        """C text of an int64 expression; parts that do not change in inner blocks are computed outside of them."""
+        if isinstance(dim, int):
+            return str(dim)
+        groups: dict[int, list[tuple[Monomial, int]]] = {}
+        constant = 0
+        for monomial, factor in dim.terms:
+            if not monomial:
+                constant += factor
+                continue
+            depth = max(self._depth(atom) for atom in monomial)
+            groups.setdefault(depth, []).append((monomial, factor))
+        text = ""
+        so_far: Dim = 0
+        for depth in sorted(groups):
+            group = Expr(tuple(groups[depth]))
+            so_far = so_far + group
+            terms = self._terms(group)
+            text = f"{text} + {terms}" if text else terms
+            if depth < self.depth and not _is_name(text):
+                text = self._hoist(depth, so_far, text)
+        if constant:
+            text = f"{text} {'+' if constant > 0 else '-'} {abs(constant)}"
+        return f"({text})" if " " in text else text
+
+    def _hoist(self, depth: int, dim: Dim, text: str) -> str:
+        known = self.blocks[depth].indices
+        if dim not in known:
+            known[dim] = self.fresh("o")
+            self.blocks[depth].lines.append(f"const int64_t {known[dim]} = {self.library.scan(text)};")
+        return known[dim]
+
+    def _depth(self, atom: Atom) -> int:
+        return max((self._named(name)[1] for name in _symbols(atom)), default=0)
+
+    def _named(self, symbol: str) -> tuple[str, int]:
+        if symbol not in self._names:
+            raise InternalError(f"index symbol {symbol} has no value here")
+        return self._names[symbol]
+
+    def _terms(self, dim: Expr) -> str:
+        texts = []
+        for monomial, factor in dim.terms:
+            texts.append("*".join(([str(factor)] if factor != 1 else []) + [self._atom(atom) for atom in monomial]))
+        return " + ".join(texts)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Symbol):
+            return self._named(atom.name)[0]
+        left, right = self.index(atom.left), self.index(atom.right)
+        if atom.kind in ("max", "min"):
+            return f"({left} {'>' if atom.kind == 'max' else '<'} {right} ? {left} : {right})"
+        operator = "/" if atom.kind == "div" else "%"
+        low = dims.range_of(atom.left, self.known()).low
+        positive = dims.range_of(atom.right, self.known()).low
+        if low is not None and low >= 0 and positive is not None and positive > 0:
+            return f"({left} {operator} {right})"
+        name = "floor_div" if atom.kind == "div" else "floor_mod"
+        return f"ourcc_{name}_i64({left}, {right})"
+
+
+def _symbols(atom: Atom) -> frozenset[str]:
+    monomial: Monomial = (atom,)
+    return dims.symbols(Expr(((monomial, 1),)))
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier()
+
+
+def lane_stride(dim: Dim) -> Dim | None:
+    """The coefficient of the lane in an expression: 0 where it has none, None where it is not affine."""
+    if isinstance(dim, int):
+        return 0
+    result: Dim = 0
+    for monomial, factor in dim.terms:
+        plain = [atom for atom in monomial if atom == Symbol(LANE)]
+        others = tuple(atom for atom in monomial if atom != Symbol(LANE))
+        if any(_varies(atom) for atom in others) or len(plain) > 1:
+            return None
+        if plain:
+            result = result + (Expr(((others, factor),)) if others else factor)
+    return result
+
+
+def _varies(atom: Atom) -> bool:
+    return any(name == LANE or name.startswith(LOADED) for name in _symbols(atom))
+
+
+def at_lane(dim: Dim, lane: Dim) -> Dim:
+    """The expression for one lane."""
+    return dims.substitute(dim, {LANE: lane})

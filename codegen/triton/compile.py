@@ -1,0 +1,134 @@
+"""Printed kernels compiled ahead of time to PTX and cubin, with the resource report, on a machine with no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.errors import ToolchainError, UnsupportedError
+from ...ir.target import GpuTarget
+from .children import COMPILERS
+from .kernel import TritonKernel
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the assembler says of a kernel: per thread registers and bytes spilled, per program bytes of memory."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+    scratch: int
+    tensor_memory: int
+    instructions: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel for one target; `resources.scratch` bytes of global memory per program go to the first scratch pointer."""
+
+    kernel: TritonKernel
+    target: str
+    ptx: str
+    cubin: bytes
+    resources: Resources
+    triton: str
+
+
+def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0) -> CompiledKernel:
+    """PTX and cubin of a kernel; ToolchainError if Triton refuses it, UnsupportedError if the target cannot hold it."""
+    request = {
+        "kind": "compile",
+        "name": kernel.name,
+        "source": kernel.source,
+        "signature": kernel.signature,
+        "divisible": list(kernel.divisible),
+        "arch": target.capability,
+        "options": options(kernel, target),
+    }
+    answer, blobs = COMPILERS.ask(request, [], deadline)
+    if "error" in answer:
+        raise ToolchainError(f"triton refused kernel {kernel.name} for {target.name}: {answer['error']}", note=kernel.source)
+    ptx = blobs[0].decode()
+    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, answer), answer["triton"])
+    if compiled.resources.shared > target.shared_memory:
+        raise UnsupportedError(
+            f"kernel {kernel.name} needs {compiled.resources.shared} bytes of shared memory, {target.name} has {target.shared_memory}",
+            hint="choose smaller tiles or fewer stages",
+        )
+    return compiled
+
+
+def compile_kernels(kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = 120.0) -> tuple[CompiledKernel, ...]:
+    """All kernels, two at a time, in order."""
+    with ThreadPoolExecutor(COMPILERS.size) as executor:
+        return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline), kernels))
+
+
+def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
+    """Every option that steers code generation, none left to a default."""
+    return {
+        "num_warps": kernel.warps,
+        "num_stages": kernel.stages,
+        "num_ctas": kernel.clusters,
+        # The lowest ISA that the target allows, so that the oldest driver that knows it loads the kernel.
+        "ptx_version": target.ptx_isa,
+        # A fused multiply-add is printed where it is meant; subnormals are kept in library functions.
+        "enable_fp_fusion": False,
+        "enable_reflect_ftz": False,
+        "default_dot_input_precision": "ieee",
+        "max_num_imprecise_acc_default": 0,
+        "launch_cooperative_grid": False,
+        "launch_pdl": False,
+        "sanitize_overflow": False,
+        "debug": False,
+    }
+
+
+def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resources:
+    log = answer["log"]
+
+    def number(pattern: str) -> int:
+        found = re.search(pattern, log)
+        if found is None:
+            raise ToolchainError(f"the assembler's report on kernel {kernel.name} has no {pattern!r}", note=log)
+        return int(found[1])
+
+    return Resources(
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes spill stores"),
+        number(r"(\d+) bytes spill loads"),
+        number(r"(\d+) bytes stack frame"),
+        answer["shared"],
+        answer["scratch"],
+        answer["tensor_memory"],
+        instruction_mix(ptx, answer["sass"]),
+    )
+
+
+_PTX_FAMILIES = {
+    "wgmma": r"\bwgmma\.mma_async",
+    "tcgen05": r"\btcgen05\.mma",
+    "mma.sync": r"\bmma\.sync",
+    "cp.async": r"\bcp\.async\.c[ag]\.",
+    "tma": r"\bcp\.async\.bulk\.tensor",
+}
+
+
+def instruction_mix(ptx: str, sass: dict[str, int]) -> dict[str, int]:
+    """Counts that tell how a kernel works: matrix instructions, asynchronous copies, global accesses by bytes."""
+    mix = {name: len(re.findall(pattern, ptx)) for name, pattern in _PTX_FAMILIES.items()}
+    for name, count in sass.items():
+        parts = name.split(".")
+        family = {"LDG": "load", "STG": "store", "FFMA": "ffma", "MUFU": "mufu", "LDL": "local load", "STL": "local store"}.get(parts[0])
+        if family in ("load", "store"):
+            width = next((int(p) // 8 for p in parts if p in ("64", "128", "256")), 2 if "U16" in parts or "S16" in parts else 1 if {"U8", "S8"} & set(parts) else 4)
+            family = f"global {family} {width}"
+        if family is not None:
+            mix[family] = mix.get(family, 0) + count
+    return {name: count for name, count in sorted(mix.items()) if count}

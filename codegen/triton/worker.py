@@ -1,0 +1,250 @@
+"""The child process that alone imports Triton: compiles or interprets kernels sent to it as text.
+
+It runs as a script, imports nothing of this package, and speaks in frames over its standard streams: a length, a JSON
+header, and the blobs whose sizes the header lists. `exec` here is the one in the project: it runs source that our
+printer made, under a virtual file name, so that Triton finds the lines and nothing depends on a folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+Message = tuple[dict[str, Any], list[bytes]]
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def send(stream: BinaryIO, header: dict[str, Any], blobs: list[bytes]) -> None:
+    """Write one message."""
+    text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for blob in blobs:
+        stream.write(blob)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Message | None:
+    """Read one message; None at the end of the stream."""
+    size = stream.read(8)
+    if len(size) < 8:
+        return None
+    header = json.loads(stream.read(struct.unpack("<Q", size)[0]))
+    return header, [stream.read(length) for length in header["blobs"]]
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def define(name: str, source: str) -> Any:
+    """The jitted function `name` of printed source, known to `linecache` under a virtual file name."""
+    path = f"ourcc/{name}.py"
+    linecache.cache[path] = (len(source), None, source.splitlines(True), path)
+    namespace: dict[str, Any] = {"__name__": f"ourcc_kernel_{name}", "__file__": path}
+    exec(compile(source, path, "exec"), namespace)
+    return namespace[name]
+
+
+def compile_kernel(request: dict[str, Any]) -> Message:
+    """Triton source to PTX and cubin, with what the assembler says of them."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = define(request["name"], request["source"])
+    attributes = {(position,): [["tt.divisibility", 16]] for position in request["divisible"]}
+    source = ASTSource(function, request["signature"], {}, attributes)
+    with _assembler() as log:
+        compiled = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=_known(request["options"]))
+    ptx, cubin = compiled.asm["ptx"], compiled.asm["cubin"]
+    metadata = compiled.metadata
+    header = {
+        "shared": int(metadata.shared),
+        "scratch": int(getattr(metadata, "global_scratch_size", 0)),
+        "tensor_memory": int(getattr(metadata, "tmem_size", 0) or 0),
+        "log": "\n".join(log),
+        "sass": _disassemble(cubin),
+        "triton": triton.__version__,
+    }
+    return header, [ptx.encode(), cubin]
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that this Triton has; 3.6 and 3.9 differ in a few."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return {name: value for name, value in options.items() if name in CUDAOptions.__dataclass_fields__}
+
+
+@contextlib.contextmanager
+def _assembler() -> Any:
+    """Triton's backend with our own call of `ptxas`: every option written out, and its report kept."""
+    from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
+
+    log: list[str] = []
+    original = CUDABackend.make_cubin
+
+    def make_cubin(backend: Any, ptx: str, metadata: Any, options: Any, capability: int) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+            source.write_text(ptx)
+            fused = "true" if options.enable_fp_fusion else "false"
+            command = [get_ptxas(capability).path, "-v", "-lineinfo", f"--fmad={fused}", "--opt-level", "3"]
+            command += [f"--gpu-name=sm_{capability}a", str(source), "-o", str(target)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            log.append(done.stderr.replace(folder, ""))
+            if done.returncode:
+                raise RuntimeError(f"ptxas failed with status {done.returncode}:\n{done.stderr}")
+            return target.read_bytes()
+
+    CUDABackend.make_cubin = make_cubin
+    try:
+        yield log
+    finally:
+        CUDABackend.make_cubin = original
+
+
+def _disassemble(cubin: bytes) -> dict[str, int]:
+    """How often each machine instruction stands in a cubin, by full name."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True)
+    counts: dict[str, int] = {}
+    for match in re.finditer(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout, re.MULTILINE):
+        counts[match[1]] = counts.get(match[1], 0) + 1
+    return dict(sorted(counts.items()))
+
+
+# --- interpretation ---------------------------------------------------------------------------------------------------
+
+
+def interpret_kernel(request: dict[str, Any], blobs: list[bytes]) -> Message:
+    """Run a kernel over its grid on arrays; gives all arrays back."""
+    import torch
+
+    function = define(request["name"], request["source"])
+    tensors = []
+    for dtype, blob in zip(request["dtypes"], blobs, strict=True):
+        # Triton's interpreter wants torch tensors; one guard byte keeps empty ones valid.
+        storage = torch.frombuffer(bytearray(blob) or bytearray(16), dtype=torch.uint8)
+        tensors.append(storage.view(_torch_type(dtype)))
+    scratch = [torch.empty(0)] * 0
+    function[(request["programs"],)](*tensors, *request["sizes"], *scratch)
+    return {}, [bytes(tensor.view(torch.uint8).numpy().tobytes())[: len(blob)] for tensor, blob in zip(tensors, blobs, strict=True)]
+
+
+def _torch_type(signature: str) -> Any:
+    import torch
+
+    names = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
+    names |= {f"i{n}": f"int{n}" for n in (8, 16, 32, 64)} | {f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)} | {"i1": "bool"}
+    return getattr(torch, names[signature.removeprefix("*")])
+
+
+def correct_interpreter() -> None:
+    """Make the interpreter's narrow floats right, and its reductions by our combiners fast.
+
+    It keeps bf16 and fp8 as raw bits: products of them are products of integers, and conversions truncate.
+    """
+    import ml_dtypes
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    narrow = {
+        tl.bfloat16: ml_dtypes.bfloat16,
+        tl.float8e4nv: ml_dtypes.float8_e4m3fn,
+        tl.float8e5: ml_dtypes.float8_e5m2,
+    }
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    plain_cast, plain_dot = builder.cast_impl, builder.create_dot
+
+    def cast(self: Any, source: Any, target: Any, *_: Any) -> Any:
+        before, after = source.dtype.scalar, target.scalar
+        if before not in narrow and after not in narrow:
+            with np.errstate(all="ignore"):
+                return plain_cast(self, source, target)
+        data = source.data.view(narrow[before]).astype(np.float32) if before in narrow else source.data
+        if after not in narrow:
+            return handle(data.astype(interpreter._get_np_dtype(after)), after)
+        return handle(data.astype(narrow[after]).view(interpreter._get_np_dtype(after)), after)
+
+    def dot(self: Any, left: Any, right: Any, acc: Any, *rest: Any) -> Any:
+        wide = [cast(self, x, tl.float32) if x.dtype.scalar in narrow else x for x in (left, right)]
+        return plain_dot(self, *wide, acc, *rest)
+
+    builder.cast_impl = cast
+    builder.create_fp_to_fp = cast
+    builder.create_dot = dot
+    for name in ("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc"):
+        setattr(builder, f"create_{name}", lambda self, source, target: cast(self, source, target))
+    _fast_reductions(interpreter, np)
+
+
+def _fast_reductions(interpreter: Any, np: Any) -> None:
+    folds = {"combine_sum": np.add, "combine_prod": np.multiply}
+    folds |= {f"combine_max{kind}": np.maximum for kind in ("", "_f32")} | {f"combine_min{kind}": np.minimum for kind in ("", "_f32")}
+    slow_reduce, slow_scan = interpreter.ReduceOps.apply_impl, interpreter.ScanOps.apply_impl
+
+    def name_of(function: Any) -> str:
+        return str(getattr(getattr(function, "fn", function), "__name__", ""))
+
+    def reduce(self: Any, values: Any) -> Any:
+        name = name_of(self.combine_fn)
+        if name not in folds:
+            return slow_reduce(self, values)
+        data = values[0].handle.data
+        result = folds[name].reduce(data, axis=self.axis, keepdims=self.keep_dims, dtype=data.dtype)
+        return (self.to_tensor(result, values[0].dtype),)
+
+    def scan(self: Any, values: Any) -> Any:
+        name = name_of(self.combine_fn)
+        if name not in folds:
+            return slow_scan(self, values)
+        data = np.flip(values[0].handle.data, self.axis) if self.reverse else values[0].handle.data
+        result = folds[name].accumulate(data, axis=self.axis, dtype=data.dtype)
+        result = np.ascontiguousarray(np.flip(result, self.axis)) if self.reverse else result
+        return (self.to_tensor(result, values[0].dtype),)
+
+    interpreter.ReduceOps.apply_impl = reduce
+    interpreter.ScanOps.apply_impl = scan
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def answer(header: dict[str, Any], blobs: list[bytes]) -> Message:
+    """Do what one message asks; a failure is an answer too."""
+    try:
+        if header["kind"] == "compile":
+            return compile_kernel(header)
+        return interpret_kernel(header, blobs)
+    except Exception as error:  # whatever Triton raises belongs into the parent's message
+        return {"error": str(error) or repr(error), "type": type(error).__name__}, []
+
+
+def main() -> None:
+    """Answer messages until the parent closes the stream; what libraries print goes to standard error."""
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        correct_interpreter()
+    while (message := receive(sys.stdin.buffer)) is not None:
+        send(output, *answer(*message))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What Python users call: options by name as on the command line, handed to the driver as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from .options import build_options
+from .progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from ..runtime.engine import Engine
+    from .report.table import Report
+
+
+def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Any) -> Engine:
+    """Compile a model into an engine.
+
+    `model` is a path to an .onnx or .pt2 file, an ONNX ModelProto, a torch ExportedProgram, or a torch module (then
+    `example_inputs` are needed to export it). Options have the names of the command line's: targets, precision,
+    quantize, sparsity, calibrate, shapes, require, tune, locked, ...
+    """
+    read = build_options(options)
+    from . import driver
+
+    return driver.build(model, read, progress, example_inputs=example_inputs)
+
+
+def load(path: str | PathLike[str], *, target: str | None = None, verify: bool = False, trusted_keys: Sequence[bytes] = ()) -> Engine:
+    """Open an engine file for this machine; `verify` also checks the digests of the weights."""
+    from . import driver
+
+    return driver.load(path, target=target, verify=verify, trusted_keys=trusted_keys)
+
+
+def explain(model: Any, *inputs: Any, **options: Any) -> Report:
+    """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
+    read = build_options(options)
+    from . import driver
+
+    return driver.explain(model, inputs, read)

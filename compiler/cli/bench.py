@@ -1,0 +1,35 @@
+"""`ourcc bench`: times of an engine or a model, alone or against others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
+from .frame import READABLE, READABLE_DATA, shape_option, trust_option
+from .frame import command as frame
+from .output import print_report, show_progress
+
+
+@frame("bench")
+@click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
+@click.option("--against", metavar="PEER,...", help=f"Compare with {', '.join(PEERS)}.")
+@click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="Threads of everything compared.")
+@click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")
+@click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")
+@shape_option
+@trust_option
+def command(subject: Path, against: str | None, threads: int, rounds: int, inputs: Path | None, as_json: bool, **build: Any) -> None:
+    """Measure an engine or a model, alone or against others.
+
+    Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown.
+    """
+    peers = tuple(parse_choice(peer.strip(), PEERS, "peer") for peer in (against or "").split(",") if peer.strip())
+    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build))
+    from .. import driver
+
+    with show_progress(as_json=as_json) as progress:
+        report = driver.bench(options, progress)
+    print_report(report, as_json=as_json)

@@ -1,0 +1,150 @@
+"""The entry of the command line: finds the command, runs it, and turns every outcome into one exit status."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ... import __version__
+from ...ir.errors import CompilerError, InternalError
+from ..spelling import nearest
+
+USAGE_STATUS = 2
+INTERRUPTED_STATUS = 130
+
+# One line a command: its name, its help, in the order in which a user meets them. The module of the same name is
+# imported when the command is used, so that `ourcc --help` stays fast.
+COMMANDS: dict[str, str] = {
+    "build": "Compile a model into an engine.",
+    "run": "Run an engine on inputs from files.",
+    "bench": "Measure an engine or a model, alone or against others.",
+    "verify": "Compare an engine's answers with its model's.",
+    "inspect": "Show what is in an engine or a model.",
+    "tune": "Measure schedules on this machine and improve an engine.",
+    "cache": "Look into the tuning stores.",
+    "opt": "Run passes on a program in text.",
+    "doctor": "Tell what this machine can build, run and measure.",
+}
+
+
+class CommandTable(click.Group):
+    """Commands that are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{cmd_name}", __package__)
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            help_text = nearest(args[0], COMMANDS) or f"expected one of {', '.join(COMMANDS)}"
+            raise click.UsageError(f"unknown command: got {args[0]!r}; {help_text}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ourcc")
+def group() -> None:
+    """A deep-learning graph compiler: a model in, a fast engine out.
+
+    Exit status: 0 done, 1 the request cannot be met, 2 wrong usage, 3 a contract or accuracy bound was violated,
+    70 internal error.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status; nothing escapes but a request to exit."""
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    try:
+        status = group.main(list(arguments), prog_name="ourcc", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE_STATUS
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED_STATUS
+    except BrokenPipeError:
+        # The reader has gone (`ourcc inspect ... | head`): the rest is not wanted, and no error.
+        sys.stderr.close()
+        return 0
+    # The one place that may catch everything: what is not a known error is our bug, and says so.
+    except Exception as error:  # noqa: BLE001
+        return _report(error, list(arguments), as_json=as_json, debug=debug)
+
+
+def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: bool) -> int:
+    if debug:
+        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+    data = _describe(error, arguments)
+    if as_json:
+        click.echo(json.dumps({"error": data}, indent=2, ensure_ascii=False))
+    else:
+        click.echo(f"error: {data['text']}", err=True)
+    status: int = data["status"]
+    return status
+
+
+def _describe(error: Exception, arguments: list[str]) -> dict[str, Any]:
+    kind = type(error).__name__
+    if isinstance(error, click.ClickException):
+        return {"kind": "UsageError", "status": USAGE_STATUS, "text": _usage_text(error)}
+    if isinstance(error, CompilerError):
+        source = None if error.source is None else str(error.source)
+        parts = {"message": error.message, "source": source, "note": error.note, "hint": error.hint}
+        return {"kind": kind, "status": error.exit_status, "text": str(error), **parts}
+    if isinstance(error, OSError) and error.errno is not None:
+        return {"kind": "SystemError", "status": CompilerError.exit_status, "text": _system_text(error)}
+    reproducer = error.reproducer if isinstance(error, InternalError) else None
+    if reproducer is None:
+        from .reproducer import write_reproducer
+
+        reproducer = write_reproducer(error, arguments)
+    text = f"internal error: {error}" if isinstance(error, InternalError) else f"internal error: {kind}: {error}"
+    where = f"\n  reproducer: {reproducer}" if reproducer else "\n  note: no reproducer could be written"
+    hint = "\n  help: this is a bug of ours; please report it with the reproducer (--debug shows the traceback)"
+    return {"kind": kind, "status": InternalError.exit_status, "text": text + where + hint, "reproducer": reproducer}
+
+
+def _usage_text(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = "ourcc" if context is None else context.command_path
+    if isinstance(error, click.NoSuchOption):
+        known = (
+            [] if context is None else [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        )
+        suggestion = nearest(error.option_name, known)
+        text = f"no such option: got {error.option_name!r}" + (f"; {suggestion}" if suggestion else "")
+    else:
+        message = error.format_message().rstrip(".")
+        text = message[:1].lower() + message[1:]
+    return f"{text}\n  help: '{path} --help' shows the usage"
+
+
+def _system_text(error: OSError) -> str:
+    what = (error.strerror or str(error)).lower()
+    if error.errno == errno.ENOSPC:
+        what = "no space left on the disk; nothing was written"
+    return f"{what}: {error.filename!r}" if error.filename is not None else what

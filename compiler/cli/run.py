@@ -1,0 +1,102 @@
+"""`ourcc run`: an engine on inputs from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...ir.errors import InputError, UsageError
+from ..report.table import Cell, Report, Table
+from .frame import READABLE, WRITABLE
+from .frame import command as frame
+from .output import print_report
+
+if TYPE_CHECKING:
+    import numpy
+
+    Array = numpy.ndarray[Any, Any]
+
+
+@frame("run")
+@click.argument("engine", type=READABLE)
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=FILE.npy|DATA.npz", help="One input, or a file that holds several (repeatable)."
+)
+@click.option("-o", "--output", type=WRITABLE, metavar="OUT.npz", help="Write all outputs to this file.")
+@click.option("--target", metavar="NAME", help="Run this target of the engine (default: the best that this machine can run).")
+def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, as_json: bool) -> None:
+    """Run an engine on inputs from files."""
+    arrays = read_inputs(inputs)
+    from .. import driver
+
+    outputs = driver.load(engine, target=target).run(arrays)
+    if output is not None:
+        write_outputs(output, outputs)
+    rows = tuple(_describe(name, value) for name, value in outputs.items())
+    columns = ("name", "dtype", "shape", "minimum", "mean", "maximum", "not_finite")
+    print_report(Report(tables=(Table("outputs", columns, rows),)), as_json=as_json)
+
+
+def read_inputs(given: tuple[str, ...]) -> dict[str, Array]:
+    """Arrays by input name from NAME=FILE.npy and DATA.npz; files are never unpickled."""
+    arrays: dict[str, Array] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        found = {name: _read(file, "npy")} if equals else _read(text, "npz")
+        for key, value in found.items():
+            if key in arrays:
+                raise UsageError(f"input {key!r} is given twice")
+            arrays[key] = value
+    return arrays
+
+
+def _read(file: str, kind: str) -> Any:
+    import zipfile
+
+    import numpy
+
+    try:
+        content = numpy.load(file, allow_pickle=False)
+        if isinstance(content, numpy.ndarray) != (kind == "npy"):
+            expected = "one array (.npy) after NAME=" if kind == "npy" else "several named arrays (.npz), or NAME=FILE.npy"
+            raise UsageError(f"input {file!r}: got {'an .npz' if kind == 'npy' else 'an .npy'} file, expected {expected}")
+        return content if kind == "npy" else {key: content[key] for key in content.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        hint = "files that hold pickled objects are never read; save plain arrays with numpy.save or numpy.savez"
+        raise InputError(f"input {file!r} is not a .{kind} file of numbers, or is damaged", hint=hint) from error
+
+
+def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
+    """Write all outputs or nothing: to a file beside it, which then takes its place."""
+    import zipfile
+
+    import numpy
+
+    part = path.with_name(f".{path.name}.part{os.getpid()}")
+    try:
+        # Not numpy.savez: it takes names as keywords, and an output may be called "file".
+        with zipfile.ZipFile(part, "w") as archive:
+            for name, value in outputs.items():
+                # The format has no 16-bit brain float and no 8-bit floats: they go as float32, which holds them exactly.
+                plain = value.astype(numpy.float32) if value.dtype.kind == "V" else value
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    numpy.lib.format.write_array(member, numpy.asarray(plain), allow_pickle=False)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _describe(name: str, value: Array) -> tuple[Cell, ...]:
+    import numpy
+
+    shape = "x".join(str(size) for size in value.shape) or "scalar"
+    if value.size == 0 or value.dtype.kind in "OSUc":
+        return (name, str(value.dtype), shape, None, None, None, None)
+    wide = value.astype(numpy.float64)
+    finite = wide[numpy.isfinite(wide)]
+    statistics = (float(finite.min()), float(finite.mean()), float(finite.max())) if finite.size else (None, None, None)
+    return (name, str(value.dtype), shape, *statistics, int(wide.size - finite.size))

@@ -1,0 +1,38 @@
+"""`ourcc verify`: an engine's answers against its model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...ir.errors import UsageError
+from ..options import VerifyOptions
+from .frame import READABLE, READABLE_DATA, trust_option
+from .frame import command as frame
+from .output import print_report, show_progress
+
+
+@frame("verify")
+@click.argument("engine", type=READABLE)
+@click.argument("model", type=READABLE)
+@click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to compare on (default: 8 seeded sets).")
+@click.option("--tolerance", type=float, metavar="X", help="Allowed error relative to the largest value, instead of the judge's bound.")
+@click.option("--target", metavar="NAME", help="Verify this target of the engine (default: the best that this machine can run).")
+@trust_option
+def command(
+    engine: Path, model: Path, inputs: Path | None, tolerance: float | None, target: str | None, trust_pickle: bool, as_json: bool
+) -> None:
+    """Compare an engine's answers with its model's.
+
+    MODEL runs in ONNX Runtime or eager PyTorch, and in a float64 reference; the engine may be as far from the
+    reference as a correct engine of its precision can be. Exit status 3 says that it is not.
+    """
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise UsageError(f"tolerance: got {tolerance:g}, expected a number of at least 0")
+    options = VerifyOptions(engine, model, inputs, tolerance, target, trust_pickle)
+    from .. import driver
+
+    with show_progress(as_json=as_json) as progress:
+        report = driver.verify(options, progress)
+    print_report(report, as_json=as_json)

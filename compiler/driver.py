@@ -1,0 +1,60 @@
+"""The driver: what the command line, the Python API and the torch backend call to get from a model to an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..ir.errors import UnsupportedError, UsageError
+from ..ir.graph import Module
+from ..runtime.engine import Engine
+from .options import BuildOptions, ShapeRequest
+from .progress import SILENT, Progress
+
+
+def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
+    """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
+    from .pipeline import compile_module
+
+    module = import_model(model, options, progress, example_inputs=example_inputs)
+    contents = compile_module(module, options, progress)
+    return Engine(contents, threads=options.threads or options.environment.threads)
+
+
+def load(path: str | os.PathLike[str], *, target: str | None = None, verify: bool = False, trusted_keys: Sequence[bytes] = ()) -> Engine:
+    """Open an engine file for this machine."""
+    return Engine.load(path, target=target, verify=verify, trusted_keys=trusted_keys or None)
+
+
+def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
+    """The graph module of a model, whatever it comes as."""
+    progress.stage("import")
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
+        return _import_onnx(model, options)
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
+        raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2")
+    if type(model).__module__.split(".")[0] == "onnx":
+        return _import_onnx(model, options)
+    raise UnsupportedError("importing torch programs is not supported yet", hint="export to ONNX and build that")
+
+
+def _import_onnx(model: Any, options: BuildOptions) -> Module:
+    from .importers.onnx import import_onnx
+
+    return import_onnx(model, shapes=shape_ranges(options.shapes))
+
+
+def shape_ranges(requests: Sequence[ShapeRequest]) -> Mapping[str, Any]:
+    """What the user said of named dimensions, as importers take it."""
+    ranges: dict[str, Any] = {}
+    for request in requests:
+        if len(request.axes) != 1:
+            continue
+        (axis,) = request.axes
+        if axis.low is not None:
+            ranges[request.name] = (axis.low, axis.high)
+        elif isinstance(axis.size, int):
+            ranges[request.name] = axis.size
+    return ranges

@@ -1,0 +1,1 @@
+"""Importers: torch.fx graphs and ONNX files to graph modules."""

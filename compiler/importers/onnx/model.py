@@ -1,0 +1,150 @@
+"""From an ONNX model to a graph module: inputs, constants, the walk over nodes, and one error for all that is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ....ir.dims import Dim
+from ....ir.errors import ModelError, Source, UnsupportedError, UsageError
+from ....ir.graph import Graph, Module, Value
+from ....ir.types import TensorType
+from .context import UnsupportedModelError
+from .external import ExternalFiles
+from .load import open_model, opset_versions
+from .symbolic import FoldingBuilder
+from .symbols import Shape, Symbols, size
+from .tensors import check_shape, element_type
+from .walk import Scope, Walker
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def import_onnx(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    shapes: Mapping[str, Shape] | None = None,
+    values: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    name: str | None = None,
+) -> Module:
+    """The graph module of an ONNX model.
+
+    `shapes` says what is known of named dimensions: {"B": 8}, {"B": (1, 32)}, {"B": "1..32"}, or {"T": "S"} where two
+    are the same. `values` fixes inputs to constants: such an input is no longer one of the program. Raises ModelError
+    for a damaged file and one UnsupportedError that lists every node which cannot be represented.
+    """
+    proto, files, file = open_model(model)
+    try:
+        return _Import(proto, files, file, name).run(shapes, values or {})
+    except UnicodeDecodeError as error:
+        raise ModelError("a name in the model is not UTF-8 text", source=Source(file or "model")) from error
+
+
+class _Import:
+    """One import: the module under construction."""
+
+    def __init__(self, proto: onnx.ModelProto, files: ExternalFiles, file: str | None, name: str | None) -> None:
+        self.proto, self.files, self.file = proto, files, file
+        self.module = Module(name or proto.graph.name or "model")
+        self.graph = Graph("main")
+        self.module.functions["main"] = self.graph
+        self.builder = FoldingBuilder(self.module, self.graph)
+        self.walker = Walker(self.builder, proto.functions, files, file)
+        self.scope = Scope(opset_versions(proto.opset_import, Source(file or "model"), proto.ir_version))
+
+    def run(self, shapes: Mapping[str, Shape] | None, values: Mapping[str, np.ndarray[Any, Any]]) -> Module:
+        self._inputs(shapes, values)
+        self.walker.initializers(self.proto.graph, self.scope)
+        self.walker.nodes(self.proto.graph.node, self.scope)
+        outputs = self._outputs()
+        if self.walker.problems:
+            raise UnsupportedModelError(self.walker.problems, Source(self.file) if self.file else None)
+        self.graph.set_outputs(outputs, [output.name for output in self.proto.graph.output])
+        remove_dead(self.module)
+        return self.module
+
+    def _inputs(self, shapes: Mapping[str, Shape] | None, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        symbols = Symbols(self.module, shapes)
+        constants = {tensor.name for tensor in self.proto.graph.initializer} | {t.values.name for t in self.proto.graph.sparse_initializer}
+        known = {value.name for value in self.proto.graph.input}
+        for wrong in sorted(set(values) - known):
+            raise UsageError(f"the model has no input named {wrong!r}", hint=f"its inputs are: {', '.join(sorted(known))}")
+        for info in self.proto.graph.input:
+            # Before IR version 4 every constant was listed as an input too.
+            if info.name in constants:
+                continue
+            source = Source(info.name, self.file)
+            type = self._type(info, symbols, source)
+            if info.name in values:
+                self.scope.items[info.name] = self.module.add_constant(info.name, _fitting(info.name, values[info.name], type), source)
+            else:
+                self.scope.items[info.name] = self.graph.add_input(info.name, type, source)
+        symbols.finish()
+
+    def _type(self, info: onnx.ValueInfoProto, symbols: Symbols, source: Source) -> TensorType:
+        if not info.type.HasField("tensor_type"):
+            kind = info.type.WhichOneof("value") or "no type"
+            raise UnsupportedError(f"input {info.name!r} is {kind.replace('_', ' ')}, expected a tensor", source=source, hint="pass its tensors as inputs of their own")
+        declared = info.type.tensor_type
+        dtype = element_type(declared.elem_type, source)
+        if not declared.HasField("shape"):
+            raise UnsupportedError(f"input {info.name!r} has no shape", source=source, hint="give it a rank in the model: symbolic sizes are fine, an unknown rank is not")
+        shape: list[Dim] = []
+        for axis, dim in enumerate(declared.shape.dim):
+            fallback = f"{info.name}_{axis}"
+            if dim.HasField("dim_value"):
+                # Exporters write -1 and 0 for "any".
+                shape.append(size(dim.dim_value, source) if dim.dim_value >= 0 else self._negative(dim.dim_value, symbols, fallback, source))
+            elif dim.dim_param:
+                shape.append(symbols.named(dim.dim_param, fallback, source))
+            else:
+                shape.append(symbols.fresh(fallback))
+        check_shape(tuple(d for d in shape if isinstance(d, int)), dtype, source)
+        if len(shape) > 32:
+            raise ModelError(f"input {info.name!r} has rank {len(shape)}, expected at most 32", source=source)
+        return TensorType(dtype, tuple(shape))
+
+    @staticmethod
+    def _negative(value: int, symbols: Symbols, fallback: str, source: Source) -> Dim:
+        return symbols.fresh(fallback) if value == -1 else size(value, source)
+
+    def _outputs(self) -> list[Value]:
+        outputs: list[Value] = []
+        names = [output.name for output in self.proto.graph.output]
+        if len(set(names)) != len(names):
+            raise ModelError("two outputs of the graph have the same name", source=Source(self.file or "model"))
+        for name in names:
+            source = Source(name, self.file)
+            item = self.scope.lookup(name, source)
+            if isinstance(item, Value):
+                outputs.append(item)
+            elif not self.walker.is_poison(item):
+                self.walker.report(name, "output", UnsupportedError("is a sequence or an optional, expected a tensor", hint="return its tensors as outputs of their own"))
+        return outputs
+
+
+def _fitting(name: str, array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
+    if type.dtype.kind != "string" and array.dtype != type.dtype.numpy or array.ndim != type.rank:
+        raise UsageError(f"value of input {name!r}: got {array.dtype}{list(array.shape)}, expected {type}")
+    if any(isinstance(want, int) and want != got for want, got in zip(type.shape, array.shape, strict=True)):
+        raise UsageError(f"value of input {name!r}: got {array.dtype}{list(array.shape)}, expected {type}")
+    return array.astype(object) if type.dtype.kind == "string" else array
+
+
+def remove_dead(module: Module) -> None:
+    """Drop ops and constants that no output needs."""
+    graph = module.main
+    wanted = set(graph.outputs)
+    for op in list(graph.reversed()):
+        if not any(result.uses or result in wanted for result in op.results):
+            graph.remove(op)
+    for name, value in list(module.constants.items()):
+        if not value.uses and value not in wanted:
+            del module.constants[name]
+
+
+__all__ = ["import_onnx"]

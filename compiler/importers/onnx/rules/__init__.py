@@ -1,0 +1,22 @@
+"""How each op of ONNX becomes ops of the IR: one module per family, filled into one table."""
+
+from . import attention, constants, contraction, control, indexing, movement, normalization, pointwise, quantization, recurrent, reduction, resize, sequences, shape, window
+
+pointwise.declare_table_rules()
+
+
+def has_function(op_type: str, domain: str, opset: int) -> bool:
+    """Whether ONNX itself defines the op by other ops."""
+    import onnx.defs
+
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+__all__ = [
+    *("attention", "constants", "contraction", "control", "has_function", "indexing", "movement", "normalization"),
+    *("pointwise", "quantization", "recurrent", "reduction", "resize", "sequences", "shape", "window"),
+]

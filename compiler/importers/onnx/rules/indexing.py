@@ -1,0 +1,232 @@
+"""Rules that read and write by index, and the ops whose result size only the run knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .....ir import dims
+from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from .....ir.ops.table import OPS
+from .....ir.types import f64, i64
+from ..context import Node, cast, rule
+from .shape import unsqueeze
+
+COMBINE = {"none": "none", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def require(name: str, alternative: str) -> None:
+    """UnsupportedError unless the op table has the op."""
+    if name not in OPS:
+        raise UnsupportedError(f"needs the op {name!r}, which does not exist", hint=alternative)
+
+
+@rule("Gather")
+def _gather(n: Node) -> Value:
+    x = n.x(0)
+    axis = n.axis(n.attr_int("axis"), x.type.rank)
+    result: Value = n.b.take(x, n.x(1), axis=axis)
+    return result
+
+
+@rule("GatherElements")
+def _gather_elements(n: Node) -> Value:
+    x = n.x(0)
+    result: Value = n.b.take_along_axis(x, n.x(1), axis=n.axis(n.attr_int("axis"), x.type.rank))
+    return result
+
+
+@rule("GatherND")
+def _gather_nd(n: Node) -> Value:
+    result: Value = n.b.gather_nd(n.x(0), n.x(1), batch_dims=n.attr_int("batch_dims"))
+    return result
+
+
+@rule("ScatterElements", "Scatter")
+def _scatter_elements(n: Node) -> Value:
+    x = n.x(0)
+    combine = _combine(n)
+    result: Value = n.b.scatter_along_axis(x, n.x(1), n.x(2), axis=n.axis(n.attr_int("axis"), x.type.rank), combine=combine)
+    return result
+
+
+@rule("ScatterND")
+def _scatter_nd(n: Node) -> Value:
+    result: Value = n.b.scatter_nd(n.x(0), n.x(1), n.x(2), combine=_combine(n))
+    return result
+
+
+def _combine(n: Node) -> str:
+    reduction = n.attr_string("reduction", "none")
+    if reduction not in COMBINE:
+        raise n.fail(f"reduction {reduction!r} is not known, expected one of {', '.join(COMBINE)}")
+    return COMBINE[reduction]
+
+
+@rule("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def _array_feature_extractor(n: Node) -> Value:
+    x, indices = n.x(0), n.x(1)
+    flat = n.b.reshape(indices, shape=(indices.type.elements,))
+    taken: Value = n.b.take(x, flat, axis=x.type.rank - 1)
+    return taken if taken.type.rank > 1 else unsqueeze(n, taken, (0,))
+
+
+@rule("OneHot")
+def _one_hot(n: Node) -> Value:
+    indices, values = n.x(0), n.x(2)
+    depth = n.sizes(1, "the depth")[0] if n.x(1).dtype.is_integer else int(n.array(1, "the depth").reshape(-1)[0])
+    rank = indices.type.rank + 1
+    axis = n.axis(n.attr_int("axis", -1), rank)
+    index = unsqueeze(n, cast(n, indices, i64), (axis,))
+    shape: list[Dim] = [1] * rank
+    shape[axis] = depth
+    classes = n.b.iota(shape=tuple(shape), axis=axis, dtype=i64)
+    size = n.b.scalar(depth, i64) if isinstance(depth, int) else n.b.dim(value=depth)
+    # Negative indices count from the end, once.
+    wrapped = n.b.where(n.b.lt(index, 0), n.b.add(index, size), index)
+    off, on = (n.b.take(values, n.b.scalar(k, i64), axis=0) for k in (0, 1))
+    result: Value = n.b.where(n.b.eq(wrapped, classes), on, off)
+    return result
+
+
+@rule("Compress")
+def _compress(n: Node) -> Value:
+    x = n.x(0)
+    kept = np.flatnonzero(n.array(1, "the condition"))
+    if not n.has("axis"):
+        x, axis = n.b.reshape(x, shape=(x.type.elements,)), 0
+    else:
+        axis = n.axis(n.attr_int("axis"), x.type.rank)
+    size = x.shape[axis]
+    kept = kept[kept < size] if isinstance(size, int) else kept
+    result: Value = n.b.take(x, n.b.module.add_constant("c", kept.astype(np.int64), n.source), axis=axis)
+    return result
+
+
+@rule("NonZero")
+def _non_zero(n: Node) -> Value:
+    x = n.x()
+    array = n.b.array_of(x)
+    if array is not None:
+        return n.b.module.add_constant("c", np.array(np.nonzero(np.atleast_1d(array)), dtype=np.int64), n.source)
+    require("nonzero", "compute with a mask instead of indices")
+    result: Value = n.b.nonzero(x)
+    return result
+
+
+@rule("Hardmax")
+def _hardmax(n: Node) -> Value:
+    x = n.x()
+    rank = x.type.rank
+    axis = n.axis(n.attr_int("axis", -1 if n.opset >= 13 else 1), rank)
+    flat, last = x, axis
+    if n.opset < 13:
+        flat = n.b.reshape(x, shape=(dims.product(x.shape[:axis]), dims.product(x.shape[axis:])))
+        last = 1
+    index = n.b.argmax(flat, axis=last, keepdims=True)
+    classes = n.b.iota(shape=tuple(s if a == last else 1 for a, s in enumerate(flat.shape)), axis=last, dtype=i64)
+    result: Value = n.b.cast(n.b.eq(classes, index), dtype=x.dtype)
+    return result if n.opset >= 13 else n.b.reshape(result, shape=x.shape)  # type: ignore[no-any-return]
+
+
+@rule("TopK")
+def _top_k(n: Node) -> tuple[Value, Value]:
+    x = n.x(0)
+    axis = n.axis(n.attr_int("axis", -1), x.type.rank)
+    k = n.sizes(1, "k")[0] if n.opset >= 10 else n.attr_int("k")
+    largest = n.attr_flag("largest", True)
+    require("top_k", "sort outside the model")
+    attrs = {"axis": axis, "largest": largest, "sorted": True}
+    names = {attribute.name for attribute in OPS["top_k"].attributes}
+    if "k" in names:
+        values, indices = n.b.top_k(x, k=k, **attrs)
+        return values, indices
+    if not isinstance(k, int):
+        raise UnsupportedError("k is symbolic", hint="make it a constant of the model")
+    values, indices = n.b.top_k(x, n.b.scalar(k, i64), **attrs)
+    return values, indices
+
+
+@rule("CenterCropPad")
+def _center_crop_pad(n: Node) -> Value:
+    x = n.x(0)
+    wanted = n.integers(1, "the shape")
+    axes = n.axes(n.attr_ints("axes") or tuple(range(x.type.rank)), x.type.rank)
+    if len(axes) != len(wanted):
+        raise n.fail(f"got {len(wanted)} sizes for {len(axes)} axes")
+    sizes = n.static_shape(x, "the input")
+    before, after = [0] * x.type.rank, [0] * x.type.rank
+    for axis, size in zip(axes, wanted, strict=True):
+        more = size - sizes[axis]
+        # Both crop and pad put the odd element at the end; cropping counts it from the other side.
+        before[axis] = more // 2 if more >= 0 else -((-more) // 2)
+        after[axis] = more - before[axis]
+    result: Value = n.b.pad(x, before=tuple(before), after=tuple(after), mode="constant", value=0 if x.dtype.is_integer else 0.0)
+    return result
+
+
+@rule("TensorScatter")
+def _tensor_scatter(n: Node) -> Value:
+    past, update = n.x(0), n.x(1)
+    rank = past.type.rank
+    axis = n.axis(n.attr_int("axis", -2), rank)
+    size = past.shape[axis]
+    if axis == 0:
+        raise n.fail("axis 0 is the batch, expected another")
+    shape = tuple(s if a == axis else 1 for a, s in enumerate(update.shape))
+    index = n.b.iota(shape=shape, axis=axis, dtype=i64)
+    if n.given(2):
+        index = n.b.add(index, n.b.reshape(cast(n, n.x(2), i64), shape=(past.shape[0], *(1,) * (rank - 1))))
+    if n.attr_string("mode", "linear") == "circular":
+        index = n.b.mod(index, n.b.scalar(size, i64) if isinstance(size, int) else n.b.dim(value=size))
+    result: Value = n.b.scatter_along_axis(past, n.b.broadcast_to(index, shape=update.shape), update, axis=axis, combine="none")
+    return result
+
+
+@rule("Unique")
+def _unique(n: Node) -> Sequence[Value]:
+    array = n.array(0, "the input")
+    axis = n.axis(n.attr_int("axis"), array.ndim) if n.has("axis") else None
+    found, first, inverse, counts = np.unique(array, True, True, True, axis=axis)
+    if not n.attr_flag("sorted", True):
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        found = np.take(found, order, axis=0 if axis is None else axis)
+        first, counts, inverse = first[order], counts[order], rank[inverse.reshape(-1)]
+    arrays = (found, first.astype(np.int64), inverse.reshape(-1).astype(np.int64), counts.astype(np.int64))
+    return [n.b.module.add_constant("c", part, n.source) for part in arrays]
+
+
+# --- det --------------------------------------------------------------------------------------------------------------
+
+DET_SIZE = 4
+
+
+@rule("Det")
+def _det(n: Node) -> Value:
+    x = n.x()
+    size = x.shape[-1] if x.type.rank >= 2 else None
+    if size is None or x.shape[-2] != size:
+        raise n.fail(f"got {x.type}, expected square matrices")
+    if not isinstance(size, int) or not 1 <= size <= DET_SIZE:
+        raise UnsupportedError(f"determinant of size {size}", hint=f"sizes 1 to {DET_SIZE} are supported")
+    return cast(n, _expanded(n, cast(n, x, f64), tuple(range(size)), 0), x.dtype)
+
+
+def _expanded(n: Node, x: Value, columns: tuple[int, ...], row: int) -> Value:
+    """The determinant of the rows from `row` on at `columns`, along the first of them."""
+    result: Value | None = None
+    for position, column in enumerate(columns):
+        element: Value = n.b.take(n.b.take(x, n.b.scalar(row, i64), axis=x.type.rank - 2), n.b.scalar(column, i64), axis=x.type.rank - 2)
+        rest = columns[:position] + columns[position + 1 :]
+        term: Value = n.b.mul(element, _expanded(n, x, rest, row + 1)) if rest else element
+        result = term if result is None else n.b.sub(result, term) if position % 2 else n.b.add(result, term)
+    if result is None:
+        raise n.fail("matrix is empty")
+    return result
+
+

@@ -1,0 +1,103 @@
+"""Symbolic sizes of a model's inputs: names of dimensions, the user's ranges, and fresh symbols for unnamed ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import ModelError, ParseError, Source, UsageError
+from ....ir.graph import Module
+from .tensors import DIMENSION
+
+Shape: TypeAlias = "int | tuple[int, int | None] | str"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = frozenset({"max", "min"})
+
+
+class Symbols:
+    """The symbols of one module, declared as the inputs need them."""
+
+    def __init__(self, module: Module, shapes: Mapping[str, Shape] | None) -> None:
+        self.module = module
+        self.wishes = {name: _wish(name, value) for name, value in (shapes or {}).items()}
+        self.names: dict[str, Dim] = {}
+        self.used: set[str] = set()
+
+    def named(self, text: str, fallback: str, source: Source) -> Dim:
+        """The dimension that a model calls `text`; an expression is kept where it can be read."""
+        if text in self.names:
+            return self.names[text]
+        if text in self.wishes or _NAME.fullmatch(text):
+            self.names[text] = self._declare(text)
+        else:
+            self.names[text] = self._expression(text, fallback)
+        return self.names[text]
+
+    def fresh(self, name: str) -> Dim:
+        """A new symbol for a dimension without a name."""
+        return self._declare(name)
+
+    def _expression(self, text: str, fallback: str) -> Dim:
+        try:
+            parsed = dims.parse(text)
+        except ParseError:
+            return self._declare(fallback)
+        if isinstance(parsed, int) or not all(name in self.names for name in dims.symbols(parsed)):
+            return self._declare(fallback)
+        return dims.substitute(parsed, self.names)
+
+    def _declare(self, text: str) -> Dim:
+        wish = self.wishes.get(text, (1, None))
+        self.used.add(text)
+        if isinstance(wish, str):
+            return self.named(wish, wish, Source(wish))
+        low, high = wish
+        if low == high and high is not None:
+            return high
+        name = self._unique(text)
+        return self.module.declare(name, low, high)
+
+    def _unique(self, text: str) -> str:
+        base = re.sub(r"[^A-Za-z0-9_]", "_", text)[:64] or "d"
+        base = base if _NAME.fullmatch(base) and base not in _RESERVED else f"d_{base}"
+        name, n = base, 0
+        while name in self.module.facts.ranges:
+            n += 1
+            name = f"{base}_{n}"
+        return name
+
+    def finish(self) -> None:
+        """UsageError for a wish about a dimension that the model does not have."""
+        unknown = sorted(set(self.wishes) - self.used)
+        if unknown:
+            known = ", ".join(sorted(self.used)) or "none"
+            raise UsageError(f"the model has no dimension named {unknown[0]!r}", hint=f"its symbolic dimensions are: {known}")
+
+
+def size(value: int, source: Source) -> int:
+    """A declared size within the limits."""
+    if not 0 <= value <= DIMENSION:
+        raise ModelError(f"dimension {value} is out of range 0..{DIMENSION}", source=source)
+    return value
+
+
+def _wish(name: str, value: Shape) -> tuple[int, int | None] | str:
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d{1,12})(?:\.\.(\d{1,12})?)?", value)
+        if match is None:
+            if not _NAME.fullmatch(value):
+                raise UsageError(f"size {value!r} of dimension {name!r} is not a number, a range like 1..32, or the name of a dimension")
+            return value
+        low = int(match[1])
+        high = low if ".." not in value else int(match[2]) if match[2] else None
+    elif isinstance(value, int):
+        low, high = value, value
+    else:
+        low, high = value
+    if low < 0 or (high is not None and not low <= high <= DIMENSION):
+        raise UsageError(f"range {low}..{'' if high is None else high} of dimension {name!r} is empty or out of bounds")
+    return low, high

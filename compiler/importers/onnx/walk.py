@@ -1,0 +1,233 @@
+"""The walk over ONNX nodes: scopes, rules, functions, nested graphs; problems are collected, not thrown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ....ir.errors import ModelError, ParseError, Source, UnsupportedError, VerifyError
+from ....ir.graph import Value
+from . import rules
+from .attributes import attributes, value_of
+from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
+from .external import ExternalFiles
+from .functions import function_body
+from .load import normal_domain, opset_versions
+from .symbolic import FoldingBuilder
+from .tensors import constant_data
+
+if TYPE_CHECKING:
+    import onnx
+
+DEPTH = 64
+STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Poison:
+    """The value of a node that could not be imported; what reads it is not reported again."""
+
+
+POISON = _Poison()
+Entry: TypeAlias = "Item | _Poison | None"
+
+
+@dataclass
+class Scope:
+    """The names that a list of nodes sees."""
+
+    opsets: Mapping[str, int]
+    parent: Scope | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
+    items: dict[str, Entry] = field(default_factory=dict)
+
+    def lookup(self, name: str, source: Source) -> Entry:
+        """The value of a name here or further out."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.items:
+                return scope.items[name]
+            scope = scope.parent
+        raise ModelError(f"value {name[:200]!r} is read and never defined", source=source, hint="nodes must stand in topological order")
+
+
+class Walker:
+    """Imports nodes into one graph through the rules."""
+
+    def __init__(self, builder: FoldingBuilder, functions: Iterable[onnx.FunctionProto], files: ExternalFiles, file: str | None) -> None:
+        self.builder, self.files, self.file = builder, files, file
+        self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in functions}
+        self.problems: list[Problem] = []
+        self.steps = 0
+
+    # scopes
+
+    def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        """The constants of a graph."""
+        for tensor in graph.initializer:
+            source = Source(tensor.name, self.file)
+            if tensor.name in scope.items:
+                raise ModelError(f"value {tensor.name!r} is defined twice", source=source)
+            data, type = constant_data(tensor, self.files, source)
+            scope.items[tensor.name] = self.builder.module.add_constant(tensor.name or "constant", data, source, type)
+        for sparse in graph.sparse_initializer:
+            source = Source(sparse.values.name, self.file)
+            array = rules.constants.dense(sparse, self.files, source)
+            scope.items[sparse.values.name] = self.builder.module.add_constant(sparse.values.name, array, source)
+
+    def nodes(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> None:
+        """Import nodes in order."""
+        for proto in protos:
+            self.steps += 1
+            if self.steps > STEPS:
+                raise ModelError(f"the model unrolls to more than {STEPS} nodes", source=Source(self.file or "model"))
+            self._node(proto, scope)
+
+    def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:
+        label = proto.name or next((name for name in proto.output if name), proto.op_type)
+        source = Source(scope.prefix + label, self.file)
+        entries = [scope.lookup(name, source) if name else None for name in proto.input]
+        results: Sequence[Entry]
+        if any(isinstance(entry, _Poison) for entry in entries):
+            # Its own support is still checked, so that the list of problems is complete.
+            if not self._supported(proto, scope):
+                self._report_unknown(source, proto)
+            results = [POISON] * len(proto.output)
+        else:
+            results = self._results(proto, [entry for entry in entries if not isinstance(entry, _Poison)], scope, source)
+        self._bind(proto, results, scope, source)
+
+    def _results(self, proto: onnx.NodeProto, inputs: list[Item | None], scope: Scope, source: Source) -> Sequence[Entry]:
+        outer, self.builder.source = self.builder.source, source
+        count = len(self.problems)
+        try:
+            results = self._apply(proto, inputs, scope, source)
+            return results if len(self.problems) == count else [POISON] * len(proto.output)
+        except UnsupportedError as error:
+            self.report(source.name, proto.op_type, error)
+        except (VerifyError, ParseError) as error:
+            if all(isinstance(item, Value) and item.type.is_static for item in inputs if item is not None):
+                raise ModelError(f"{proto.op_type}: {error.message}", source=source) from error
+            self.report(source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)"))
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ModelError(f"{proto.op_type}: node is malformed: {error}", source=source) from error
+        finally:
+            self.builder.source = outer
+        return [POISON] * len(proto.output)
+
+    def _apply(self, proto: onnx.NodeProto, inputs: list[Item | None], scope: Scope, source: Source) -> Sequence[Entry]:
+        domain = normal_domain(proto.domain)
+        node = Node(
+            proto.op_type,
+            domain,
+            scope.opsets.get(domain, 1),
+            source,
+            inputs,
+            attributes(proto, scope.attributes, source),
+            list(proto.output),
+            self.builder,
+            self,
+            scope,
+        )
+        function = self.functions.get((domain, proto.op_type, proto.overload))
+        if function is not None:
+            return self._call(function, node)
+        rule = RULES.get((domain, proto.op_type))
+        if rule is not None:
+            answer = rule(node)
+            return answer if isinstance(answer, (list, tuple)) else [answer]  # type: ignore[list-item]
+        body = function_body(proto, node)
+        if body is None:
+            raise _unknown(proto.op_type, domain)
+        return self._call(body, node)
+
+    def _supported(self, proto: onnx.NodeProto, scope: Scope) -> bool:
+        domain = normal_domain(proto.domain)
+        if (domain, proto.op_type, proto.overload) in self.functions or (domain, proto.op_type) in RULES:
+            return True
+        return rules.has_function(proto.op_type, domain, scope.opsets.get(domain, 1))
+
+    def _bind(self, proto: onnx.NodeProto, results: Sequence[Entry], scope: Scope, source: Source) -> None:
+        for position, name in enumerate(proto.output):
+            if not name:
+                continue
+            if name in scope.items:
+                raise ModelError(f"value {name[:200]!r} is defined twice", source=source)
+            if position >= len(results) or results[position] is None:
+                raise ModelError(f"{proto.op_type}: has no output {position}", source=source)
+            value = results[position]
+            if isinstance(value, Value) and value.op is not None and value.source is source:
+                value.name = self.builder.graph.unique(name)
+            scope.items[name] = value
+
+    # functions and nested graphs
+
+    def _call(self, function: onnx.FunctionProto, node: Node) -> Sequence[Entry]:
+        """A function's body in place of the call."""
+        scope: Scope = node.scope
+        if scope.depth >= DEPTH:
+            raise ModelError(f"functions call each other more than {DEPTH} deep", source=node.source)
+        bindings = {attribute.name: value_of(attribute, node.source) for attribute in function.attribute_proto}
+        bindings |= node.attrs
+        inner = Scope(opset_versions(function.opset_import, node.source) or scope.opsets, None, bindings, f"{node.source.name}/", scope.depth + 1)
+        for position, name in enumerate(function.input):
+            inner.items[name] = node.inputs[position] if position < len(node.inputs) else None
+        if len(node.inputs) > len(function.input):
+            raise ModelError(f"{function.name}: got {len(node.inputs)} inputs, expected at most {len(function.input)}", source=node.source)
+        self.nodes(function.node, inner)
+        return [inner.lookup(name, node.source) for name in function.output]
+
+    def inline(self, graph: onnx.GraphProto, inputs: Sequence[Item | None], node: Node) -> list[Item]:
+        """The outputs of a nested graph, its nodes imported in place."""
+        outer: Scope = node.scope
+        if outer.depth >= DEPTH:
+            raise ModelError(f"graphs are nested more than {DEPTH} deep", source=node.source)
+        scope = Scope(outer.opsets, outer, outer.attributes, outer.prefix, outer.depth + 1)
+        if len(graph.input) != len(inputs):
+            raise ModelError(f"{node.op_type}: nested graph has {len(graph.input)} inputs, expected {len(inputs)}", source=node.source)
+        for info, item in zip(graph.input, inputs, strict=True):
+            scope.items[info.name] = item
+        self.initializers(graph, scope)
+        count = len(self.problems)
+        self.nodes(graph.node, scope)
+        results = [scope.lookup(output.name, node.source) for output in graph.output]
+        if len(self.problems) > count:
+            return []
+        return [item for item in results if isinstance(item, (Value, ValueSequence, Optional))]
+
+    def inputs_of(self, value: Value) -> frozenset[str]:
+        """The graph inputs that a value depends on."""
+        seen, found, queue = {value}, set(), [value]
+        while queue:
+            current = queue.pop()
+            if current.op is None:
+                found |= {current.name} if current.constant is None else set()
+                continue
+            for operand in current.op.operands:
+                if operand is not None and operand not in seen:
+                    seen.add(operand)
+                    queue.append(operand)
+        return frozenset(found)
+
+    # problems
+
+    @staticmethod
+    def is_poison(entry: Entry) -> bool:
+        """Whether the entry stands for something already reported."""
+        return isinstance(entry, _Poison)
+
+    def report(self, name: str, op_type: str, error: UnsupportedError) -> None:
+        """Remember one thing that cannot be represented."""
+        inputs = error.inputs if isinstance(error, ValueNeededError) else frozenset()
+        self.problems.append(Problem(name, op_type, error.message, error.hint, inputs))
+
+    def _report_unknown(self, source: Source, proto: onnx.NodeProto) -> None:
+        self.report(source.name, proto.op_type, _unknown(proto.op_type, normal_domain(proto.domain)))
+
+
+def _unknown(op_type: str, domain: str) -> UnsupportedError:
+    where = f"domain {domain!r}" if domain else "ONNX"
+    return UnsupportedError(f"there is no rule for {op_type} of {where}", hint="replace it by ops that are supported, or give its body as a function of the model")

@@ -1,0 +1,385 @@
+"""What a user may ask for: frozen options, read from text once, and the only place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from ..ir.dims import Dim, parse, symbols
+from ..ir.errors import CompilerError, UsageError
+from .spelling import nearest
+from .targets import TARGETS, Target, parse_targets
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
+SPARSITIES = ("2:4",)
+PEERS = ("onnxruntime", "eager", "inductor", "openvino")
+
+# --- the environment --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything of ours that the environment can say."""
+
+    cache: tuple[str, ...] = ()  # tuning stores, the first is local
+    cache_dir: str | None = None  # build cache
+    threads: int | None = None
+    compiler: str | None = None  # the C compiler
+
+    @property
+    def directory(self) -> Path:
+        """The build cache: OURCC_CACHE_DIR, else the user's cache folder."""
+        if self.cache_dir is not None:
+            return Path(self.cache_dir).expanduser()
+        import platformdirs
+
+        return Path(platformdirs.user_cache_dir("ourcc", appauthor=False))
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The tuning stores: OURCC_CACHE, else a folder in the build cache."""
+        return self.cache or (str(self.directory / "records"),)
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Read OURCC_CACHE, OURCC_CACHE_DIR, OURCC_NUM_THREADS and CC; empty means unset."""
+    given = os.environ if variables is None else variables
+    threads = given.get("OURCC_NUM_THREADS", "")
+    return Environment(
+        cache=tuple(store.strip() for store in given.get("OURCC_CACHE", "").split(",") if store.strip()),
+        cache_dir=given.get("OURCC_CACHE_DIR") or None,
+        threads=parse_threads(threads, "OURCC_NUM_THREADS") if threads else None,
+        compiler=given.get("CC") or None,
+    )
+
+
+def parse_threads(text: str | int, what: str = "threads") -> int:
+    """A number of threads, from 1 to 4096."""
+    number = int(text) if isinstance(text, int) or (text.isascii() and text.isdigit() and len(text) < 6) else 0
+    if not 1 <= number <= 4096:
+        raise UsageError(f"{what}: got {text!r}, expected a whole number from 1 to 4096")
+    return number
+
+
+# --- values with a spelling of their own ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AxisSize:
+    """What one axis may be: a size or expression over symbols, a range, or one of some buckets."""
+
+    size: Dim | None = None
+    low: int | None = None
+    high: int | None = None
+    buckets: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.buckets:
+            return "|".join(str(bucket) for bucket in self.buckets)
+        bounds = "" if self.low is None else f"{self.low}..{'' if self.high is None else self.high}"
+        return ":".join(part for part in ("" if self.size is None else str(self.size), bounds) if part)
+
+
+@dataclass(frozen=True)
+class ShapeRequest:
+    """The axes wanted for one input, or the range of one symbol of the model (then a single axis)."""
+
+    name: str
+    axes: tuple[AxisSize, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}={','.join(str(axis) for axis in self.axes)}"
+
+
+_AXIS_HELP = "a size (128), a range (1..64), buckets (16|32|64), a symbol (B), a symbol with its range (B:1..64) or an expression (2*B)"
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})?")
+_BUCKETS = re.compile(r"\d{1,18}(\|\d{1,18})+")
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_shape(text: str) -> ShapeRequest:
+    """Read NAME=AXIS,AXIS...; commas inside parentheses belong to an expression."""
+    name, equals, sizes = text.partition("=")
+    if not equals or not name.strip() or not sizes.strip():
+        raise UsageError(f"shape: got {text!r}, expected NAME=AXIS,AXIS...", hint=f"an axis is {_AXIS_HELP}")
+    return ShapeRequest(name.strip(), tuple(_parse_axis(axis.strip(), text) for axis in _split_axes(sizes)))
+
+
+def _split_axes(text: str) -> list[str]:
+    axes, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            axes.append("")
+        else:
+            axes[-1] += character
+    return axes
+
+
+def _parse_axis(text: str, whole: str) -> AxisSize:
+    if _BUCKETS.fullmatch(text):
+        buckets = tuple(sorted({int(bucket) for bucket in text.split("|")}))
+        return AxisSize(buckets=buckets)
+    if match := _RANGE.fullmatch(text):
+        return _ranged(None, match, whole)
+    name, colon, bounds = text.partition(":")
+    if colon:
+        match = _RANGE.fullmatch(bounds.strip())
+        if match is None or not _SYMBOL.fullmatch(name.strip()):
+            raise UsageError(f"shape {whole!r}: got axis {text!r}, expected SYMBOL:LOW..HIGH")
+        return _ranged(parse(name.strip()), match, whole)
+    try:
+        size = parse(text)
+    except CompilerError as error:
+        raise UsageError(f"shape {whole!r}: {error.message}", hint=f"an axis is {_AXIS_HELP}") from error
+    if isinstance(size, int) and size < 0:
+        raise UsageError(f"shape {whole!r}: got size {size}, expected at least 0")
+    if any(not _SYMBOL.fullmatch(name) for name in symbols(size)):
+        raise UsageError(f"shape {whole!r}: got axis {text!r}, expected symbols of letters, digits and underscores")
+    return AxisSize(size)
+
+
+def _ranged(size: Dim | None, match: re.Match[str], whole: str) -> AxisSize:
+    low, high = int(match[1]), int(match[2]) if match[2] else None
+    if high is not None and high < low:
+        raise UsageError(f"shape {whole!r}: got the range {low}..{high}, expected its end to be at least {low}")
+    return AxisSize(size, low, high)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One promise of the contract: `no-fallback`, `target:NAME`, or `OP:FORMAT` for every source op of that name."""
+
+    subject: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        return self.subject if self.value is None else f"{self.subject}:{self.value}"
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read no-fallback, target:NAME or OP:FORMAT."""
+    subject, colon, value = text.strip().partition(":")
+    if subject == "no-fallback" and not colon:
+        return Requirement("no-fallback")
+    formats = (*QUANTIZE_FORMATS, *PRECISIONS, *SPARSITIES)
+    known = tuple(TARGETS) if subject == "target" else formats
+    if colon and subject and value in known:
+        return Requirement(subject, value)
+    if colon and subject:
+        kind = "target" if subject == "target" else "format"
+        raise UsageError(f"require {text!r}: unknown {kind}: got {value!r}, expected one of {', '.join(known)}", hint=nearest(value, known))
+    raise UsageError(
+        f"require: got {text!r}, expected no-fallback, target:NAME or OP:FORMAT",
+        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8")),
+    )
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How much measuring: none, what stores hold, the best `count` schedules a problem, or `seconds` in all."""
+
+    mode: Literal["off", "cached", "count", "budget"] = "cached"
+    count: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return {"count": str(self.count), "budget": f"{self.seconds:g}s"}.get(self.mode, self.mode)
+
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of 500ms, 90s, 5m or 1h."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"duration: got {text!r}, expected a positive number with ms, s, m or h, like 5m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_tuning(text: str | int) -> Tuning:
+    """Read off, cached, a number of schedules, or a duration."""
+    word = str(text).strip()
+    if word in ("off", "cached"):
+        return Tuning("off" if word == "off" else "cached")
+    if word.isascii() and word.isdigit() and 0 < int(word[:9]) and len(word) < 9:
+        return Tuning("count", count=int(word))
+    if _DURATION.fullmatch(word):
+        return Tuning("budget", seconds=parse_duration(word))
+    raise UsageError(
+        f"tune: got {word!r}, expected off, cached, a number of schedules, or a duration like 5m", hint=nearest(word, ("off", "cached"))
+    )
+
+
+def parse_choice(text: str, known: Sequence[str], what: str) -> str:
+    """`text` if it is one of the known words; a UsageError names the nearest."""
+    if text not in known:
+        raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=nearest(text, known))
+    return text
+
+
+# --- options of the commands ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build an engine: the options of `ourcc build`, `ourcc.build` and `torch.compile(options=...)`."""
+
+    targets: tuple[Target, ...] = (TARGETS["native"],)
+    precision: str | None = None  # None: the model's own
+    quantize: str | None = None
+    sparsity: str | None = None
+    calibrate: Path | None = None
+    eval: Path | None = None
+    max_accuracy_drop: float | None = None
+    shapes: tuple[ShapeRequest, ...] = ()
+    require: tuple[Requirement, ...] = ()
+    tune: Tuning = Tuning()
+    locked: Path | None = None
+    report: Path | None = None
+    freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
+    trust_pickle: bool = False
+    emulate: str | None = None  # also print kernels for an instruction level that this machine lacks
+    threads: int | None = None
+    environment: Environment = field(default_factory=environment)
+
+    def __post_init__(self) -> None:
+        if (self.eval is None) != (self.max_accuracy_drop is None):
+            raise UsageError("got only one of eval and max-accuracy-drop, expected both: the data and the loss allowed on it")
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"got {type(value).__name__} for a path, expected text or a path")
+    return Path(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"got {value!r} for a flag, expected True or False")
+    return value
+
+
+def _drop(value: Any) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
+    if not 0 <= number < float("inf"):
+        raise UsageError(f"max-accuracy-drop: got {value!r}, expected a number of at least 0")
+    return number
+
+
+def _several(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
+    if isinstance(value, Mapping):
+        value = [f"{name}={axes if isinstance(axes, str) else ','.join(map(str, axes))}" for name, axes in value.items()]
+    return tuple(parse_shape(text) for text in _several(value))
+
+
+_READERS: dict[str, Any] = {
+    "targets": lambda value: parse_targets(_several(value)),
+    "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
+    "quantize": lambda value: parse_choice(value, QUANTIZE_FORMATS, "quantize format"),
+    "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
+    "calibrate": _path,
+    "eval": _path,
+    "max_accuracy_drop": _drop,
+    "shapes": _shapes,
+    "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
+    "tune": parse_tuning,
+    "locked": _path,
+    "report": _path,
+    "freeze": _flag,
+    "trust_pickle": _flag,
+    "emulate": str,
+    "threads": parse_threads,
+}
+# The command line repeats an option and names it in the singular; both spellings are read everywhere.
+_SPELLINGS = {"target": "targets", "shape": "shapes"}
+
+
+def build_options(values: Mapping[str, Any]) -> BuildOptions:
+    """Options by name as Python or the command line gives them; None means not given."""
+    known = [option.name for option in fields(BuildOptions) if option.name != "environment"]
+    read: dict[str, Any] = {}
+    for given, value in values.items():
+        name = _SPELLINGS.get(given, given).replace("-", "_")
+        if name not in known:
+            raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
+        if value is not None and value != ():
+            read[name] = _READERS[name](value)
+    return BuildOptions(**read)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What `ourcc bench` compares and how."""
+
+    subject: Path
+    against: tuple[str, ...] = ()
+    threads: int = 1
+    rounds: int = 20
+    inputs: Path | None = None
+    build: BuildOptions = field(default_factory=BuildOptions)
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """What `ourcc verify` compares; without a tolerance the project's judge decides."""
+
+    engine: Path
+    model: Path
+    inputs: Path | None = None
+    tolerance: float | None = None
+    target: str | None = None
+    trust_pickle: bool = False
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """What `ourcc inspect` shows of an engine or a model; nothing chosen shows the summary."""
+
+    subject: Path
+    ir: str | None = None
+    kernels: bool = False
+    source: str | None = None
+    memory: bool = False
+    precision: bool = False
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class OptimizeOptions:
+    """What `ourcc opt` does with a program in text."""
+
+    program: Path
+    pipeline: str
+    print_changes: bool = False
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What `ourcc tune` may spend and where its engine goes."""
+
+    engine: Path
+    budget: Tuning = Tuning("budget", seconds=300.0)
+    output: Path | None = None
+    environment: Environment = field(default_factory=environment)
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """One action on the tuning stores, and its arguments in order."""
+
+    action: str
+    arguments: tuple[str, ...] = ()
+    environment: Environment = field(default_factory=environment)

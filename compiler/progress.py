@@ -1,0 +1,34 @@
+"""How long work tells what it is doing: a protocol that the command line, a notebook or nobody fills."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Told of stages in order; `advance` counts within the current stage."""
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """A new stage begins, of `total` steps if that is known."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Some steps of the current stage are done."""
+
+    def note(self, message: str) -> None:
+        """Something worth a line: what was reused, skipped or decided."""
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Says nothing."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Says nothing."""
+
+    def note(self, message: str) -> None:
+        """Says nothing."""
+
+
+SILENT: Progress = Silent()

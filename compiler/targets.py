@@ -1,0 +1,48 @@
+"""The registry of targets: what an engine can be built for, one line a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..ir.errors import UsageError
+from .spelling import nearest
+
+Family = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to build for; `levels` are the instruction sets that the engine then holds, best last."""
+
+    name: str
+    family: Family
+    levels: tuple[str, ...]
+    description: str
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("cpu", "cpu", ("x86-64-v3", "x86-64-v4"), "any x86-64 machine with AVX2, the best level chosen at load"),
+        Target("native", "cpu", ("native",), "this very machine, looked at when building"),
+        Target("sm_90a", "cuda", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
+        Target("sm_100a", "cuda", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
+        Target("sm_120a", "cuda", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),
+    )
+}
+
+
+def parse_target(name: str) -> Target:
+    """The target of this name; a UsageError names the nearest one."""
+    target = TARGETS.get(name)
+    if target is None:
+        raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=nearest(name, TARGETS))
+    return target
+
+
+def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:
+    """The targets of these names in the given order, each once; `native` for none."""
+    found = {name: parse_target(name) for name in names}
+    return tuple(found.values()) or (TARGETS["native"],)

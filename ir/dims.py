@@ -1,0 +1,692 @@
+"""Dimensions and index expressions: integer polynomials over symbols with floor division, and what is known of them.
+
+A `Dim` is a Python int or an `Expr`. An `Expr` is kept in canonical form (a sum of integer multiples of products of
+atoms), so structural equality decides most questions; ranges and divisors in `Facts` decide more, and sympy is asked
+last. Questions answer True, False or None; None (unknown) never licenses anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .errors import ParseError
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An unknown integer: a model's symbolic size, or an axis of a region or tile program."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Function:
+    """An atom that polynomials do not cover: `div`, `mod` (both flooring), `max` or `min` of two dimensions."""
+
+    kind: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.kind in ("max", "min"):
+            return f"{self.kind}({self.left}, {self.right})"
+        # `a // b*c` would read back as (a // b) * c.
+        right = f"({self.right})" if "*" in str(self.right) else _wrap(self.right)
+        return f"{_wrap(self.left)} {'//' if self.kind == 'div' else '%'} {right}"
+
+
+Atom: TypeAlias = Symbol | Function
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+class Expr:
+    """A canonical integer polynomial over atoms; immutable, hashable, never a constant (constants are ints)."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        return f"Expr({self})"
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, factor in self.terms:
+            text = _term(monomial, abs(factor))
+            sign = "-" if factor < 0 else "+"
+            parts.append((f"{sign} " if parts else sign.replace("+", "")) + text)
+        return " ".join(parts)
+
+    def __add__(self, other: Dim) -> Dim:
+        return _build([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return _build([(m, -f) for m, f in self.terms])
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return other + (-self)
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _build([(_sorted(m + n), f * g) for m, f in self.terms for n, g in _terms(other)])
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return _divide(self, other)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return _divide(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return _modulo(self, other)
+
+    def __rmod__(self, other: int) -> Dim:
+        return _modulo(other, self)
+
+
+Dim: TypeAlias = int | Expr
+
+
+def symbol(name: str) -> Expr:
+    """The expression that is one symbol."""
+    return Expr((((Symbol(name),), 1),))
+
+
+def ceil_div(value: Dim, by: Dim) -> Dim:
+    """value / by, rounded up; `by` is positive."""
+    return (value + by - 1) // by
+
+
+def product(values: Iterable[Dim]) -> Dim:
+    """The product of dimensions; 1 for none."""
+    result: Dim = 1
+    for value in values:
+        result = result * value
+    return result
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dimensions."""
+    return _extreme("max", left, right)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dimensions."""
+    return _extreme("min", left, right)
+
+
+def symbols(dim: Dim) -> frozenset[str]:
+    """The names of all symbols in `dim`."""
+    if isinstance(dim, int):
+        return frozenset()
+    found: set[str] = set()
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            found |= {atom.name} if isinstance(atom, Symbol) else symbols(atom.left) | symbols(atom.right)
+    return frozenset(found)
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by dimensions, simplified again; symbols not in `values` stay."""
+    if isinstance(dim, int):
+        return dim
+    result: Dim = 0
+    for monomial, factor in dim.terms:
+        term: Dim = factor
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                term = term * values.get(atom.name, Expr((((atom,), 1),)))
+            else:
+                term = term * APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
+        result = result + term
+    return result
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The integer that `dim` has for these symbol values; a KeyError names a symbol without a value."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                factor *= values[atom.name]
+            else:
+                left, right = evaluate(atom.left, values), evaluate(atom.right, values)
+                factor *= EVALUATE[atom.kind](left, right)
+        total += factor
+    return total
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a symbol, both included; None means unbounded."""
+
+    low: int | None = 0
+    high: int | None = None
+
+    def __str__(self) -> str:
+        return f"{'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
+
+
+UNBOUNDED = Range(None, None)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of symbols: ranges, divisors, and for axes their extents (an axis lies in 0..extent-1)."""
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    divisors: Mapping[str, int] = field(default_factory=dict)
+    extents: Mapping[str, Dim] = field(default_factory=dict)
+
+    def with_range(self, name: str, low: int | None, high: int | None, divisor: int = 1) -> Facts:
+        """These facts and one more symbol."""
+        divisors = {**self.divisors, name: divisor} if divisor != 1 else self.divisors
+        return Facts({**self.ranges, name: Range(low, high)}, divisors, self.extents)
+
+    def with_axis(self, name: str, extent: Dim) -> Facts:
+        """These facts and one more axis of 0..extent-1."""
+        high = range_of(extent, self).high
+        facts = self.with_range(name, 0, None if high is None else max(high - 1, 0))
+        return Facts(facts.ranges, facts.divisors, {**self.extents, name: extent})
+
+
+NO_FACTS = Facts()
+
+
+def range_of(dim: Dim, facts: Facts = NO_FACTS) -> Range:
+    """Bounds of `dim` by interval arithmetic, sharpened for `n % c` and `(n // c) * c`."""
+    if isinstance(dim, int):
+        return Range(dim, dim)
+    total = Range(0, 0)
+    for monomial, factor in dim.terms:
+        bounds = Range(factor, factor)
+        for atom in monomial:
+            bounds = _times(bounds, _atom_range(atom, facts))
+        total = Range(_sum(total.low, bounds.low), _sum(total.high, bounds.high))
+    return total
+
+
+def divisor_of(dim: Dim, facts: Facts = NO_FACTS) -> int:
+    """The largest known integer that divides `dim`; 0 for the constant 0."""
+    if isinstance(dim, int):
+        return abs(dim)
+    result = 0
+    for monomial, factor in dim.terms:
+        divisor = abs(factor)
+        for atom in monomial:
+            divisor *= facts.divisors.get(atom.name, 1) if isinstance(atom, Symbol) else 1
+        result = math.gcd(result, divisor)
+    return result
+
+
+def equal(left: Dim, right: Dim, facts: Facts = NO_FACTS) -> bool | None:
+    """Whether two dimensions are the same for all values of their symbols (False: for none)."""
+    if left == right:
+        return True
+    difference = _expand_modulo(left - right)
+    if isinstance(difference, int):
+        return difference == 0
+    bounds = range_of(difference, facts)
+    if (bounds.low is not None and bounds.low > 0) or (bounds.high is not None and bounds.high < 0):
+        return False
+    if bounds.low == bounds.high == 0:
+        return True
+    return True if _has_function(difference) and _sympy_zero(difference) else None
+
+
+def at_most(left: Dim, right: Dim, facts: Facts = NO_FACTS) -> bool | None:
+    """Whether left <= right always (True), never (False), or unknown (None)."""
+    bounds = range_of(right - left, facts)
+    if bounds.low is not None and bounds.low >= 0:
+        return True
+    if bounds.high is not None and bounds.high < 0:
+        return False
+    for difference in (_at_extents(right - left, facts), _expand_modulo(right - left)):
+        low = range_of(difference, facts).low
+        if low is not None and low >= 0:
+            return True
+    return None
+
+
+def divides(divisor: int, dim: Dim, facts: Facts = NO_FACTS) -> bool | None:
+    """Whether `divisor` divides `dim` always (True), never (False), or unknown (None)."""
+    if isinstance(dim, int):
+        return dim % divisor == 0
+    if divisor_of(dim, facts) % divisor == 0:
+        return True
+    constant = sum(f for m, f in dim.terms if not m)
+    rest = dim - constant
+    return False if constant % divisor and divisor_of(rest, facts) % divisor == 0 else None
+
+
+def simplify(dim: Dim, facts: Facts) -> Dim:
+    """`dim` with the divisions, remainders and extremes that the facts decide worked out."""
+    if isinstance(dim, int):
+        return dim
+    result: Dim = 0
+    for monomial, factor in dim.terms:
+        term: Dim = factor
+        for atom in monomial:
+            term = term * (Expr((((atom,), 1),)) if isinstance(atom, Symbol) else _simplify_function(atom, facts))
+        result = result + term
+    return result
+
+
+def parse(text: str) -> Dim:
+    """Read a dimension as `str` prints it: integers, names, + - * // % max(,) min(,) and parentheses.
+
+    Raises ParseError for anything else; nothing is evaluated as Python, and length and depth are limited.
+    """
+    if len(text) > 4096:
+        raise ParseError(f"dimension is {len(text)} characters long, expected at most 4096")
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens).replace(" ", "") != re.sub(r"\s", "", text):
+        raise ParseError(f"cannot read dimension {text[:80]!r}", hint="integers, names, + - * // % and parentheses are allowed")
+    parser = _Parser(tokens, text)
+    result = parser.sum(0)
+    parser.expect_end()
+    return result
+
+
+# --- canonical form ---------------------------------------------------------------------------------------------------
+
+
+def _wrap(dim: Dim) -> str:
+    text = str(dim)
+    return f"({text})" if " " in text or text.startswith("-") else text
+
+
+def _term(monomial: Monomial, factor: int) -> str:
+    texts = [f"({atom})" if isinstance(atom, Function) and atom.kind in ("div", "mod") else str(atom) for atom in monomial]
+    if len(texts) == 1 and factor == 1 and isinstance(monomial[0], Function):
+        return str(monomial[0]) if monomial[0].kind in ("max", "min") else f"({monomial[0]})"
+    return "*".join(([str(factor)] if factor != 1 or not texts else []) + texts)
+
+
+def _sorted(atoms: Iterable[Atom]) -> Monomial:
+    return tuple(sorted(atoms, key=str))
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, Expr):
+        return dim.terms
+    return (((), dim),) if dim else ()
+
+
+def _build(terms: Iterable[tuple[Monomial, int]]) -> Dim:
+    collected: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        collected[monomial] = collected.get(monomial, 0) + factor
+    kept = [(m, f) for m, f in collected.items() if f]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    # Constants last, then by text: one order, whatever the order of construction was.
+    kept.sort(key=lambda term: (not term[0], [str(atom) for atom in term[0]]))
+    return Expr(tuple(kept))
+
+
+def _atom(kind: str, left: Dim, right: Dim) -> Dim:
+    return Expr((((Function(kind, left, right),), 1),))
+
+
+def _exact_quotient(value: Dim, by: Dim) -> Dim | None:
+    """value / by where `by` is one term that divides every term of value, else None."""
+    by_terms = _terms(by)
+    if len(by_terms) != 1:
+        return 1 if value == by else None
+    (divisor, factor), result = by_terms[0], []
+    for monomial, coefficient in _terms(value):
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % factor:
+            return None
+        result.append((tuple(rest), coefficient // factor))
+    return _build(result)
+
+
+def _divide(value: Dim, by: Dim) -> Dim:
+    if isinstance(by, int):
+        if by == 0:
+            raise ParseError(f"division of {value} by zero")
+        if by == 1:
+            return value
+        if isinstance(value, int):
+            return value // by
+        if by > 0:
+            whole = _build([(m, f // by) for m, f in value.terms if m and f % by == 0])
+            rest = _build([(m, f) for m, f in value.terms if not m or f % by])
+            if isinstance(rest, int):
+                return whole + rest // by
+            constant = sum(f for m, f in rest.terms if not m)
+            carry = constant // by
+            rest = rest - carry * by
+            nested = _single_function(rest, "div")
+            if nested is not None and isinstance(nested.right, int):
+                return whole + carry + _divide(nested.left, nested.right * by)
+            return whole + carry + _atom("div", rest, by)
+        return _atom("div", value, by)
+    exact = _exact_quotient(value, by)
+    return exact if exact is not None else _atom("div", value, by)
+
+
+def _modulo(value: Dim, by: Dim) -> Dim:
+    if isinstance(by, int):
+        if by == 0:
+            raise ParseError(f"remainder of {value} by zero")
+        if by == 1:
+            return 0
+        if isinstance(value, int):
+            return value % by
+        if by > 0:
+            rest = _build([(m, f % by if not m else f) for m, f in value.terms if f % by])
+            if isinstance(rest, int):
+                return rest % by
+            inner = _single_function(rest, "mod")
+            if inner is not None and isinstance(inner.right, int) and inner.right <= by:
+                return rest
+            return _atom("mod", rest, by)
+        return _atom("mod", value, by)
+    if _exact_quotient(value, by) is not None:
+        return 0
+    return _atom("mod", value, by)
+
+
+def _extreme(kind: str, left: Dim, right: Dim) -> Dim:
+    if left == right:
+        return left
+    difference = left - right
+    if isinstance(difference, int):
+        return left if (difference > 0) == (kind == "max") else right
+    first, second = sorted((left, right), key=str)
+    return _atom(kind, first, second)
+
+
+def _single_function(dim: Dim, kind: str) -> Function | None:
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        monomial, factor = dim.terms[0]
+        if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Function) and monomial[0].kind == kind:
+            return monomial[0]
+    return None
+
+
+APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"div": _divide, "mod": _modulo, "max": maximum, "min": minimum}
+EVALUATE: dict[str, Callable[[int, int], int]] = {
+    "div": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": lambda a, b: a if a >= b else b,
+    "min": lambda a, b: a if a <= b else b,
+}
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def _sum(left: int | None, right: int | None) -> int | None:
+    return None if left is None or right is None else left + right
+
+
+def _times(left: Range, right: Range) -> Range:
+    if left.low is not None and left.high is not None and right.low is not None and right.high is not None:
+        corners = [a * b for a in (left.low, left.high) for b in (right.low, right.high)]
+        return Range(min(corners), max(corners))
+    if left.low == left.high == 0 or right.low == right.high == 0:
+        return Range(0, 0)
+    for a, b in ((left, right), (right, left)):
+        if a.low is not None and a.low >= 0 and b.low is not None and b.low >= 0:
+            both = a.high is not None and b.high is not None
+            return Range(a.low * b.low, a.high * b.high if both and a.high is not None and b.high is not None else None)
+        if a.low is not None and a.low == a.high and a.low < 0:
+            flipped = _times(Range(-a.low, -a.low), b)
+            return Range(None if flipped.high is None else -flipped.high, None if flipped.low is None else -flipped.low)
+        if a.low is not None and a.low == a.high and a.low > 0:
+            return Range(None if b.low is None else b.low * a.low, None if b.high is None else b.high * a.low)
+    return UNBOUNDED
+
+
+def _atom_range(atom: Atom, facts: Facts) -> Range:
+    if isinstance(atom, Symbol):
+        return facts.ranges.get(atom.name, UNBOUNDED)
+    left, right = range_of(atom.left, facts), range_of(atom.right, facts)
+    if atom.kind == "mod":
+        return _modulo_range(left, right)
+    if atom.kind == "div":
+        return _divide_range(left, right)
+    pick = max if atom.kind == "max" else min
+    known = [(left.low, right.low), (left.high, right.high)]
+    low, high = (pick(a, b) if a is not None and b is not None else None for a, b in known)
+    if atom.kind == "max" and low is None:
+        low = left.low if left.low is not None else right.low
+    if atom.kind == "min" and high is None:
+        high = left.high if left.high is not None else right.high
+    return Range(low, high)
+
+
+def _modulo_range(left: Range, right: Range) -> Range:
+    if right.low is None or right.low <= 0:
+        return UNBOUNDED
+    high = None if right.high is None else right.high - 1
+    if left.low is not None and left.low >= 0 and left.high is not None:
+        if left.high < right.low:
+            return left
+        high = left.high if high is None else min(high, left.high)
+    return Range(0, high)
+
+
+def _divide_range(left: Range, right: Range) -> Range:
+    if right.low is None or right.low <= 0:
+        return UNBOUNDED
+    if left.low is None:
+        low = None
+    elif left.low >= 0:
+        low = 0 if right.high is None else left.low // right.high
+    else:
+        low = left.low // right.low
+    if left.high is None:
+        high = None
+    elif left.high >= 0:
+        high = left.high // right.low
+    else:
+        high = -1 if right.high is None else left.high // right.high
+    return Range(low, high)
+
+
+def _simplify_function(atom: Function, facts: Facts) -> Dim:
+    left, right = simplify(atom.left, facts), simplify(atom.right, facts)
+    bounds = range_of(left, facts)
+    if atom.kind in ("div", "mod") and isinstance(right, Expr):
+        return _divide_by_symbol(atom.kind, left, right, facts)
+    if atom.kind in ("div", "mod") and isinstance(right, int) and right > 0:
+        if divisor_of(left, facts) % right == 0:
+            return _atom("div", left, right) if atom.kind == "div" else 0
+        if bounds.low is not None and bounds.high is not None and bounds.low // right == bounds.high // right:
+            quotient = bounds.low // right
+            return quotient if atom.kind == "div" else left - quotient * right
+    if atom.kind in ("max", "min"):
+        if at_most(left, right, facts):
+            return right if atom.kind == "max" else left
+        if at_most(right, left, facts):
+            return left if atom.kind == "max" else right
+    return APPLY[atom.kind](left, right)
+
+
+def _divide_by_symbol(kind: str, left: Dim, right: Expr, facts: Facts) -> Dim:
+    """left // right or left % right where the part that `right` does not divide lies in 0..right-1."""
+    whole: Dim = 0
+    rest: Dim = 0
+    for monomial, factor in _terms(left):
+        term = _build([(monomial, factor)])
+        exact = _exact_quotient(term, right)
+        whole, rest = (whole + exact, rest) if exact is not None else (whole, rest + term)
+    if at_most(0, rest, facts) and at_most(rest + 1, right, facts):
+        return whole if kind == "div" else rest
+    return APPLY[kind](left, right)
+
+
+def _at_extents(dim: Dim, facts: Facts) -> Dim:
+    """A lower bound of `dim`: axes at the end of their extent that makes it smallest (each term by its sign)."""
+    for _ in range(4):
+        names = [name for name in sorted(symbols(dim)) if name in facts.extents]
+        if not names or isinstance(dim, int):
+            return dim
+        result: Dim = 0
+        for monomial, factor in dim.terms:
+            axes = [a for a in monomial if isinstance(a, Symbol) and a.name in facts.extents]
+            if any(isinstance(a, Function) for a in monomial) or (axes and len(monomial) > 1 and not _others_positive(monomial, facts)):
+                result = result + _build([(monomial, factor)])
+                continue
+            term: Dim = factor
+            for atom in monomial:
+                value: Dim = Expr((((atom,), 1),))
+                if isinstance(atom, Symbol) and atom.name in facts.extents:
+                    value = facts.extents[atom.name] - 1 if factor < 0 else 0
+                term = term * value
+            result = result + term
+        if result == dim:
+            return dim
+        dim = result
+    return dim
+
+
+def _others_positive(monomial: Monomial, facts: Facts) -> bool:
+    return all((_atom_range(a, facts).low or -1) >= 0 or _atom_range(a, facts).low == 0 for a in monomial)
+
+
+def _expand_modulo(dim: Dim) -> Dim:
+    """`dim` with every n % d written n - d * (n // d), so that both spellings compare equal."""
+    if isinstance(dim, int):
+        return dim
+    result: Dim = 0
+    for monomial, factor in dim.terms:
+        term: Dim = factor
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                term = term * Expr((((atom,), 1),))
+                continue
+            left, right = _expand_modulo(atom.left), _expand_modulo(atom.right)
+            term = term * (left - right * _divide(left, right) if atom.kind == "mod" else APPLY[atom.kind](left, right))
+        result = result + term
+    return result
+
+
+def _has_function(dim: Dim) -> bool:
+    return isinstance(dim, Expr) and any(isinstance(a, Function) for m, _ in dim.terms for a in m)
+
+
+def _sympy_zero(dim: Dim) -> bool:
+    """Whether sympy proves `dim` zero; the last resort for nested divisions."""
+    import sympy
+
+    def convert(value: Dim) -> sympy.Expr:
+        if isinstance(value, int):
+            return sympy.Integer(value)
+        total: sympy.Expr = sympy.Integer(0)
+        for monomial, factor in value.terms:
+            term: sympy.Expr = sympy.Integer(factor)
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    term = term * sympy.Symbol(atom.name, integer=True)
+                else:
+                    left, right = convert(atom.left), convert(atom.right)
+                    functions = {"div": lambda: sympy.floor(left / right), "mod": lambda: sympy.Mod(left, right)}
+                    extremes = {"max": lambda: sympy.Max(left, right), "min": lambda: sympy.Min(left, right)}
+                    term = term * (functions | extremes)[atom.kind]()
+            total = total + term
+        return total
+
+    return bool(sympy.simplify(convert(dim)) == 0)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+# `a % b` is printed with spaces, so `%b` glued to a name is a value of the program.
+_TOKEN = re.compile(r"\d+|%?[A-Za-z_][A-Za-z0-9_.]*|//|[-+*%(),]|\s")
+
+
+class _Parser:
+    """Recursive descent over the tokens of one dimension."""
+
+    def __init__(self, tokens: list[str], text: str) -> None:
+        self.tokens = [token for token in tokens if not token.isspace()]
+        self.text = text
+        self.position = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if not token or (expected is not None and token != expected):
+            raise ParseError(f"in dimension {self.text[:80]!r}: got {token or 'the end'!r}, expected {expected or 'a number or a name'!r}")
+        self.position += 1
+        return token
+
+    def expect_end(self) -> None:
+        if self.peek():
+            raise ParseError(f"in dimension {self.text[:80]!r}: got {self.peek()!r}, expected the end")
+
+    def sum(self, depth: int) -> Dim:
+        if depth > 64:
+            raise ParseError("dimension is nested more than 64 deep")
+        result = -self.product(depth) if self.peek() == "-" and self.take() else self.product(depth)
+        while self.peek() in ("+", "-"):
+            sign = self.take()
+            value = self.product(depth)
+            result = result + value if sign == "+" else result - value
+        return result
+
+    def product(self, depth: int) -> Dim:
+        result = self.atom(depth)
+        while self.peek() in ("*", "//", "%"):
+            operator = self.take()
+            value = self.atom(depth)
+            result = result * value if operator == "*" else _divide(result, value) if operator == "//" else _modulo(result, value)
+        return result
+
+    def atom(self, depth: int) -> Dim:
+        token = self.take()
+        if token.isdigit():
+            if len(token) > 18:
+                raise ParseError(f"in dimension {self.text[:80]!r}: {token[:24]} is out of range")
+            return int(token)
+        if token == "-" and depth < 64:
+            return -self.atom(depth + 1)
+        if token == "(":
+            result = self.sum(depth + 1)
+            self.take(")")
+            return result
+        if token in ("max", "min") and self.peek() == "(":
+            self.take("(")
+            left = self.sum(depth + 1)
+            self.take(",")
+            right = self.sum(depth + 1)
+            self.take(")")
+            return _extreme(token, left, right)
+        if token[0].isalpha() or token[0] in "_%":
+            return symbol(token)
+        raise ParseError(f"in dimension {self.text[:80]!r}: got {token!r}, expected a number or a name")

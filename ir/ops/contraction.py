@@ -1,0 +1,202 @@
+"""Contractions: matmul and attention; sums of products are accumulated in f32 for narrow floats, i32 for 8 bit integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import dims
+from ..dims import Dim
+from ..errors import VerifyError
+from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
+from . import scalar
+from .sampling import bf16, draw, refused
+from .scalar import Traced
+from .structure import RegionBuilder
+from .table import Sample, broadcast, same_dtype, structured
+
+Tensor = np.ndarray[Any, Any]
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype that products of `dtype` are summed in."""
+    return i32 if dtype.is_integer and dtype.bits <= 8 else dtype.compute
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in its accumulator dtype; floats have it already."""
+    return x.astype(np.int32) if x.dtype.kind not in "fc" and x.dtype.itemsize == 1 else x
+
+
+# --- matmul -----------------------------------------------------------------------------------------------------------
+
+
+@structured(torch=("aten.mm", "aten.bmm"))
+def matmul(a: Tensor, b: Tensor, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """The matrix product over the last two dimensions, either transposed first; leading dimensions broadcast.
+
+    8-bit integers give i32, and their dtypes may differ in signedness.
+    """
+    a, b = widened(a), widened(b)
+    return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
+
+
+def _matrix(x: TensorType, transposed: bool) -> tuple[Dim, Dim]:
+    rows, columns = x.shape[-2:]
+    return (columns, rows) if transposed else (rows, columns)
+
+
+@matmul.infers
+def _(a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool) -> TensorType:
+    for x in (a, b):
+        if x.rank < 2:
+            raise VerifyError(f"matmul: got {x}, expected rank 2 or more")
+        if x.dtype.kind in ("bool", "string"):
+            raise VerifyError(f"matmul: got {x}, expected numbers")
+    if accumulator(a.dtype) != i32 or accumulator(b.dtype) != i32:
+        same_dtype("matmul", a, b)
+    (m, k), (inner, n) = _matrix(a, transpose_a), _matrix(b, transpose_b)
+    if dims.equal(k, inner) is not True:
+        raise VerifyError(f"matmul: inner sizes {k} and {inner} differ in {a} and {b}")
+    dtype = i32 if accumulator(a.dtype) == i32 else a.dtype
+    return TensorType(dtype, (*broadcast("matmul", a.shape[:-2], b.shape[:-2]), m, n))
+
+
+@matmul.region
+def _(r: RegionBuilder, a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool) -> None:
+    *batch, m, n = r.outputs[0].type.shape
+    groups = r.grid(batch, "b")
+    i, j, k = r.axis(m, "i"), r.axis(n, "j"), r.axis(_matrix(a, transpose_a)[1], "k")
+    left = r.broadcast_matrix(0, groups, (k, i) if transpose_a else (i, k))
+    right = r.broadcast_matrix(1, groups, (j, k) if transpose_b else (k, j))
+    product = scalar.mul(scalar.cast(left, accumulator(a.dtype)), scalar.cast(right, accumulator(b.dtype)))
+    total = r.reduce("sum", [k], product, [*groups, i, j])
+    r.store(0, (*groups, i, j), total)
+
+
+@matmul.samples
+def _() -> Iterator[Sample]:
+    yield Sample((draw(3, 5), draw(5, 4, seed=1)))
+    yield Sample((draw(5, 3), draw(4, 5, seed=1)), {"transpose_a": True, "transpose_b": True})
+    yield Sample((draw(2, 3, 5), draw(5, 4)))
+    yield Sample((draw(2, 1, 3, 5), draw(3, 4, 5)), {"transpose_b": True})
+    yield Sample((draw(1, 1), draw(1, 1)))
+    yield Sample((draw(3, 0), draw(0, 4)))
+    yield Sample((draw(0, 5), draw(5, 4)))
+    yield Sample((draw(7, 33, dtype=f16), draw(33, 4, dtype=f16)))
+    yield Sample((draw(7, 33, dtype=bf16), draw(33, 4, dtype=bf16)))
+    yield Sample((draw(7, 33, dtype=i8, low=-128, high=127), draw(33, 4, dtype=u8, high=255)))
+    yield Sample((draw(4, 5, dtype=i64), draw(5, 4, dtype=i64)))
+    yield refused((draw(3, 5), draw(4, 5)), "inner sizes 5 and 4 differ in f32[3, 5] and f32[4, 5]")
+    yield refused((draw(5), draw(5, 4)), "got f32[5], expected rank 2 or more")
+    yield refused((draw(3, 5), draw(5, 4, dtype=f16)), "operand dtypes differ: got f32 and f16")
+    yield refused((draw(3, 5, dtype=boolean), draw(5, 4, dtype=boolean)), "got bool[3, 5], expected numbers")
+    yield refused((draw(2, 3, 5), draw(3, 5, 4)), "sizes 2 and 3 do not broadcast")
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, /, *, scale: float, causal: bool = False, safe: bool = False) -> Tensor:
+    """softmax(scale * q k^T + mask) v, with q [.., H, S, D], k [.., G, T, D], v [.., G, T, E]; head h reads group h * G // H.
+
+    A bool mask keeps where True, a float mask is added; it broadcasts to [.., H, S, T]. `causal` also keeps t <= s only.
+    A row with nothing kept is NaN, and 0 with `safe`.
+    """
+    repeats = q.shape[-3] // k.shape[-3] if k.shape[-3] else 1
+    k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
+    scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(scale)
+    minus = q.dtype.type(-np.inf)
+    if mask is not None:
+        scores = np.where(mask, scores, minus) if mask.dtype == bool else scores + mask
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, minus)
+    highest = scores.max(axis=-1, keepdims=True, initial=minus)
+    if safe:
+        highest = np.where(highest == minus, 0, highest).astype(q.dtype)
+    weights = np.exp(scores - highest)
+    total = weights.sum(axis=-1, keepdims=True)
+    result = np.matmul(weights, v) / total
+    return np.where(total == 0, 0, result).astype(q.dtype) if safe else result
+
+
+@attention.infers
+def _(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, causal: bool, safe: bool) -> TensorType:
+    if not same_dtype("attention", q, k, v).is_float:
+        raise VerifyError(f"attention: got {q.dtype}, expected a float")
+    if q.rank < 3 or q.rank != k.rank or q.rank != v.rank:
+        raise VerifyError(f"attention: got q {q}, k {k}, v {v}, expected one rank of 3 or more")
+    same = [(n, q.shape[n], k.shape[n]) for n in range(q.rank - 3)] + [(n, k.shape[n], v.shape[n]) for n in range(q.rank - 1)]
+    same.append((q.rank - 1, q.shape[-1], k.shape[-1]))
+    for n, left, right in same:
+        if dims.equal(left, right) is not True:
+            raise VerifyError(f"attention: sizes {left} and {right} of dimension {n} differ in q {q}, k {k}, v {v}")
+    heads, groups = q.shape[-3], k.shape[-3]
+    if heads != groups and (not isinstance(groups, int) or groups == 0 or dims.divides(groups, heads) is not True):
+        raise VerifyError(f"attention: {heads} heads are not known to be a multiple of {groups} key heads")
+    scores = (*q.shape[:-1], k.shape[-2])
+    if mask is not None:
+        if mask.dtype != boolean and mask.dtype != q.dtype:
+            raise VerifyError(f"attention: got a mask of {mask.dtype}, expected bool or {q.dtype}")
+        if broadcast("attention", mask.shape, scores) != scores:
+            raise VerifyError(f"attention: mask {mask} does not broadcast to the scores [{', '.join(str(d) for d in scores)}]")
+    return q.with_shape((*q.shape[:-1], v.shape[-1]))
+
+
+@attention.region
+def _(r: RegionBuilder, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, causal: bool, safe: bool) -> None:
+    batch, row = r.grid(q.shape[:-2], "b"), r.axis(q.shape[-2], "i")
+    column, inner, feature = r.axis(k.shape[-2], "j"), r.axis(q.shape[-1], "d"), r.axis(v.shape[-1], "e")
+    lead = batch[:-1]
+    group: Dim = batch[-1] if q.shape[-3] == k.shape[-3] else batch[-1] // (q.shape[-3] // k.shape[-3])
+    rows, scores = [*batch, row], [*batch, row, column]
+    product = scalar.mul(r.load(0, (*batch, row, inner)), r.load(1, (*lead, group, column, inner)))
+    score = scalar.mul(r.reduce("sum", [inner], product, scores), scale)
+    if mask is not None:
+        given = r.broadcast_load(3, scores)
+        score = scalar.where(given, score, -np.inf) if mask.dtype == boolean else scalar.add(score, given)
+    if causal:
+        score = scalar.where(scalar.le(r.index(column), r.index(row)), score, -np.inf)
+    score = r.let(score, scores)
+    highest = r.reduce("max", [column], score, rows)
+    if safe:
+        highest = r.let(scalar.where(scalar.eq(highest, -np.inf), 0.0, highest), rows)
+    weight = r.let(scalar.exp(scalar.sub(score, highest)), scores)
+    total = r.reduce("sum", [column], weight, rows)
+    result = r.reduce("sum", [column], scalar.mul(weight, r.load(2, (*lead, group, column, feature))), [*rows, feature])
+    value = scalar.div(result, total)
+    r.store(0, (*rows, feature), scalar.where(scalar.eq(total, 0.0), 0.0, value) if safe else value)
+
+
+def _heads(dtype: DType = f32, heads: int = 4, groups: int = 4, rows: int = 3, columns: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    return draw(2, heads, rows, 8, dtype=dtype), draw(2, groups, columns, 8, dtype=dtype, seed=1), draw(2, groups, columns, 6, dtype=dtype, seed=2)
+
+
+@attention.samples
+def _() -> Iterator[Sample]:
+    for dtype in (f32, f16, bf16):
+        yield Sample(_heads(dtype), {"scale": 0.35})
+    yield Sample(_heads(groups=2), {"scale": 0.35, "causal": True})
+    yield Sample(_heads(groups=1, rows=7), {"scale": 1.0, "causal": True, "safe": True})
+    keep = draw(2, 1, 3, 5, dtype=boolean)
+    keep[0, 0, 1] = False
+    for safe in (False, True):
+        yield Sample((*_heads(), keep), {"scale": 0.35, "safe": safe})
+    yield Sample((*_heads(), draw(3, 5)), {"scale": 0.35})
+    yield Sample((*_heads(f16), draw(1, 1, 5, dtype=f16)), {"scale": 0.35, "causal": True})
+    yield Sample((draw(1, 1, 4), draw(1, 2, 4), draw(1, 2, 4)), {"scale": 0.5})
+    yield Sample(_heads(columns=0), {"scale": 0.5, "safe": True})
+    yield Sample(_heads(rows=0), {"scale": 0.5})
+    q, k, v = _heads()
+    yield refused((q, k[:, :3], v[:, :3]), "4 heads are not known to be a multiple of 3 key heads", scale=1.0)
+    yield refused((q, k[..., :7], v), "sizes 8 and 7 of dimension 3 differ", scale=1.0)
+    yield refused((q, k, v[0]), "expected one rank of 3 or more", scale=1.0)
+    yield refused((q, k, v, draw(3, 5, dtype=f16)), "got a mask of f16, expected bool or f32", scale=1.0)
+    yield refused((q, k, v, draw(2, 2, 4, 3, 5)), "mask f32[2, 2, 4, 3, 5] does not broadcast to the scores [2, 4, 3, 5]", scale=1.0)
+    yield refused((q.astype(np.int32), k.astype(np.int32), v.astype(np.int32)), "got i32, expected a float", scale=1.0)
+    yield refused((q, k, v), "attribute 'scale' is missing")
+
+

@@ -1,0 +1,144 @@
+"""The reference interpreter of graph modules, in its two modes, and the one judge of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import dims
+from .errors import InputError
+from .graph import Graph, Module, Value
+from .ops import scalar, table
+from .types import TensorType, from_numpy, type_of
+
+Array = np.ndarray[Any, Any]
+
+
+def interpret(module: Module, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
+    """Run `main`. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64."""
+    return interpret_graph(module.main, inputs, wide=wide)
+
+
+def interpret_graph(graph: Graph, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
+    """Run one function; InputError if inputs do not fit its types."""
+    bindings = bind_symbols(graph.inputs, inputs)
+    values: dict[Value, Array] = {}
+    for value, array in zip(graph.inputs, inputs, strict=True):
+        values[value] = _widen(array) if wide else array
+    for op in graph:
+        operands = tuple(None if v is None else _read(values, v, wide) for v in op.operands)
+        types = tuple(concrete(result.type, bindings) for result in op.results)
+        attrs = {name: bind_attribute(value, bindings) for name, value in op.attrs.items()}
+        for result, array in zip(op.results, table.run(op.definition, operands, attrs, types, wide), strict=True):
+            values[result] = array
+    return [_read(values, output, wide) for output in graph.outputs]
+
+
+def bind_attribute(value: Any, bindings: Mapping[str, int]) -> Any:
+    """An attribute with symbolic dimensions evaluated."""
+    if isinstance(value, dims.Expr):
+        return dims.evaluate(value, bindings)
+    if isinstance(value, tuple):
+        return tuple(bind_attribute(part, bindings) for part in value)
+    return value
+
+
+def concrete(type: TensorType, bindings: Mapping[str, int]) -> TensorType:
+    """The type with every size evaluated; sizes with unbound symbols stay as they are."""
+    return type.with_shape(tuple(dims.evaluate(d, bindings) if dims.symbols(d) <= bindings.keys() else d for d in type.shape))
+
+
+def bind_symbols(inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[str, int]:
+    """Symbol values from the inputs' sizes; InputError names the input that does not fit."""
+    if len(inputs) != len(arrays):
+        raise InputError(f"got {len(arrays)} inputs, expected {len(inputs)}")
+    bindings: dict[str, int] = {}
+    for value, array in zip(inputs, arrays, strict=True):
+        given = type_of(array)
+        if given.dtype != value.dtype or given.rank != value.type.rank:
+            raise InputError(f"input {value.name}: got {given}, expected {value.type}")
+        for size, expected in zip(array.shape, value.shape, strict=True):
+            if isinstance(expected, dims.Expr) and str(expected) in dims.symbols(expected):
+                bindings.setdefault(str(expected), size)
+    for value, array in zip(inputs, arrays, strict=True):
+        if concrete(value.type, bindings).shape != array.shape:
+            raise InputError(f"input {value.name}: got {type_of(array)}, expected {value.type}")
+    return bindings
+
+
+def _read(values: Mapping[Value, Array], value: Value, wide: bool) -> Array:
+    if value.constant is not None:
+        return _widen(value.constant.array) if wide else value.constant.array
+    return values[value]
+
+
+def _widen(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return array
+    return scalar.convert(array, table._widened(from_numpy(array.dtype)))
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+ULP_FLOOR = {"f64": 64, "f32": 16, "f16": 4, "bf16": 4}
+DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a result passes; `error` and `allowed` are the worst element's, `where` its index."""
+
+    passed: bool
+    reason: str
+    error: float = 0.0
+    allowed: float = 0.0
+    where: tuple[int, ...] = ()
+
+
+def judge(result: Array, stepwise: Array, wide: Array, *, factor: float = 2.0, floor: float | None = None) -> Verdict:
+    """Compare a result with the reference, element by element.
+
+    Floats pass when the worst error against `wide` is at most `factor` times the worst of `stepwise` plus `floor`
+    units in the last place of the output's largest finite magnitude (default by dtype); NaN and infinities must stand
+    in the same places as in stepwise or wide. Integers, bools and strings must be equal.
+    """
+    if result.shape != stepwise.shape or result.dtype != stepwise.dtype:
+        return Verdict(False, f"got {result.dtype.name}{list(result.shape)}, expected {stepwise.dtype.name}{list(stepwise.shape)}")
+    if result.dtype.kind == "O" or not from_numpy(result.dtype).is_float:
+        return _judge_exact(result, stepwise)
+    got, step, exact = (np.asarray(a).astype(np.float64) for a in (result, stepwise, wide))
+    special = ~np.isfinite(got) | ~np.isfinite(step)
+    same = (got == step) | (np.isnan(got) & np.isnan(step))
+    # Where wide and stepwise disagree about being finite (overflow), either of them is an acceptable answer.
+    agrees = same | (got == exact) | (np.isnan(got) & np.isnan(exact))
+    if (special & ~agrees).any():
+        where = tuple(int(n) for n in np.argwhere(special & ~agrees)[0])
+        return Verdict(False, f"got {got[where]}, expected {step[where]} at {list(where)}", np.inf, 0.0, where)
+    usable = ~special & np.isfinite(exact)
+    if not usable.any():
+        return Verdict(True, "equal")
+    dtype = from_numpy(result.dtype)
+    magnitude = float(np.abs(exact[usable]).max())
+    ulp = max(magnitude, float(np.finfo(np.float32).tiny)) * 2.0 ** (1 - DIGITS.get(dtype.name, 3))
+    with np.errstate(invalid="ignore"):
+        distance, own = np.abs(got - exact), np.abs(step - exact)
+    allowed = factor * float(own[usable].max()) + (ULP_FLOOR.get(dtype.name, 1) if floor is None else floor) * ulp
+    error = np.where(usable, distance, 0.0)
+    worst = tuple(int(n) for n in np.unravel_index(int(error.argmax()), error.shape))
+    passed = bool(error[worst] <= allowed)
+    reason = "within bounds" if passed else f"got {got[worst]!r}, expected {exact[worst]!r} within {allowed:.3g} at {list(worst)}"
+    return Verdict(passed, reason, float(error[worst]), allowed, worst)
+
+
+def _judge_exact(result: Array, expected: Array) -> Verdict:
+    differs = np.asarray(result != expected)
+    if result.dtype.kind == "c":
+        close = np.isclose(result, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+        differs = ~close
+    if differs.any():
+        where = tuple(int(n) for n in np.argwhere(differs)[0])
+        return Verdict(False, f"got {result[where]!r}, expected {expected[where]!r} at {list(where)}", np.inf, 0.0, where)
+    return Verdict(True, "equal")

@@ -1,0 +1,131 @@
+"""What machines are, as data: instruction-set levels, vector widths, registers, caches and instruction rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import UsageError
+
+
+@dataclass(frozen=True)
+class CpuInstruction:
+    """A multiply-accumulate instruction: lanes of the accumulator, products per lane, element types, where it exists.
+
+    `left` is broadcast (its `depth` elements of one lane lie together), `right` is a vector of `lanes` x `depth`
+    elements, contiguous, depth fastest; `feature` is the compiler's name of the CPU feature it needs.
+    """
+
+    name: str
+    lanes: int
+    depth: int
+    left: str
+    right: str
+    accumulator: str
+    feature: str
+
+
+@dataclass(frozen=True)
+class CpuLevel:
+    """An instruction-set level that C is compiled for; `features` are the compiler's names, in /proc/cpuinfo spelling.
+
+    Cache sizes are what a member of the level has at least; schedules that must be the same everywhere use them.
+    """
+
+    name: str
+    march: str
+    vector_bits: int
+    registers: int
+    features: tuple[str, ...]
+    level1_bytes: int = 32 * 1024
+    level2_bytes: int = 512 * 1024
+    level3_bytes: int = 4 * 1024 * 1024
+    instructions: tuple[CpuInstruction, ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        """f32 elements of one vector register."""
+        return self.vector_bits // 32
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+
+_V3 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+
+FMA_V3 = CpuInstruction("vfmadd", 8, 1, "f32", "f32", "f32", "fma")
+FMA_V4 = CpuInstruction("vfmadd", 16, 1, "f32", "f32", "f32", "avx512f")
+
+BASELINE = CpuLevel("x86-64", "x86-64", 128, 16, ())
+AVX2 = CpuLevel("x86-64-v3", "x86-64-v3", 256, 16, _V3, instructions=(FMA_V3,))
+AVX512 = CpuLevel("x86-64-v4", "x86-64-v4", 512, 32, _V4, level2_bytes=1024 * 1024, instructions=(FMA_V4,))
+
+CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512)
+"""Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
+
+
+def cpu_level(name: str) -> CpuLevel:
+    """The level of that name; UsageError lists those that exist."""
+    for level in CPU_LEVELS:
+        if level.name == name:
+            return level
+    raise UsageError(f"unknown cpu level {name!r}, expected one of {', '.join(level.name for level in CPU_LEVELS)}")
+
+
+def level_for(features: frozenset[str]) -> CpuLevel:
+    """The fastest level all of whose features a machine has."""
+    return max((level for level in CPU_LEVELS if features.issuperset(level.features)), key=CPU_LEVELS.index)
+
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """A GPU architecture. Rates are peaks of the largest part: bytes and (dense) operations per second.
+
+    `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
+    rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows.
+    """
+
+    name: str
+    capability: int
+    processors: int
+    shared_memory: int
+    registers: int
+    tensor_memory: int
+    memory_rate: float
+    cache_bytes: int
+    rates: dict[str, float]
+    matrix_instruction: str
+    matrix_rows: int
+    ptx_isa: int
+
+
+GPU_TARGETS: dict[str, GpuTarget] = {
+    target.name: target
+    for target in (
+        GpuTarget(
+            *("sm_90a", 90, 132, 232_448, 65_536, 0, 4.8e12, 50 * 2**20),
+            {"f64": 67e12, "f32": 67e12, "tf32": 494e12, "bf16": 989e12, "f16": 989e12, "i8": 1979e12, "f8e4m3": 1979e12, "f8e5m2": 1979e12},
+            *("wgmma", 64, 80),
+        ),
+        GpuTarget(
+            *("sm_100a", 100, 148, 232_448, 65_536, 262_144, 8e12, 126 * 2**20),
+            {"f64": 40e12, "f32": 80e12, "tf32": 1125e12, "bf16": 2250e12, "f16": 2250e12, "i8": 4500e12, "f8e4m3": 4500e12, "f8e5m2": 4500e12},
+            *("tcgen05", 64, 86),
+        ),
+        GpuTarget(
+            *("sm_120a", 120, 170, 101_376, 65_536, 0, 1.8e12, 96 * 2**20),
+            {"f64": 1.6e12, "f32": 105e12, "tf32": 105e12, "bf16": 210e12, "f16": 210e12, "i8": 838e12, "f8e4m3": 419e12, "f8e5m2": 419e12},
+            *("mma.sync", 16, 87),
+        ),
+    )
+}
+
+
+def gpu_target(name: str) -> GpuTarget:
+    """The target of that name; UsageError lists what there is."""
+    if name not in GPU_TARGETS:
+        raise UsageError(f"gpu target {name!r} is not known, expected one of: {', '.join(GPU_TARGETS)}")
+    return GPU_TARGETS[name]

@@ -1,0 +1,30 @@
+"""Tile programs: words, text, verifier, bounds and interpreter."""
+
+from .address import at_lanes, flatten, physical_size, stride_of
+from .bounds import Check, absolute_axes, access_checks, bounds_checks, checks_of, domain_checks, needs_mask, varies_over
+from .ladder import expand_ladders, expand_launch
+from .proof import at_most, non_negative, simplify
+from .scope import Axis, Scope, launch_scope
+
+__all__ = [
+    "Axis",
+    "Check",
+    "Scope",
+    "absolute_axes",
+    "access_checks",
+    "at_lanes",
+    "at_most",
+    "bounds_checks",
+    "checks_of",
+    "domain_checks",
+    "expand_ladders",
+    "expand_launch",
+    "flatten",
+    "launch_scope",
+    "needs_mask",
+    "non_negative",
+    "physical_size",
+    "simplify",
+    "stride_of",
+    "varies_over",
+]

@@ -1,0 +1,76 @@
+"""Addresses: where an element of an operand lies in memory, and how far apart the lanes of an axis are there."""
+
+from __future__ import annotations
+
+from .. import dims
+from ..dims import Dim, Expr, Symbol
+from .program import Local, Param
+from .proof import simplify
+from .scope import Scope
+
+
+def flatten(operand: Param | Local, subscripts: tuple[Dim, ...]) -> Dim:
+    """The physical element address (from the operand's start) of a logical element, through layout or strides."""
+    shape = tuple(extent for _, extent in operand.dims)
+    if isinstance(operand, Param) and operand.layout is not None:
+        return _row_major(operand.layout.extents(shape), operand.layout.subscripts(subscripts))
+    if isinstance(operand, Param) and operand.strides is not None:
+        address: Dim = 0
+        for index, stride in zip(subscripts, operand.strides, strict=True):
+            address = address + index * stride
+        return address
+    return _row_major(shape, subscripts)
+
+
+def physical_size(operand: Param | Local) -> Dim:
+    """The number of elements in memory of a contiguous or packed operand, padding included."""
+    shape = tuple(extent for _, extent in operand.dims)
+    if isinstance(operand, Param) and operand.layout is not None:
+        return dims.product(operand.layout.extents(shape))
+    return dims.product(shape)
+
+
+def at_lanes(scope: Scope, address: Dim, lanes: dict[str, Dim]) -> Dim:
+    """`address` with the lanes of these axes fixed, simplified; a lane is a number or an expression."""
+    values: dict[str, Dim] = {}
+    for name, lane in lanes.items():
+        axis = scope.axis(name)
+        values[axis.name] = dims.symbol(axis.first) + lane
+        values[axis.lane] = lane
+    return simplify(scope, dims.substitute(address, values))
+
+
+def stride_of(scope: Scope, address: Dim, axis: str, start: int = 0, count: int | None = None) -> Dim | None:
+    """How far apart in memory neighbouring lanes of `axis` are, None where that is not one constant step.
+
+    Looks at `count` lanes from `start` (all lanes without `count`): over a layout of panels the whole tile may have
+    no single stride while every 16 lanes of it have.
+    """
+    opened = scope.axis(axis)
+    width = opened.extent - start if count is None else count
+    lane = dims.symbol(opened.lane)
+    narrowed = Scope(scope.facts.with_range(opened.lane, 0, max(0, width - 1)), scope.axes, scope.operands, scope.values)
+    moved = at_lanes(narrowed, address, {axis: lane + start})
+    return _coefficient(moved, opened.lane)
+
+
+def _coefficient(dim: Dim, name: str) -> Dim | None:
+    if isinstance(dim, int):
+        return 0
+    result: Dim = 0
+    for monomial, factor in dim.terms:
+        others = tuple(atom for atom in monomial if atom != Symbol(name))
+        if any(name in dims.symbols(Expr((((atom,), 1),))) for atom in others):
+            return None
+        if len(others) == len(monomial) - 1:
+            result = result + (Expr(((others, factor),)) if others else factor)
+        elif len(others) != len(monomial):
+            return None
+    return result
+
+
+def _row_major(extents: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> Dim:
+    address: Dim = 0
+    for extent, index in zip(extents, subscripts, strict=True):
+        address = address * extent + index
+    return address

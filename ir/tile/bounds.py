@@ -1,0 +1,138 @@
+"""Bounds: what an access must check at run time, proved from ranges, divisors and symbolic bounds of axes.
+
+A check is emitted unless it is proved; an unknown fact never removes one. Checks come in two sorts: the domains of the
+axes whose absolute index stands in the subscripts (`.first` and `.lane` never mask), and the operand's own bounds,
+which are proved for elements inside those domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .. import dims
+from ..dims import Dim, Expr, Function
+from .program import Load, Store
+from .proof import at_most, non_negative, simplify, starts
+from .scope import Axis, Scope, launch_scope
+
+__all__ = [
+    "Check",
+    "Scope",
+    "absolute_axes",
+    "access_checks",
+    "at_most",
+    "bounds_checks",
+    "checks_of",
+    "domain_checks",
+    "launch_scope",
+    "needs_mask",
+    "simplify",
+    "varies_over",
+]
+
+@dataclass(frozen=True)
+class Check:
+    """low <= index < high must be tested at run time; None where that side is proved.
+
+    `axes` are the tile axes over which the outcome varies, empty for one scalar test.
+    """
+
+    index: Dim
+    low: Dim | None
+    high: Dim | None
+    axes: tuple[str, ...]
+
+
+def absolute_axes(scope: Scope, subscripts: Iterable[Dim]) -> tuple[str, ...]:
+    """The tile axes whose absolute index stands in the subscripts, outermost first."""
+    found = {name for subscript in subscripts for name in dims.symbols(subscript)}
+    return tuple(name for name in scope.tile_axes if name in found)
+
+
+def varies_over(scope: Scope, *expressions: Dim) -> tuple[str, ...]:
+    """The tile axes over which any of the expressions varies from lane to lane, outermost first."""
+    names = {name for expression in expressions for name in dims.symbols(expression)}
+    for name in [name for name in names if name.startswith("%") and name[1:] in scope.values]:
+        names |= set(scope.values[name[1:]].axes)
+    return tuple(name for name in scope.tile_axes if name in names or scope.axes[name].lane in names)
+
+
+def domain_checks(scope: Scope, axes: Iterable[str]) -> tuple[Check, ...]:
+    """The tests that keep these tile axes inside their domains; none for an axis that its tiles cover exactly."""
+    checks: list[Check] = []
+    for name in axes:
+        axis = scope.axis(name)
+        if axis.kind == "tile":
+            index = dims.symbol(name)
+            checks += [Check(index, None, high, (name,)) for high in _open_ends(scope, axis)]
+    return tuple(checks)
+
+
+def bounds_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[Check, ...]:
+    """The tests that keep the subscripts inside an operand of this shape, for elements inside their axes' domains."""
+    checks: list[Check] = []
+    for size, index in zip(shape, subscripts, strict=True):
+        low = None if at_most(scope, 0, index) else 0
+        high = None if _below(scope, index, size) else size
+        if low is not None or high is not None:
+            checks.append(Check(index, low, high, varies_over(scope, index, size)))
+    return tuple(checks)
+
+
+def access_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[Check, ...]:
+    """All that an access must test: domains first, then the operand's bounds."""
+    return domain_checks(scope, absolute_axes(scope, subscripts)) + bounds_checks(scope, shape, subscripts)
+
+
+def checks_of(scope: Scope, access: Load | Store) -> tuple[Check, ...]:
+    """What this access must test; a store tests its domain only (outside the operand is an error there)."""
+    if isinstance(access, Store):
+        return domain_checks(scope, absolute_axes(scope, access.subscripts))
+    return access_checks(scope, scope.shape(access.operand), access.subscripts)
+
+
+def needs_mask(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> bool:
+    """Whether any lane of the access has to be tested."""
+    return bool(access_checks(scope, shape, subscripts))
+
+
+# --- domains ----------------------------------------------------------------------------------------------------------
+
+
+def _open_ends(scope: Scope, axis: Axis) -> tuple[Dim, ...]:
+    """The ends of the domain that a tile of this axis may pass."""
+    if axis.parent is None:
+        return tuple(high for high in axis.highs if not _covers(scope, axis, high))
+    parent = scope.axis(axis.parent)
+    inherited = tuple(high for high in _open_ends(scope, parent) if not _covers(scope, axis, high))
+    own = axis.highs[-1]
+    return inherited if parent.extent % axis.extent == 0 else (*inherited, own)
+
+
+def _covers(scope: Scope, axis: Axis, high: Dim) -> bool:
+    """Whether every tile of the axis ends at or before `high`."""
+    # A loop starts below `high`, at base + n * modulus: if modulus divides high - base, a whole modulus still fits.
+    aligned = axis.modulus > 0 and axis.modulus % axis.extent == 0
+    if aligned and dims.divides(axis.modulus, starts(scope, high - axis.base), scope.facts):
+        return True
+    first = axis.base if axis.modulus == 0 else dims.symbol(axis.first)
+    return non_negative(scope, high - first - axis.extent)
+
+
+def _below(scope: Scope, index: Dim, size: Dim) -> bool:
+    if at_most(scope, index + 1, size):
+        return True
+    atom = _single(index)
+    if atom is not None and atom.kind == "div" and at_most(scope, 1, atom.right):
+        return at_most(scope, atom.left + 1, size * atom.right)
+    if atom is not None and atom.kind == "mod" and at_most(scope, 1, atom.right):
+        return at_most(scope, atom.right, size)
+    return False
+
+
+def _single(dim: Dim) -> Function | None:
+    if isinstance(dim, Expr) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
+        atom = dim.terms[0][0][0]
+        return atom if isinstance(atom, Function) else None
+    return None

@@ -1,0 +1,450 @@
+"""The interpreter of tile programs: grid points one after the other, a tile at a time on numpy arrays.
+
+It knows no target. Masks are worked out afresh from domains and shapes and compared with what the bounds analysis
+demands, so that a check wrongly proved away is found; lanes without a value are poison, and storing one is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import dims
+from ..dims import NO_FACTS, Dim, Facts, Symbol
+from ..errors import InputError, InternalError, VerifyError
+from . import evaluate
+from .bounds import Check, absolute_axes, checks_of
+from .evaluate import Array, Tile
+from .ladder import expand_ladders
+from .program import (
+    AxisDecl,
+    Copy,
+    Dot,
+    Expand2to4,
+    For,
+    Full,
+    If,
+    Index,
+    Join,
+    Launch,
+    Let,
+    Load,
+    Local,
+    Param,
+    Reduce,
+    Ref,
+    Rename,
+    Scan,
+    Signal,
+    Statement,
+    Store,
+    TileApply,
+    TileProgram,
+    Value,
+    Wait,
+    parts,
+)
+from .scope import Scope, launch_scope
+from .text import statement_lines, untyped
+from .verify import verify
+
+Checks = Callable[[Scope, Load | Store], tuple[Check, ...]]
+
+
+@dataclass
+class Memory:
+    """An operand's elements (physical order) and which of them hold no value yet."""
+
+    operand: Param | Local
+    data: Array
+    poison: Array
+
+
+@dataclass(frozen=True)
+class Extent:
+    """An open tile axis while it runs: start and domain as numbers."""
+
+    first: int
+    low: int
+    high: int
+    lanes: Array
+
+    @property
+    def inside(self) -> Array:
+        index = self.first + self.lanes
+        return np.asarray((index >= self.low) & (index < self.high))
+
+
+@dataclass
+class Frame:
+    """What one block sees: numbers of scalars and starts, tile axes, values and memories."""
+
+    scope: Scope
+    numbers: dict[str, int]
+    axes: dict[str, Extent]
+    values: dict[str, Tile]
+    memories: dict[str, Memory]
+
+    def inner(self, scope: Scope) -> Frame:
+        return Frame(scope, dict(self.numbers), dict(self.axes), dict(self.values), dict(self.memories))
+
+
+def run(
+    program: TileProgram,
+    arrays: Mapping[str, Array],
+    symbols: Mapping[str, int],
+    facts: Facts = NO_FACTS,
+    checks: Checks = checks_of,
+) -> dict[str, Array]:
+    """Execute the program and return its `out` and `inout` operands by name.
+
+    An operand with a layout is given and returned packed. `facts` are what the bounds analysis may assume of the
+    symbols; `checks` is that analysis, which tests replace.
+    """
+    verify(program, facts)
+    _check_symbols(program, symbols, facts)
+    program = expand_ladders(program, facts)
+    workspaces = {workspace.name for workspace in program.workspaces}
+    memories: dict[str, Memory] = {}
+    outputs: dict[str, Param] = {}
+    for launch in program.launches:
+        for param in launch.params:
+            if param.name not in memories:
+                given = None if param.name in workspaces or param.role == "out" else arrays.get(param.name)
+                memories[param.name] = _memory(param, given, symbols, fresh=param.name in workspaces or param.role == "out")
+            if param.role != "in" and param.name not in workspaces:
+                outputs[param.name] = param
+        _Machine(launch, dict(symbols), memories, facts, checks).run()
+    return {name: _written(param, memories[name], symbols) for name, param in outputs.items()}
+
+
+def _check_symbols(program: TileProgram, symbols: Mapping[str, int], facts: Facts) -> None:
+    for name in program.symbols:
+        if name not in symbols:
+            raise InputError(f"symbol {name} has no value")
+        known, divisor = facts.ranges.get(name, dims.UNBOUNDED), facts.divisors.get(name, 1)
+        value = symbols[name]
+        if (known.low is not None and value < known.low) or (known.high is not None and value > known.high) or value % divisor:
+            raise InputError(f"symbol {name} is {value}, expected {known}" + (f" and a multiple of {divisor}" if divisor != 1 else ""))
+
+
+def _memory(param: Param, given: Array | None, symbols: Mapping[str, int], fresh: bool) -> Memory:
+    shape = tuple(dims.evaluate(size, symbols) for size in param.shape)
+    if param.layout is not None:
+        shape = tuple(dims.evaluate(size, symbols) for size in param.layout.extents(shape))
+    if fresh:
+        return Memory(param, np.zeros(shape, param.dtype.numpy), np.ones(shape, bool))
+    if given is None:
+        raise InputError(f"operand %{param.name} is missing")
+    if given.shape != shape or given.dtype != param.dtype.numpy:
+        raise InputError(f"operand %{param.name} is {given.dtype}{list(given.shape)}, expected {param.dtype.numpy}{list(shape)}")
+    return Memory(param, given.copy() if param.role == "inout" else given, np.zeros(shape, bool))
+
+
+def _written(param: Param, memory: Memory, symbols: Mapping[str, int]) -> Array:
+    poison = memory.poison
+    if param.layout is not None:
+        poison = param.layout.unpack(poison, tuple(dims.evaluate(size, symbols) for size in param.shape))
+    if poison.any():
+        raise VerifyError(f"output %{param.name}: {int(poison.sum())} of {poison.size} elements are written by no grid point")
+    return memory.data
+
+
+@dataclass
+class _Machine:
+    """One launch."""
+
+    launch: Launch
+    symbols: dict[str, int]
+    memories: dict[str, Memory]
+    facts: Facts
+    checks: Checks
+    counters: dict[str, Array] = field(default_factory=dict)
+    scopes: dict[tuple[int, int], Scope] = field(default_factory=dict)
+    demanded: dict[tuple[int, int], tuple[Check, ...]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for counter in self.launch.counters:
+            self.counters[counter.name] = np.zeros(dims.evaluate(counter.extent, self.symbols), np.int32)
+        scope = launch_scope(self.launch, self.facts)
+        ranges = [(dims.evaluate(axis.low, self.symbols), dims.evaluate(axis.high, self.symbols)) for axis in self.launch.grid]
+        starts = [range(low, high, axis.step or 1) for axis, (low, high) in zip(self.launch.grid, ranges, strict=True)]
+        for point in itertools.product(*starts):
+            frame = Frame(scope, dict(self.symbols), {}, {}, {p.name: self.memories[p.name] for p in self.launch.params})
+            for axis, first, (low, high) in zip(self.launch.grid, point, ranges, strict=True):
+                if axis.step is None:
+                    frame.numbers[axis.name] = first
+                else:
+                    _open(frame, axis.name, first, low, high, axis.step)
+            self.block(frame, self.launch.body)
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def block(self, frame: Frame, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            try:
+                self.statement(frame, statement)
+            except (VerifyError, InternalError) as error:
+                if isinstance(error, VerifyError) and error.note is None:
+                    error.note = f"in launch @{self.launch.name}: {statement_lines(statement)[0]}"
+                raise
+            if not isinstance(statement, For):
+                frame.scope = self.entered(frame.scope, statement)
+
+    def entered(self, scope: Scope, statement: Statement) -> Scope:
+        # Scopes are kept, so that ids stay valid and every statement is analysed once, not once for each point.
+        key = (id(scope), id(statement))
+        if key not in self.scopes:
+            self.scopes[key] = scope.enter(statement)
+        return self.scopes[key]
+
+    def statement(self, frame: Frame, statement: Statement) -> None:
+        if isinstance(statement, Let):
+            frame.values[statement.name] = self.value(frame, statement.value)
+        elif isinstance(statement, Store):
+            self.store(frame, statement)
+        elif isinstance(statement, Local):
+            shape = tuple(dims.evaluate(size, frame.numbers) for _, size in statement.dims)
+            frame.memories[statement.name] = Memory(statement, np.zeros(shape, statement.dtype.numpy), np.ones(shape, bool))
+        elif isinstance(statement, Copy):
+            target, source = frame.memories[statement.target], frame.memories[statement.source]
+            target.data[...], target.poison[...] = source.data, source.poison
+        elif isinstance(statement, AxisDecl):
+            low, high = self.number(frame, statement.low), self.number(frame, statement.high)
+            _open(frame, statement.name, low, low, high, statement.extent)
+        elif isinstance(statement, For):
+            self.loop(frame, statement)
+        elif isinstance(statement, If):
+            self.condition(frame, statement)
+        elif isinstance(statement, Signal):
+            self.counters[statement.counter][self.counter_place(frame, statement)] += 1
+        else:
+            self.wait(frame, statement)
+
+    def counter_place(self, frame: Frame, statement: Signal | Wait) -> int:
+        place, size = self.number(frame, statement.subscripts[0]), self.counters[statement.counter].size
+        if not 0 <= place < size:
+            raise VerifyError(f"counter %{statement.counter}[{place}] is outside its {size} elements")
+        return place
+
+    def wait(self, frame: Frame, statement: Wait) -> None:
+        wanted = self.number(frame, statement.value)
+        got = int(self.counters[statement.counter][self.counter_place(frame, statement)])
+        if got < wanted:
+            raise VerifyError(f"wait for %{statement.counter} never ends: it is {got} after all earlier grid points, expected {wanted}")
+
+    def loop(self, frame: Frame, loop: For) -> None:
+        low, high = 0, 0
+        if loop.kind == "walk":
+            parent, extent = frame.axes[loop.parent or ""], frame.scope.extent(loop.parent or "")
+            low, high = parent.first, min(parent.high, parent.first + extent)
+        else:
+            low, high = self.number(frame, loop.low), self.number(frame, loop.high)
+        for first in range(low, high, loop.step):
+            inner = frame.inner(self.entered(frame.scope, loop))
+            if loop.kind == "scalar":
+                inner.numbers[loop.name] = first
+            else:
+                _open(inner, loop.name, first, low, high, loop.step)
+            self.block(inner, loop.body)
+            for name in loop.carries:
+                frame.values[name] = inner.values[name]
+
+    def condition(self, frame: Frame, statement: If) -> None:
+        chosen = self.value(frame, statement.condition)
+        if chosen.poison is not None and chosen.poison.any():
+            raise VerifyError("condition is poison")
+        inner = frame.inner(frame.scope)
+        self.block(inner, statement.body if bool(chosen.data) else statement.otherwise)
+        for name in statement.carries:
+            frame.values[name] = inner.values[name]
+
+    # --- index expressions and masks ----------------------------------------------------------------------------------
+
+    def number(self, frame: Frame, dim: Dim) -> int:
+        """An index expression that is one integer."""
+        if isinstance(dim, int):
+            return dim
+        values = dict(frame.numbers)
+        for name in dims.symbols(dim):
+            if name.startswith("%"):
+                tile = frame.values[name[1:]]
+                if tile.poison is not None and tile.poison.any():
+                    raise VerifyError(f"index expression {dim} reads %{name[1:]}, which is poison")
+                values[name] = int(tile.data)
+        return dims.evaluate(dim, values)
+
+    def index(self, frame: Frame, dim: Dim, axes: tuple[str, ...]) -> Array:
+        """An index expression for every lane: an i64 array that broadcasts over `axes`."""
+        if isinstance(dim, int):
+            return np.full((1,) * len(axes), dim, np.int64)
+        total: Any = 0
+        for monomial, factor in dim.terms:
+            term: Any = factor
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    term = term * self.lanes(frame, atom.name, axes)
+                else:
+                    sides = self.index(frame, atom.left, axes), self.index(frame, atom.right, axes)
+                    term = term * _FUNCTIONS[atom.kind](*sides)
+            total = total + term
+        return np.asarray(total, np.int64)
+
+    def lanes(self, frame: Frame, name: str, axes: tuple[str, ...]) -> Array:
+        if name.startswith("%"):
+            tile = frame.values[name[1:]].over(axes)
+            data = tile.data.astype(np.int64)
+            return data if tile.poison is None else np.where(tile.poison, 0, data)
+        axis, _, part = name.partition(".")
+        if axis in frame.axes and part != "first":
+            extent = frame.axes[axis]
+            lanes = extent.lanes if part == "lane" else extent.lanes + extent.first
+            return aligned_lanes(lanes, axis, axes)
+        return np.full((1,) * len(axes), frame.numbers[name], np.int64)
+
+    def masks(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], indices: list[Array]) -> tuple[Array, Array]:
+        """(inside the domain, inside the operand) for every lane; finds lanes that the demanded checks let through."""
+        shape = tuple(frame.scope.extent(axis) for axis in axes)
+        domain = np.ones(shape, bool)
+        for name in absolute_axes(frame.scope, access.subscripts):
+            domain = domain & aligned_lanes(frame.axes[name].inside, name, axes)
+        within = np.ones(shape, bool)
+        memory = frame.memories[access.operand]
+        for index, size in zip(indices, self.sizes(frame, memory), strict=True):
+            within = within & (index >= 0) & (index < size)
+        allowed = domain if isinstance(access, Store) else domain & within
+        passed = self.passed(frame, access, axes, shape)
+        if (passed & ~allowed).any():
+            shown = untyped(access) if isinstance(access, Load) else statement_lines(access)[0]
+            raise InternalError(f"bounds analysis: {int((passed & ~allowed).sum())} lanes pass its checks and need a mask: {shown}")
+        return domain, within
+
+    def sizes(self, frame: Frame, memory: Memory) -> list[int]:
+        return [dims.evaluate(size, frame.numbers) for _, size in memory.operand.dims]
+
+    def passed(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        key = (id(frame.scope), id(access))
+        if key not in self.demanded:
+            self.demanded[key] = self.checks(frame.scope, access)
+        result = np.ones(shape, bool)
+        for check in self.demanded[key]:
+            index = self.index(frame, check.index, axes)
+            if check.low is not None:
+                result = result & (index >= self.index(frame, check.low, axes))
+            if check.high is not None:
+                result = result & (index < self.index(frame, check.high, axes))
+        return result
+
+    def place(self, memory: Memory, indices: list[Array], mask: Array) -> tuple[Array, ...]:
+        """Physical subscripts; masked lanes read element 0."""
+        logical = [np.where(mask, index, 0) for index in indices]
+        if not isinstance(memory.operand, Param) or memory.operand.layout is None:
+            return tuple(logical)
+        layout = memory.operand.layout
+        named = dict(zip(layout.axes, logical, strict=True))
+        pieces = [(named[f.axis] // f.divisor, f.modulus) for f in layout.factors]
+        return tuple(piece if modulus is None else piece % modulus for piece, modulus in pieces)
+
+    def poisoned_index(self, frame: Frame, subscripts: tuple[Dim, ...], axes: tuple[str, ...]) -> Array | None:
+        names = {name for subscript in subscripts for name in dims.symbols(subscript) if name.startswith("%")}
+        return evaluate.either(*(frame.values[name[1:]].over(axes).poison for name in sorted(names)))
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def load(self, frame: Frame, value: Load) -> Tile:
+        axes, memory = value.type.axes, frame.memories[value.operand]
+        indices = [self.index(frame, subscript, axes) for subscript in value.subscripts]
+        domain, within = self.masks(frame, value, axes, indices)
+        mask = domain & within
+        if not memory.data.size:
+            data, poison = np.zeros(mask.shape, value.type.dtype.numpy), ~mask
+        else:
+            place = self.place(memory, indices, mask)
+            data, poison = memory.data[place], memory.poison[place] | ~mask
+        data, poison = np.broadcast_to(data, mask.shape), np.broadcast_to(poison, mask.shape)
+        if value.other is not None:
+            data = np.where(mask, data, np.asarray(value.other.value).astype(value.type.dtype.numpy))
+            poison = poison & mask
+        poison = poison | found if (found := self.poisoned_index(frame, value.subscripts, axes)) is not None else poison
+        return Tile(axes, data, poison if poison.any() else None)
+
+    def store(self, frame: Frame, statement: Store) -> None:
+        tile = self.value(frame, statement.value)
+        axes, memory = tile.axes, frame.memories[statement.operand]
+        indices = [self.index(frame, subscript, axes) for subscript in statement.subscripts]
+        domain, within = self.masks(frame, statement, axes, indices)
+        lost = self.poisoned_index(frame, statement.subscripts, axes)
+        if lost is not None and (lost & domain).any():
+            raise VerifyError(f"store to %{statement.operand} at a subscript that is poison")
+        if (domain & ~within).any():
+            raise VerifyError(f"store to %{statement.operand}: {int((domain & ~within).sum())} lanes of the domain lie outside the operand")
+        poison = np.zeros(domain.shape, bool) if tile.poison is None else np.broadcast_to(tile.poison, domain.shape)
+        if isinstance(memory.operand, Param) and (poison & domain).any():
+            raise VerifyError(f"store of poison to %{statement.operand}: {int((poison & domain).sum())} lanes of the domain have no value")
+        place = tuple(np.broadcast_to(p, domain.shape)[domain] for p in self.place(memory, indices, domain))
+        data = np.broadcast_to(tile.data, domain.shape)[domain]
+        if statement.atomic is not None:
+            _ATOMIC[statement.atomic](memory.data, place, data)
+            return
+        if not place:
+            # Rank 0: the mask of one point selects a vector of one element, or of none.
+            for element, state in zip(data, poison[domain], strict=True):
+                memory.data[()], memory.poison[()] = element, state
+            return
+        memory.data[place], memory.poison[place] = data, poison[domain]
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def value(self, frame: Frame, value: Value) -> Tile:
+        if isinstance(value, Load):
+            return self.load(frame, value)
+        if isinstance(value, Ref):
+            return frame.values[value.name]
+        axes = value.type.axes
+        shape = tuple(frame.scope.extent(axis) for axis in axes)
+        if isinstance(value, Full):
+            return Tile(axes, np.full(shape, value.value.value).astype(value.type.dtype.numpy))
+        if isinstance(value, Index):
+            data = np.broadcast_to(self.index(frame, value.value, axes), shape).astype(value.type.dtype.numpy)
+            return Tile(axes, data, self.poisoned_index(frame, (value.value,), axes))
+        args = [self.value(frame, part) for part in parts(value)]
+        return self.computed(frame, value, args)
+
+    def computed(self, frame: Frame, value: Value, args: list[Tile]) -> Tile:
+        if isinstance(value, TileApply):
+            return evaluate.apply(value, args)
+        if isinstance(value, Dot):
+            return evaluate.dot(value, args, {name: axis.inside for name, axis in frame.axes.items()})
+        if isinstance(value, Reduce):
+            return evaluate.reduce(value, args[0])
+        if isinstance(value, Scan):
+            return evaluate.scan(value, args[0])
+        if isinstance(value, Rename):
+            return evaluate.rename(value, args[0], {name: frame.scope.extent(name) for name in frame.axes})
+        if isinstance(value, Join):
+            return evaluate.join(value, args[0], args[1])
+        if isinstance(value, Expand2to4):
+            return evaluate.expand_2to4(value, args[0], args[1])
+        if isinstance(value, (Full, Index, Load, Ref)):
+            raise InternalError(f"{untyped(value)} is not computed from tiles")
+        return evaluate.unpack(value, args[0])
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"div": np.floor_divide, "mod": np.mod, "max": np.maximum, "min": np.minimum}
+_ATOMIC: dict[str, Callable[..., None]] = {"add": np.add.at, "max": np.maximum.at, "min": np.minimum.at}
+
+
+def aligned_lanes(lanes: Array, axis: str, axes: tuple[str, ...]) -> Array:
+    """A vector along one axis, as an array over `axes`."""
+    if axis not in axes:
+        raise VerifyError(f"axis {axis} varies inside a value over [{', '.join(axes)}]")
+    return evaluate.aligned(lanes, (axis,), axes)
+
+
+def _open(frame: Frame, name: str, first: int, low: int, high: int, extent: int) -> None:
+    frame.axes[name] = Extent(first, low, high, np.arange(extent, dtype=np.int64))
+    frame.numbers[f"{name}.first"] = first

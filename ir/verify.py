@@ -1,0 +1,214 @@
+"""The verifier: what must hold of every module between passes, checked in near-linear time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from . import dims
+from .dims import Dim, Expr
+from .errors import CompilerError, Source, VerifyError
+from .graph import Graph, Module, Op, Value
+from .ops.table import OPS
+from .text import attribute_text, neighbourhood, value_text
+from .types import DTYPES, TensorType, type_of
+
+SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+RESERVED = frozenset({"none", "true", "false", "inf", "nan", "max", "min", *DTYPES})
+
+_Key = tuple[str, tuple[TensorType | None, ...], tuple[tuple[str, str], ...]]
+
+
+def verify(module: Module) -> None:
+    """Raise VerifyError at the first broken rule; the message shows the ops around it."""
+    Verifier().verify(module)
+
+
+class Verifier:
+    """Verifies modules; remembers inferred types, so that verifying again after a pass costs little."""
+
+    def __init__(self) -> None:
+        self._inferred: dict[_Key, tuple[TensorType, ...]] = {}
+
+    def verify(self, module: Module) -> None:
+        """Raise VerifyError at the first broken rule."""
+        _verify_symbols(module)
+        for name, value in module.constants.items():
+            _verify_constant(name, value)
+        if "main" not in module.functions:
+            raise VerifyError(f"module @{module.name} has no function @main")
+        for name, graph in module.functions.items():
+            if graph.name != name:
+                raise VerifyError(f"function @{graph.name} stands under the name @{name}")
+            self._verify_graph(module, graph)
+
+    def _verify_graph(self, module: Module, graph: Graph) -> None:
+        declared = set(module.symbols)
+        defined: dict[Value, None] = {}
+        names: set[str] = set()
+        uses: Counter[tuple[Value, Op]] = Counter()
+        for value in graph.inputs:
+            _define(value, defined, names, None)
+            _verify_type_symbols(value.type, declared, value.source, f"input %{value.name}", None)
+        previous: Op | None = None
+        for op in graph:
+            if op.previous is not previous:
+                raise _error(op, f"{op.name}: the list of ops is broken in front of it")
+            previous = op
+            for value in op.operands:
+                if value is not None:
+                    _verify_operand(module, op, value, defined)
+                    uses[value, op] += 1
+            _verify_attributes(op, declared)
+            self._verify_results(module, op, declared)
+            for value in op.results:
+                _define(value, defined, names, op)
+        if graph.last is not previous:
+            raise VerifyError(f"function @{graph.name}: the list of ops does not end at its last op")
+        _verify_uses(graph, defined, uses)
+        _verify_outputs(module, graph, defined)
+
+    def _verify_results(self, module: Module, op: Op, declared: set[str]) -> None:
+        expected = self._infer(op)
+        if len(expected) != len(op.results):
+            raise _error(op, f"{op.name} has {len(op.results)} results, expected {len(expected)}")
+        for value, type in zip(op.results, expected, strict=True):
+            if value.op is not op:
+                raise _error(op, f"%{value.name} does not know that {op.name} defines it")
+            if not _same_type(value.type, type, module.facts, declared):
+                raise _error(op, f"{op.name}: %{value.name} has type {value.type}, expected {type}")
+            if op.definition.kind == "opaque":
+                # A host step may bind sizes that are known only when it has run.
+                declared |= {name for size in value.shape for name in dims.symbols(size)}
+            _verify_type_symbols(value.type, declared, op.source, f"%{value.name}", op)
+
+    def _infer(self, op: Op) -> tuple[TensorType, ...]:
+        if OPS.get(op.name) is not op.definition:
+            raise _error(op, f"there is no op {op.name!r}")
+        key = (op.name, op.types, tuple((name, attribute_text(value)) for name, value in op.attrs.items()))
+        known = self._inferred.get(key)
+        if known is not None:
+            return known
+        try:
+            types = op.definition.infer(op.types, op.attrs)
+        except CompilerError as error:
+            raise _error(op, error.message) from error
+        if op.definition.kind != "opaque":
+            self._inferred[key] = types
+        return types
+
+
+def _verify_symbols(module: Module) -> None:
+    for name, bounds in module.facts.ranges.items():
+        if not SYMBOL.fullmatch(name) or name in RESERVED:
+            raise VerifyError(f"symbol {name!r} is not a name, expected a letter and then letters, digits, '_' or '.', and no reserved word")
+        if bounds.low is not None and bounds.high is not None and bounds.low > bounds.high:
+            raise VerifyError(f"symbol {name} has the empty range {bounds}")
+        if module.facts.divisors.get(name, 1) < 1:
+            raise VerifyError(f"symbol {name} has divisor {module.facts.divisors[name]}, expected at least 1")
+
+
+def _verify_constant(name: str, value: Value) -> None:
+    if value.constant is None or value.op is not None:
+        raise VerifyError(f"{value!r} stands among the constants and is none", source=value.source)
+    if value.name != name:
+        raise VerifyError(f"constant {value_text(value)} stands under the name @{name}", source=value.source)
+    if not value.type.is_static:
+        raise VerifyError(f"constant {value_text(value)} has the symbolic type {value.type}, expected known sizes", source=value.source)
+    if value.constant.loaded and type_of(value.constant.array) != value.type:
+        raise VerifyError(f"constant {value_text(value)} holds {type_of(value.constant.array)}, expected {value.type}", source=value.source)
+
+
+def _define(value: Value, defined: dict[Value, None], names: set[str], op: Op | None) -> None:
+    if value in defined:
+        raise _error(op, f"%{value.name} is defined twice")
+    if value.name in names:
+        raise _error(op, f"two values have the name %{value.name}")
+    if value.constant is not None:
+        raise _error(op, f"{value_text(value)} is a constant, expected a value")
+    names.add(value.name)
+    defined[value] = None
+
+
+def _verify_operand(module: Module, op: Op, value: Value, defined: dict[Value, None]) -> None:
+    if value.constant is not None:
+        if module.constants.get(value.name) is not value:
+            raise _error(op, f"{op.name} reads constant {value_text(value)}, which the module does not hold")
+    elif value not in defined:
+        raise _error(op, f"{op.name} reads {value_text(value)} before it is defined")
+
+
+def _verify_attributes(op: Op, declared: set[str]) -> None:
+    for attribute in op.definition.attributes:
+        if attribute.name not in op.attrs:
+            raise _error(op, f"{op.name}: attribute {attribute.name!r} is missing")
+    if len(op.attrs) != len(op.definition.attributes):
+        unknown = sorted(op.attrs.keys() - {attribute.name for attribute in op.definition.attributes})
+        raise _error(op, f"{op.name}: unknown attribute {unknown[0]!r}")
+    for name, value in op.attrs.items():
+        try:
+            attribute_text(value)
+        except VerifyError as error:
+            raise _error(op, f"{op.name}: {name}: {error.message}") from error
+        for size in _sizes(value):
+            _verify_declared(size, declared, op.source, f"{op.name}: attribute {name}", op)
+
+
+def _sizes(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _sizes(part)
+
+
+def _verify_type_symbols(type: TensorType, declared: set[str], source: Source | None, what: str, op: Op | None) -> None:
+    for size in type.shape:
+        if isinstance(size, Expr):
+            _verify_declared(size, declared, source, what, op)
+
+
+def _verify_declared(size: Expr, declared: set[str], source: Source | None, what: str, op: Op | None) -> None:
+    unknown = dims.symbols(size) - declared
+    if unknown:
+        raise _error(op, f"{what}: symbol {min(unknown)} is not declared", source)
+
+
+def _same_type(given: TensorType, expected: TensorType, facts: dims.Facts, declared: set[str]) -> bool:
+    if given == expected:
+        return True
+    if given.dtype != expected.dtype or given.rank != expected.rank:
+        return False
+    return all(_same_size(a, b, facts, declared) for a, b in zip(given.shape, expected.shape, strict=True))
+
+
+def _same_size(given: Dim, expected: Dim, facts: dims.Facts, declared: set[str]) -> bool:
+    # A size that inference names afresh (data-dependent) may have any name or a sharper form in the program.
+    return dims.symbols(expected) - declared != frozenset() or dims.equal(given, expected, facts) is True
+
+
+def _verify_uses(graph: Graph, defined: dict[Value, None], uses: Counter[tuple[Value, Op]]) -> None:
+    for value in defined:
+        for op, count in value.uses.items():
+            if uses[value, op] != count:
+                raise _error(op, f"{value_text(value)} is recorded as read {count} times by {op.name}, which reads it {uses[value, op]} times")
+    for (value, op), count in uses.items():
+        if value.uses.get(op, 0) != count:
+            raise _error(op, f"{value_text(value)} does not know that {op.name} reads it")
+
+
+def _verify_outputs(module: Module, graph: Graph, defined: dict[Value, None]) -> None:
+    for value in graph.outputs:
+        known = module.constants.get(value.name) is value if value.constant is not None else value in defined
+        if not known:
+            raise VerifyError(f"function @{graph.name} returns {value_text(value)}, which is not defined", source=value.source)
+    if len(graph.output_names) != len(graph.outputs):
+        raise VerifyError(f"function @{graph.name} has {len(graph.outputs)} outputs and {len(graph.output_names)} names of outputs")
+
+
+def _error(op: Op | None, message: str, source: Source | None = None) -> VerifyError:
+    if op is None:
+        return VerifyError(message, source=source)
+    return VerifyError(message, source=source or op.source, note=neighbourhood(op))

@@ -1,0 +1,35 @@
+"""What may be done to a program: one file per pass. The passes by name, in alphabetical order; each is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ..ir.errors import UsageError
+
+if TYPE_CHECKING:
+    from .base import Pass
+
+PASSES: dict[str, str] = {
+    "canonicalize": "canonicalize:Canonicalize",
+    "decompose": "decompose:Decompose",
+    "eliminate_common_subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
+    "eliminate_dead_code": "eliminate_dead_code:EliminateDeadCode",
+    "fold_batch_norm": "fold_batch_norm:FoldBatchNorm",
+    "fold_constants": "fold_constants:FoldConstants",
+    "merge_transposes": "merge_transposes:MergeTransposes",
+    "recognize_attention": "recognize_attention:RecognizeAttention",
+    "recognize_gelu": "recognize_gelu:RecognizeGelu",
+    "recognize_normalization": "recognize_normalization:RecognizeNormalization",
+    "sink_casts": "sink_casts:SinkCasts",
+}
+
+
+def load_pass(name: str) -> type[Pass]:
+    """The class of a pass; UsageError for an unknown name."""
+    entry = PASSES.get(name)
+    if entry is None:
+        raise UsageError(f"there is no pass {name!r}", hint=f"the passes are {', '.join(PASSES)}")
+    module, _, attribute = entry.partition(":")
+    loaded: type[Pass] = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    return loaded

@@ -1,0 +1,81 @@
+"""What a pass is: a frozen dataclass whose fields are its options, and the context that it runs in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..ir.graph import Graph, Module
+from ..ir.rewrite import Event, Numerics, Rewriter, Rule, apply_rules
+from .chooser import Always, Chooser
+
+
+@dataclass
+class PassContext:
+    """What a pass may ask while it runs: who listens to changes, whether one pays, how many are still allowed.
+
+    `remaining` counts rewrites down (None: no bound); a bisection sets it, and a pass that has none left stops.
+    """
+
+    listeners: tuple[Callable[[Event], None], ...] = ()
+    chooser: Chooser = field(default_factory=Always)
+    remaining: int | None = None
+
+    def rewriter(self, module: Module, graph: Graph, rule: str) -> Rewriter:
+        """A rewriter of one graph whose changes the listeners see."""
+        return Rewriter(module, graph, rule, self.listeners)
+
+    def spend(self) -> bool:
+        """Whether one more rewrite is allowed; counts it."""
+        if self.remaining is None:
+            return True
+        if self.remaining <= 0:
+            return False
+        self.remaining -= 1
+        return True
+
+    def apply(self, module: Module, rules: Sequence[Rule]) -> bool:
+        """Apply rules to every function until none fires; says whether one fired."""
+        total = 0
+        for graph in module.functions.values():
+            fired = apply_rules(module, graph, rules, self.listeners, self.remaining)
+            total += fired
+            self.remaining = None if self.remaining is None else self.remaining - fired
+        return total > 0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One thing that may be done to a module; `numerics` says how much its result may differ."""
+
+    name: ClassVar[str] = "pass"
+    numerics: ClassVar[Numerics] = "EXACT"
+
+    def __init_subclass__(cls) -> None:
+        # The registry, the pipeline text and the file all use this one spelling.
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def requires(self, module: Module) -> None:
+        """Raise a CompilerError if the module is not what the pass expects: the caller's fault."""
+
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Do it; says whether anything changed."""
+        raise NotImplementedError
+
+    def ensures(self, module: Module) -> None:
+        """Raise an InternalError if the module is not what the pass promises: the pass's fault."""
+
+
+@dataclass(frozen=True)
+class RulePass(Pass):
+    """A pass that is a list of rules, applied until none fires."""
+
+    def rules(self) -> Sequence[Rule]:
+        """The rules, those tried first in front."""
+        raise NotImplementedError
+
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Apply the rules."""
+        return context.apply(module, self.rules())

@@ -1,0 +1,185 @@
+"""Plan building: scheduled groups and host steps become a plan with buffers, arena slots and launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..ir import dims
+from ..ir.graph import Graph, Module, Op, Value
+from ..ir.layout import Layout
+from ..ir.plan import Buffer, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
+from ..ir.tile.program import GridAxis, TileProgram
+from ..ir.tile.program import Launch as TileLaunch
+from ..ir.types import TensorType, i32
+from .arena import Lifetime, assign_slots
+from .fuse import HostOp
+from .schedule import Scheduled
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class PackedConstant:
+    """A constant as the plan wants it in memory: the graph value and its layout (None: row-major)."""
+
+    value: Value
+    layout: Layout | None
+
+
+@dataclass
+class Lowered:
+    """A plan, its kernels by name (tile launches), and the constants that it reads, by key."""
+
+    plan: Plan
+    kernels: dict[str, TileLaunch]
+    constants: dict[str, PackedConstant]
+    scheduled: dict[str, Scheduled]
+
+
+def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str) -> Lowered:
+    """The plan of a graph whose units are scheduled, in order."""
+    return _Planner(module, graph, target).run(units)
+
+
+@dataclass
+class _Planner:
+    """Collects buffers, steps and kernels."""
+
+    module: Module
+    graph: Graph
+    target: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    names: dict[tuple[Value, str], str] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    kernels: dict[str, TileLaunch] = field(default_factory=dict)
+    kernel_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    programs: dict[int, TileProgram] = field(default_factory=dict)
+    constants: dict[str, PackedConstant] = field(default_factory=dict)
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    outputs: list[tuple[str, str]] = field(default_factory=list)
+
+    def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
+        inputs = []
+        for value in self.graph.inputs:
+            name = self._add(value, value.type, "input")
+            inputs.append((value.name, name))
+        produced = {result for unit in units for result in (unit.op.results if isinstance(unit, HostOp) else unit.group.outputs)}
+        copies: list[Copy] = []
+        for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
+            if value in produced and (value, "") not in self.names:
+                self.outputs.append((name, self._add(value, value.type, "output")))
+                continue
+            # An input, a constant or a value returned twice: the caller gets memory of its own.
+            copy = f"b{len(self.buffers)}"
+            self.buffers[copy] = Buffer(copy, value.type, "output")
+            self.outputs.append((name, copy))
+            copies.append(Copy(self._buffer(value, None) if value not in produced else self.names[value, ""], copy))
+        for unit in units:
+            if isinstance(unit, HostOp):
+                self._host(unit.op)
+            else:
+                self._launches(unit)
+        self.steps += copies
+        return self._finish(inputs)
+
+    def _add(self, value: Value, type: TensorType, storage: str, key: str = "") -> str:
+        name = f"b{len(self.buffers)}"
+        self.buffers[name] = Buffer(name, type, storage, key)
+        self.names[value, key if storage == "constant" else ""] = name
+        return name
+
+    def _buffer(self, value: Value, layout: Layout | None) -> str:
+        """The buffer of a value; a constant has one for each layout that it is read in."""
+        if value.constant is None:
+            known = self.names.get((value, ""))
+            return known if known is not None else self._add(value, value.type, "arena")
+        key = value.name if layout is None else f"{value.name} {layout}"
+        if (value, key) not in self.names:
+            type = value.type
+            if layout is not None:
+                type = TensorType(type.dtype, layout.extents(type.shape))
+            self.constants[key] = PackedConstant(value, layout)
+            return self._add(value, type, "constant", key)
+        return self.names[value, key]
+
+    def _host(self, op: Op) -> None:
+        reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
+        fresh = [(s, n, d) for n, r in enumerate(op.results) for d, s in enumerate(_symbols(r.type)) if s and s not in self._bound()]
+        storage = "dynamic" if fresh else "arena"
+        writes = tuple(self.names.get((r, "")) or self._add(r, r.type, storage) for r in op.results)
+        sources = (str(op.source),) if op.source else ()
+        self.steps.append(Host(op.name, op.attrs, reads, writes, tuple(fresh), sources))
+
+    def _bound(self) -> set[str]:
+        bound = {name for value in self.graph.inputs for d in value.shape for name in dims.symbols(d)}
+        return bound | {s for step in self.steps if isinstance(step, Host) for s, _, _ in step.binds}
+
+    def _launches(self, unit: Scheduled) -> None:
+        program = unit.program
+        if id(program) not in self.kernel_names:
+            self.programs[id(program)] = program
+            fresh = tuple(f"kernel_{len(self.kernels) + n}" for n in range(len(program.launches)))
+            self.kernel_names[id(program)] = fresh
+            self.kernels.update(zip(fresh, program.launches, strict=True))
+            self.scheduled.update(dict.fromkeys(fresh, unit))
+        operands: dict[str, str] = {}
+        for operand, value in zip(unit.group.region.inputs, unit.group.inputs, strict=True):
+            operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name))
+        for operand, value in zip(unit.group.region.outputs, unit.group.outputs, strict=True):
+            operands[operand.name] = self._buffer(value, None)
+        for space in program.workspaces:
+            name = f"b{len(self.buffers)}"
+            self.buffers[name] = Buffer(name, TensorType(space.dtype, space.shape), "arena")
+            operands[space.name] = name
+        sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
+        for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
+            self._launch(kernel, launch, operands, sources)
+
+    def _launch(self, kernel: str, launch: TileLaunch, operands: dict[str, str], sources: tuple[str, ...]) -> None:
+        arguments = [operands[param.name] for param in launch.params]
+        for counter in launch.counters:
+            name = f"b{len(self.buffers)}"
+            self.buffers[name] = Buffer(name, TensorType(i32, (counter.extent,)), "arena")
+            self.steps.append(Zero(name))
+            arguments.append(name)
+        grid = tuple(points(axis) for axis in launch.grid)
+        reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout"))
+        writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
+        self.steps.append(Launch(kernel, (Variant(kernel, Guard(), grid, tuple(arguments)),), reads, writes, sources))
+
+    def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
+        lives: dict[str, tuple[int, int]] = {}
+        for n, step in enumerate(self.steps):
+            for name in _touched(step):
+                first, _ = lives.get(name, (n, n))
+                lives[name] = (first, n)
+        lifetimes = []
+        for name, (first, last) in lives.items():
+            buffer = self.buffers[name]
+            if buffer.storage == "arena":
+                size = dims.ceil_div(buffer.type.elements * buffer.type.dtype.itemsize, ALIGNMENT) * ALIGNMENT
+                lifetimes.append(Lifetime(name, size, first, last))
+        slots, place = assign_slots(lifetimes, self.module.facts)
+        buffers = tuple(Buffer(b.name, b.type, b.storage, place[b.name]) if b.name in place else b for b in self.buffers.values())
+        plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps))
+        return Lowered(plan, self.kernels, self.constants, self.scheduled)
+
+
+def points(axis: GridAxis) -> dims.Dim:
+    """The number of grid points along an axis."""
+    return axis.high - axis.low if axis.step is None else dims.ceil_div(axis.high - axis.low, axis.step)
+
+
+def _symbols(type: TensorType) -> list[str]:
+    return [str(d) if not isinstance(d, int) and str(d) in dims.symbols(d) else "" for d in type.shape]
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Copy):
+        return (step.source, step.target)
+    if isinstance(step, Zero):
+        return (step.target,)
+    if isinstance(step, Launch):
+        return (*step.reads, *step.writes, *(a for v in step.variants for a in v.arguments))
+    return tuple(name for name in (*step.reads, *step.writes) if name)

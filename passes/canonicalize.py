@@ -1,0 +1,23 @@
+"""Canonicalization: exact rewrites towards one spelling of each program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.rewrite import Rule
+from .base import RulePass
+from .rules import arithmetic, casts, movement
+
+
+@dataclass(frozen=True)
+class Canonicalize(RulePass):
+    """Drop what changes nothing and shorten chains; every rule is exact bit for bit, signed zeros included.
+
+    Before: %a = transpose(%x) {permutation = [1, 0]}   %b = transpose(%a) {permutation = [1, 0]}   %c = mul(%b, @one)
+    After:  %x
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """All families."""
+        return (*movement.RULES, *casts.RULES, *arithmetic.RULES)

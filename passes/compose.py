@@ -1,0 +1,240 @@
+"""Composition: the region of a fused group, made by inlining producers into the loads of their consumer.
+
+A producer can be inlined when its region writes its one result once, at plain axes. Its axes are replaced by the
+consumer's subscripts; its reductions keep their own axes under fresh names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.expression import Apply, Constant, Index
+from ..ir.graph import Op, Value
+from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+
+
+class CannotInline(Exception):
+    """A value folds an axis that its reader steps through in pieces; it has to be a buffer."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(f"%{value.name} cannot be inlined where it is read")
+        self.value = value
+
+
+@dataclass(frozen=True)
+class Group:
+    """One kernel to be: its region, the graph values behind the region's operands, and the ops it computes."""
+
+    region: Region
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    ops: tuple[Op, ...]
+
+
+def plain_axes(region: Region) -> dict[str, int] | None:
+    """Axis -> dimension of the one result that the region writes at plain distinct axes (size 1 at 0), else None."""
+    stores = [s for s in region.body if isinstance(s, Store)]
+    if len(region.outputs) != 1 or len(stores) != 1 or stores[0].gathers or stores[0].combine:
+        return None
+    places: dict[str, int] = {}
+    for dimension, subscript in enumerate(stores[0].subscripts):
+        if subscript == 0 and region.outputs[0].type.shape[dimension] == 1:
+            continue
+        name = str(subscript)
+        if isinstance(subscript, int) or dims.symbols(subscript) != {name} or name in places:
+            return None
+        places[name] = dimension
+    return places if set(stores[0].axes) <= places.keys() else None
+
+
+def compose(root: Op, regions: Callable[[Op], Region | None], is_inlined: Callable[[Value], bool], facts: dims.Facts) -> Group:
+    """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside."""
+    return _Composer(regions, is_inlined, facts).compose(root)
+
+
+@dataclass
+class _Composer:
+    """Builds one group's region; owns the naming of its axes, values and operands."""
+
+    regions: Callable[[Op], Region | None]
+    is_inlined: Callable[[Value], bool]
+    facts: dims.Facts
+    axes: list[Axis] = field(default_factory=list)
+    body: list[Statement] = field(default_factory=list)
+    inputs: dict[Value, Operand] = field(default_factory=dict)
+    ops: dict[Op, None] = field(default_factory=dict)
+    value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    known: dict[tuple[Value, tuple[Dim, ...]], Scalar] = field(default_factory=dict)
+
+    def compose(self, root: Op) -> Group:
+        region = self._region(root)
+        outputs = tuple(Operand(f"y{n}", result.type) for n, result in enumerate(root.results))
+        renamed = dict(zip((o.name for o in region.outputs), outputs, strict=True))
+        operands = self._operands(root, region)
+        axis_map = {axis.name: self._axis(axis.name, axis.extent) for axis in region.axes}
+        for statement in self._inline(root, region, operands, axis_map):
+            subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in statement.subscripts)
+            self.body.append(
+                replace(
+                    statement,
+                    output=renamed[statement.output].name,
+                    axes=tuple(str(axis_map[a]) for a in statement.axes),
+                    subscripts=subscripts,
+                )
+            )
+        result = Region(root.results[0].name, tuple(self.inputs.values()), outputs, tuple(self.axes), tuple(self.body))
+        return Group(result, tuple(self.inputs), root.results, tuple(reversed(self.ops)))
+
+    def _region(self, op: Op) -> Region:
+        region = self.regions(op)
+        if region is None:
+            raise ValueError(f"{op.name} has no region")
+        self.ops[op] = None
+        return region
+
+    def _operands(self, op: Op, region: Region) -> dict[str, Value]:
+        present = {f"x{n}": value for n, value in enumerate(op.operands) if value is not None}
+        return {operand.name: present[operand.name] for operand in region.inputs}
+
+    def _axis(self, name: str, extent: Dim) -> Dim:
+        taken = {axis.name for axis in self.axes}
+        unique = name if name not in taken else next(f"{name}_{n}" for n in range(1, 10_000) if f"{name}_{n}" not in taken)
+        self.axes.append(Axis(unique, extent))
+        self.facts = self.facts.with_axis(unique, extent)
+        return dims.symbol(unique)
+
+    def _simplify(self, dim: Dim) -> Dim:
+        return dims.simplify(dim, self.facts)
+
+    def _inline(self, op: Op, region: Region, operands: dict[str, Value], axis_map: dict[str, Dim]) -> list[Store]:
+        """Emit the statements of a region under an axis map; returns its stores with their values rewritten."""
+        uses: dict[str, int] = {}
+        for statement in region.body:
+            for part in walk(statement.value):
+                if isinstance(part, Load):
+                    uses[part.operand] = uses.get(part.operand, 0) + 1
+        refs: dict[str, Ref] = {}
+        stores = []
+
+        def rewrite(value: Scalar) -> Scalar:
+            if isinstance(value, Constant):
+                return value
+            if isinstance(value, Index):
+                return replace(value, value=self._simplify(dims.substitute(value.value, axis_map)))
+            if isinstance(value, Ref):
+                return refs[value.name]
+            if isinstance(value, Apply):
+                return _collapse_casts(replace(value, args=tuple(rewrite(arg) for arg in value.args)))
+            return self._load(value, operands[value.operand], axis_map, rewrite, shared=uses[value.operand] > 1)
+
+        for statement in region.body:
+            value = rewrite(statement.value)
+            if isinstance(statement, Store):
+                gathers = tuple((name, rewrite(gather)) for name, gather in statement.gathers)
+                stores.append(replace(statement, value=value, gathers=gathers))
+                continue
+            over = statement.over if isinstance(statement, Reduce) else (statement.along,) if isinstance(statement, Scan) else ()
+            for name in over:
+                if name not in axis_map:
+                    axis_map[name] = self._axis(name, region.axis(name).extent)
+            refs[statement.name] = self._emit(statement, value, axis_map)
+        return stores
+
+    def _emit(self, statement: Let | Reduce | Scan, value: Scalar, axis_map: dict[str, Dim]) -> Ref:
+        name = f"t{len(self.value_axes)}"
+        axes = self._names(axis_map[axis] for axis in statement.axes)
+        changed: Statement
+        if isinstance(statement, Reduce):
+            changed = replace(statement, name=name, axes=axes, value=value, over=tuple(str(axis_map[a]) for a in statement.over))
+        elif isinstance(statement, Scan):
+            changed = replace(statement, name=name, axes=axes, value=value, along=str(axis_map[statement.along]))
+        else:
+            changed = replace(statement, name=name, axes=axes, value=value)
+        self.body.append(changed)
+        self.value_axes[name] = axes
+        return Ref(name, changed.dtype if isinstance(changed, (Reduce, Scan)) else value.dtype)
+
+    def _names(self, subscripts: object) -> tuple[str, ...]:
+        """The axes that index expressions vary over, in the region's order."""
+        found: set[str] = set()
+        for subscript in subscripts:  # type: ignore[attr-defined]
+            found |= dims.symbols(subscript)
+        return tuple(axis.name for axis in self.axes if axis.name in found)
+
+    def _load(self, load: Load, value: Value, axis_map: dict[str, Dim], rewrite: Callable[[Scalar], Scalar], shared: bool) -> Scalar:
+        subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in load.subscripts)
+        if not self.is_inlined(value):
+            operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", value.type))
+            gathers = tuple((name, rewrite(gather)) for name, gather in load.gathers)
+            return Load(operand.name, subscripts, load.dtype, load.other, gathers)
+        if (value, subscripts) in self.known:
+            return self.known[value, subscripts]
+        element = self._element(value, subscripts)
+        if (shared or len(value.uses) > 1) and _is_work(element):
+            name = f"t{len(self.value_axes)}"
+            axes = self._axes_of(element)
+            self.body.append(Let(name, axes, element))
+            self.value_axes[name] = axes
+            element = Ref(name, element.dtype)
+        self.known[value, subscripts] = element
+        return element
+
+    def _element(self, value: Value, subscripts: tuple[Dim, ...]) -> Scalar:
+        """The expression of one element of an inlined value."""
+        op = value.op
+        if op is None:
+            raise ValueError(f"%{value.name} has no producer to inline")
+        region = self._region(op)
+        places = plain_axes(region)
+        if places is None:
+            raise ValueError(f"{op.name} cannot be inlined")
+        axis_map = {axis: subscripts[dimension] for axis, dimension in places.items()}
+        for axis in region.axes:
+            if axis.extent == 1:
+                axis_map.setdefault(axis.name, 0)
+        for statement in region.body:
+            for name in statement.over if isinstance(statement, Reduce) else ():
+                if name not in axis_map:
+                    axis_map[name] = self._axis(name, region.axis(name).extent)
+                elif str(axis_map[name]) not in {axis.name for axis in self.axes}:
+                    raise CannotInline(value)
+        (store,) = self._inline(op, region, self._operands(op, region), axis_map)
+        return store.value
+
+    def _axes_of(self, value: Scalar) -> tuple[str, ...]:
+        found: set[str] = set()
+        for part in walk(value):
+            if isinstance(part, Ref):
+                found |= set(self.value_axes[part.name])
+            elif isinstance(part, Load):
+                found |= {name for s in part.subscripts for name in dims.symbols(s)}
+            elif isinstance(part, Index):
+                found |= dims.symbols(part.value)
+        return tuple(axis.name for axis in self.axes if axis.name in found)
+
+
+def _is_work(value: Scalar) -> bool:
+    """Whether an expression is worth a name: anything but a leaf or a cast of one."""
+    while isinstance(value, Apply) and value.primitive == "cast":
+        value = value.args[0]
+    return isinstance(value, Apply)
+
+
+def _collapse_casts(value: Scalar) -> Scalar:
+    """cast(cast(x: f32) to a narrower float) to f32 is x: inside one kernel nothing is rounded in between."""
+    if not (isinstance(value, Apply) and value.primitive == "cast"):
+        return value
+    (inner,) = value.args
+    if inner.dtype == value.dtype:
+        return inner
+    if isinstance(inner, Apply) and inner.primitive == "cast":
+        (source,) = inner.args
+        if source.dtype == value.dtype and inner.dtype.is_float and inner.dtype.compute == source.dtype:
+            return source
+    return value
+
+
+__all__ = ["CannotInline", "Group", "compose", "plain_axes"]

@@ -1,0 +1,244 @@
+"""Fusion: which values of a graph are written to memory, and the groups that compute them.
+
+Walking from the outputs to the inputs, every op is either *materialised* (its result is a buffer, it ends a group) or
+*inlined* (computed inside the groups that read it). A value is inlined when that costs no extra work worth a buffer:
+
+- movement (reshape, transpose, slice ...) is a change of subscripts and goes into whoever reads it
+- a pointwise op goes into its one reading group
+- a reduction goes into the pointwise or reduction group that reads it
+- a contraction goes into the pointwise group that reads each of its elements once (an epilogue)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.expression import Apply
+from ..ir.graph import Graph, Module, Op, Value
+from ..ir.ops.structure import region_of
+from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
+from .compose import CannotInline, Group, compose, plain_axes
+from .simplify_region import simplify_region
+
+EXPENSIVE = frozenset(
+    "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma".split()
+)
+
+
+@dataclass(frozen=True)
+class HostOp:
+    """An op that runs as a host step."""
+
+    op: Op
+
+
+@dataclass
+class _Facts:
+    """What fusion asks of one op: its region, its kind, and whether others can read it inlined."""
+
+    region: Region | None
+    kind: str
+    inlinable: bool
+
+
+def partition(module: Module, graph: Graph) -> list[Group | HostOp]:
+    """The kernels and host steps of a graph, in an order that respects data flow."""
+    return _Partition(module, graph).run()
+
+
+def classify(region: Region | None) -> str:
+    """opaque, movement (a load is stored), map, reduce, contract (a sum of products of two operands) or scatter."""
+    if region is None:
+        return "opaque"
+    stores = [s for s in region.body if isinstance(s, Store)]
+    if any(s.gathers or s.combine for s in stores):
+        return "scatter"
+    if any(is_contraction(s) for s in region.body if isinstance(s, Reduce)):
+        return "contract"
+    if any(isinstance(s, (Reduce, Scan)) for s in region.body):
+        return "reduce"
+    return "movement" if len(region.body) == 1 and isinstance(stores[0].value, Load) else "map"
+
+
+def is_contraction(statement: Reduce) -> bool:
+    """Whether a reduction sums products of two factors that vary over different axes."""
+    value = statement.value
+    while isinstance(value, Apply) and value.primitive == "cast":
+        value = value.args[0]
+    if statement.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
+        return False
+    left, right = (_axes(arg) for arg in value.args)
+    over = set(statement.over)
+    return bool(over & left and over & right and left - right - over and right - left - over) or bool(over <= left & right and left != right)
+
+
+def _axes(value: Scalar) -> set[str]:
+    return {name for part in walk(value) if isinstance(part, Load) for s in part.subscripts for name in dims.symbols(s)}
+
+
+@dataclass
+class _Partition:
+    """One run over a graph; `sinks` are the group roots that an op's results end up in."""
+
+    module: Module
+    graph: Graph
+    facts: dict[Op, _Facts] = field(default_factory=dict)
+    inlined: set[Value] = field(default_factory=set)
+    sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
+    group_kinds: dict[Op, str] = field(default_factory=dict)
+
+    def run(self) -> list[Group | HostOp]:
+        for op in self.graph:
+            self.facts[op] = self._describe(op)
+        outputs = set(self.graph.outputs)
+        for op in self.graph.reversed():
+            self._decide(op, outputs)
+        while True:
+            try:
+                return self._units()
+            except CannotInline as refused:
+                self.inlined.remove(refused.value)
+
+    def _units(self) -> list[Group | HostOp]:
+        materialised = [op for op in self.graph if not any(result in self.inlined for result in op.results)]
+        return [HostOp(op) if self.facts[op].region is None else self._group(op) for op in materialised]
+
+    def _describe(self, op: Op) -> _Facts:
+        region = region_of(op.definition, op.types, op.attrs) if op.definition.has_region else None
+        kind = classify(region)
+        inlinable = region is not None and len(op.results) == 1 and kind != "scatter" and plain_axes(region) is not None
+        if region is not None and any(isinstance(s, Scan) for s in region.body):
+            inlinable = False
+        return _Facts(region, kind, inlinable)
+
+    def _group(self, op: Op) -> Group:
+        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts)
+        return Group(simplify_region(group.region, self.module.facts), group.inputs, group.outputs, group.ops)
+
+    def _decide(self, op: Op, outputs: set[Value]) -> None:
+        facts = self.facts[op]
+        readers = frozenset(sink for result in op.results for user in result.uses for sink in self.sinks[user])
+        value = op.results[0] if op.results else None
+        if value is None or not facts.inlinable or not readers or value in outputs or not self._may_inline(op, value, readers):
+            self.sinks[op] = frozenset({op})
+            self.group_kinds[op] = facts.kind
+            return
+        self.inlined.add(value)
+        self.sinks[op] = readers
+        if facts.kind in ("contract", "reduce"):
+            for sink in readers:
+                self.group_kinds[sink] = facts.kind
+
+    def _may_inline(self, op: Op, value: Value, readers: frozenset[Op]) -> bool:
+        kind = self.facts[op].kind
+        if not all(self._reads_plainly(user, value) for user in value.uses):
+            return False
+        if kind == "movement":
+            return self._movement_pays(op, value, readers)
+        if len(readers) != 1:
+            return not op.operands and kind == "map"
+        (root,) = readers
+        if kind == "map":
+            return self._map_pays(op, value, root)
+        if self.group_kinds[root] not in ("map", "movement") and not (kind == "reduce" and self.group_kinds[root] == "reduce"):
+            return False
+        if kind == "reduce":
+            return self._keeps_parallelism(op)
+        same_size = dims.equal(value.type.elements, root.results[0].type.elements) is True
+        return same_size and len(root.results) == 1 and self._path_is_pointwise(value, root)
+
+    def _path_is_pointwise(self, value: Value, root: Op) -> bool:
+        """Whether `value` reaches `root` once, through pointwise ops and movements that keep every element."""
+        while True:
+            if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
+                return len(value.uses) == 1 and next(iter(value.uses)) is root and self.facts[root].kind == "map"
+            (user,) = value.uses
+            if self.facts[user].kind not in ("map", "movement") or dims.equal(user.results[0].type.elements, value.type.elements) is not True:
+                return False
+            if user is root:
+                return self.facts[root].kind == "map" or not self._is_strided(user)
+            value = user.results[0]
+
+    def _is_strided(self, op: Op) -> bool:
+        """Whether a movement changes the innermost axis (writing an epilogue through it would scatter)."""
+        region = self.facts[op].region
+        if region is None or not isinstance(region.body[-1], Store) or not isinstance(region.body[-1].value, Load):
+            return True
+        source, target = region.body[-1].value.subscripts, region.body[-1].subscripts
+        return not (source and target and source[-1] == target[-1])
+
+    def _reads_plainly(self, user: Op, value: Value) -> bool:
+        """Whether every load of `value` in `user` is inside the operand and not a gather."""
+        facts = self.facts[user]
+        if facts.region is None:
+            return False
+        names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
+        for statement in facts.region.body:
+            values = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+            for part in (p for v in values for p in walk(v)):
+                if isinstance(part, Load) and part.operand in names and (part.other is not None or part.gathers):
+                    return False
+        return True
+
+    def _movement_pays(self, op: Op, value: Value, readers: frozenset[Op]) -> bool:
+        """Into a contraction only where every subscript stays free of divisions and the innermost stride stays."""
+        if not any(self.facts[user].kind == "contract" for user in value.uses):
+            return not any(self.facts[user].kind == "scatter" for user in value.uses)
+        region = self.facts[op].region
+        if region is None:
+            return False
+        store = region.body[-1]
+        load = store.value
+        if not isinstance(store, Store) or not isinstance(load, Load) or load.gathers or load.other is not None:
+            return False
+        simple = simplify_region(region, self.module.facts).body[-1].value
+        affine = isinstance(simple, Load) and not any("//" in str(s) or "%" in str(s) for s in (*simple.subscripts, *load.subscripts))
+        resolved = affine or self._resolves(op, value)
+        return resolved and not self._is_strided(op)
+
+    def _resolves(self, op: Op, value: Value) -> bool:
+        """Whether a reshape's divisions vanish: it only splits or merges whole dimensions."""
+        region = self.facts[op].region
+        if region is None:
+            return False
+        facts = region.facts(self.module.facts)
+        load = region.body[-1].value
+        if not isinstance(load, Load):
+            return False
+        return not any("//" in text or "%" in text for text in (str(dims.simplify(s, facts)) for s in load.subscripts))
+
+    def _map_pays(self, op: Op, value: Value, root: Op) -> bool:
+        users = list(value.uses)
+        if any(self.facts[user].kind == "contract" for user in users) and op.name not in ("dequantize", "decompress_2to4"):
+            return self.facts[op].kind == "map" and self._is_attention_side(users, value)
+        if any(self.facts[user].kind == "scatter" for user in users):
+            return False
+        if self._is_expensive(op) and _grows(value, users):
+            return False
+        return True
+
+    def _is_attention_side(self, users: list[Op], value: Value) -> bool:
+        """A mask read by attention may be computed where it is used."""
+        return all(user.name == "attention" and user.operands[3:4] == (value,) for user in users) and len(users) == 1
+
+    def _is_expensive(self, op: Op) -> bool:
+        region = self.facts[op].region
+        if region is None:
+            return True
+        return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for s in region.body for p in walk(s.value))
+
+    def _keeps_parallelism(self, op: Op) -> bool:
+        """Whether the reduction leaves an axis to run in parallel (a full reduction inside a map would run in a row)."""
+        region = self.facts[op].region
+        return region is not None and any(isinstance(s, Reduce) and s.axes for s in region.body)
+
+
+def _grows(value: Value, users: list[Op]) -> bool:
+    """Whether some reader has more elements than the value (it would be computed again and again)."""
+    for user in users:
+        bigger: Dim = user.results[0].type.elements
+        if dims.equal(bigger, value.type.elements) is not True and dims.at_most(bigger, value.type.elements) is not True:
+            return True
+    return False

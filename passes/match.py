@@ -1,0 +1,111 @@
+"""Small questions that rules ask of the values they look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.errors import InternalError
+from ..ir.graph import Module, Op, Value
+
+Number: TypeAlias = bool | int | float
+# What a rule gives back: what a method of the builder returns, a Value or several.
+Replacement: TypeAlias = Any
+
+UNIFORM_LIMIT = 1 << 16
+
+
+def producer(value: Value | None, *names: str) -> Op | None:
+    """The op behind a value if it has one of these names."""
+    if value is None or value.op is None or value.op.name not in names:
+        return None
+    return value.op
+
+
+def matched(value: Value | None, *names: str) -> Op:
+    """`producer`, where the check has shown that there is one."""
+    found = producer(value, *names)
+    if found is None:
+        raise InternalError(f"{value!r} is not made by {' or '.join(names)}, which the check of the rule has shown")
+    return found
+
+
+def operand(op: Op, position: int) -> Value:
+    """An operand that is there."""
+    value = op.operands[position]
+    if value is None:
+        raise InternalError(f"{op.name} has no operand {position}")
+    return value
+
+
+def uniform(value: Value | None) -> Number | None:
+    """The number that every element of a value is known to be; None if there is none.
+
+    Looks through broadcasts and reshapes; large constants are not searched.
+    """
+    while (moved := producer(value, "broadcast_to", "reshape", "transpose")) is not None:
+        value = moved.operands[0]
+    if value is None or value.dtype.kind in ("complex", "string"):
+        return None
+    filled = producer(value, "full")
+    if filled is not None:
+        return _python(np.asarray(filled.attrs["value"]).astype(value.dtype.numpy))
+    elements = value.type.elements
+    if value.constant is None or not value.constant.available or not isinstance(elements, int) or not 0 < elements <= UNIFORM_LIMIT:
+        return None
+    array = value.constant.array.reshape(-1)
+    first = array[:1]
+    # Compared as bytes: 0.0 and -0.0 differ here, NaN equals itself.
+    return _python(first) if array.tobytes() == first.tobytes() * array.size else None
+
+
+def _python(array: np.ndarray[Any, Any]) -> Number:
+    item = array.reshape(-1)[0]
+    if array.dtype.kind == "b":
+        return bool(item)
+    return int(item) if array.dtype.kind in "iu" or array.dtype.name.startswith(("int", "uint")) else float(item)
+
+
+def is_number(value: Value | None, number: Number) -> bool:
+    """Whether every element is this number; 0.0 and -0.0 differ."""
+    found = uniform(value)
+    if found is None or isinstance(found, bool) != isinstance(number, bool):
+        return False
+    return found == number and math.copysign(1.0, found) == math.copysign(1.0, number)
+
+
+def is_close(value: Value | None, number: float) -> bool:
+    """Whether every element is this number rounded to the value's dtype."""
+    found = uniform(value)
+    if value is None or found is None or not value.dtype.is_float:
+        return False
+    rounded = float(np.asarray(number).astype(value.dtype.numpy))
+    # A constant that was rounded twice (f64 text, f32 tensor, narrower float) may be one unit off.
+    return math.isclose(found, rounded, rel_tol=2.0**-20 if value.dtype.bits >= 32 else 2.0**-7)
+
+
+def same_shape(left: Sequence[Dim], right: Sequence[Dim], module: Module) -> bool:
+    """Whether two shapes are known to be equal."""
+    return len(left) == len(right) and all(dims.equal(a, b, module.facts) is True for a, b in zip(left, right, strict=True))
+
+
+def commuted(op: Op) -> tuple[tuple[Value, Value], ...]:
+    """The operands of a two-operand op in both orders if it commutes, else in the one it has."""
+    left, right = operand(op, 0), operand(op, 1)
+    return ((left, right), (right, left)) if op.name in ("add", "mul", "minimum", "maximum") else ((left, right),)
+
+
+def split_number(op: Op | None) -> tuple[Value, float] | None:
+    """(x, number) of an op that combines x with a uniform number, on either side if it commutes; None otherwise."""
+    if op is None:
+        return None
+    for value, other in commuted(op):
+        number = uniform(other)
+        if number is not None and not isinstance(number, bool):
+            return value, float(number)
+    return None

@@ -1,0 +1,128 @@
+"""Rules of casts: chains through a dtype that holds every value of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...ir.graph import Builder, Module, Op
+from ...ir.rewrite import Rule
+from ...ir.types import DType
+from ..match import Replacement, is_number, matched, operand, producer
+
+# Bits of the significand (with the leading one) and of the exponent.
+FLOATS: Mapping[str, tuple[int, int]] = {"f64": (53, 11), "f32": (24, 8), "f16": (11, 5), "bf16": (8, 8), "f8e5m2": (3, 5), "f8e4m3": (4, 4)}
+
+
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow` is a value of `wide`."""
+    if wide == narrow:
+        return True
+    if narrow.kind == "bool":
+        return wide.is_integer or wide.is_float
+    if wide.is_float and narrow.is_float:
+        known = wide.name in FLOATS and narrow.name in FLOATS
+        return known and all(a >= b for a, b in zip(FLOATS[wide.name], FLOATS[narrow.name], strict=True))
+    if wide.is_float and narrow.is_integer:
+        return wide.name in ("f32", "f64") and narrow.bits - (narrow.kind == "int") <= FLOATS[wide.name][0]
+    if wide.is_integer and narrow.is_integer:
+        signs = narrow.kind == wide.kind or (narrow.kind == "uint" and wide.kind == "int")
+        return signs and wide.bits >= narrow.bits + (narrow.kind != wide.kind)
+    return False
+
+
+class CastToItself(Rule):
+    """cast(x) {dtype = the dtype of x} -> x"""
+
+    ops = ("cast",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        return None if operand(op, 0).dtype == op.result.dtype else "the dtypes differ"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        return operand(op, 0)
+
+
+class CastOfCast(Rule):
+    """cast(cast(x, wide), dtype) -> cast(x, dtype), where wide holds every value of x"""
+
+    ops = ("cast",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        inner = producer(op.operands[0], "cast")
+        if inner is None:
+            return "the operand is no cast"
+        wide, narrow = inner.result.dtype, operand(inner, 0).dtype
+        if not holds(wide, narrow):
+            return f"{wide} does not hold every {narrow}"
+        # An integer made a float first is out of range where the integer would wrap.
+        wraps = wide.is_float and narrow.is_integer and op.result.dtype.is_integer and not holds(op.result.dtype, narrow)
+        return "the integer would wrap" if wraps else None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        return g.cast(operand(matched(op.operands[0], "cast"), 0), dtype=op.result.dtype)
+
+
+class BoolAsNumber(Rule):
+    """ne(cast(x), 0) -> x and eq(cast(x), 0) -> logical_not(x), for bool x"""
+
+    ops = ("ne", "eq")
+
+    def check(self, op: Op, module: Module) -> str | None:
+        inner = producer(op.operands[0], "cast")
+        if inner is None or operand(inner, 0).dtype.kind != "bool":
+            return "the first operand is no bool made a number"
+        zero = is_number(op.operands[1], 0) or is_number(op.operands[1], 0.0)
+        if not zero:
+            return "the second operand is not 0"
+        return None if op.result.shape == operand(op, 0).shape else "the first operand is broadcast"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        condition = operand(matched(op.operands[0], "cast"), 0)
+        return condition if op.name == "ne" else g.logical_not(condition)
+
+
+class NotOfComparison(Rule):
+    """logical_not(eq(x, y)) -> ne(x, y), and the other way round; on integers also lt, le, gt, ge"""
+
+    ops = ("logical_not",)
+    opposite: Mapping[str, str] = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+    def check(self, op: Op, module: Module) -> str | None:
+        inner = producer(op.operands[0], *self.opposite)
+        if inner is None:
+            return "the operand is no comparison"
+        ordered = inner.name not in ("eq", "ne") and not operand(inner, 0).dtype.is_integer
+        return "NaN is neither below nor above" if ordered else None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        inner = matched(op.operands[0], *self.opposite)
+        return getattr(g, self.opposite[inner.name])(*inner.operands)
+
+
+class WhereOfKnown(Rule):
+    """where(true, x, y) -> x, where(false, x, y) -> y, where(c, x, x) -> x"""
+
+    ops = ("where",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        known = is_number(op.operands[0], True) or is_number(op.operands[0], False)
+        return None if known or op.operands[1] is op.operands[2] else "the condition is not known and the choices differ"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        chosen = operand(op, 2 if is_number(op.operands[0], False) else 1)
+        return chosen if chosen.shape == op.result.shape else g.broadcast_to(chosen, shape=op.result.shape)
+
+
+class WhereOfNot(Rule):
+    """where(logical_not(c), x, y) -> where(c, y, x)"""
+
+    ops = ("where",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        return None if producer(op.operands[0], "logical_not") is not None else "the condition is no logical_not"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        return g.where(operand(matched(op.operands[0], "logical_not"), 0), op.operands[2], op.operands[1])
+
+
+RULES: tuple[Rule, ...] = (CastToItself(), CastOfCast(), BoolAsNumber(), NotOfComparison(), WhereOfKnown(), WhereOfNot())

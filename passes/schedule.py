@@ -1,0 +1,81 @@
+"""Scheduling: for each fused group a strategy and its parameters, and the tile program that they give.
+
+Equal problems (repeated layers) are scheduled once and share their kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..ir import dims
+from ..ir.errors import InternalError
+from ..ir.layout import Layout
+from ..ir.region import Region
+from ..ir.tile.program import TileProgram
+from .compose import Group
+from .tile.schedule import Problem, Schedule, Strategy
+
+Choose = Callable[[Problem, Sequence[tuple[Strategy, Schedule]]], tuple[Strategy, Schedule]]
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A group with its problem, the chosen schedule, why other strategies do not apply, and the tile program."""
+
+    group: Group
+    problem: Problem
+    schedule: Schedule
+    refusals: tuple[tuple[str, str], ...]
+    program: TileProgram
+    cost: float
+
+
+def problem_of(group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]) -> Problem:
+    """The problem of a group: its region under a neutral name, with the layouts of its constants."""
+    constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
+    region = replace(group.region, name="region")
+    return Problem(region, symbols, layouts(region, constants), constants)
+
+
+def cheapest(target: Any) -> Choose:
+    """A choice by predicted cost alone; ties go to the earlier candidate."""
+
+    def choose(problem: Problem, candidates: Sequence[tuple[Strategy, Schedule]]) -> tuple[Strategy, Schedule]:
+        return min(candidates, key=lambda pair: pair[0].cost(problem, pair[1], target))
+
+    return choose
+
+
+@dataclass
+class Scheduler:
+    """Schedules groups for one target level; remembers problems it has met."""
+
+    strategies: Sequence[Strategy]
+    target: Any
+    choose: Choose
+    layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+    known: dict[Any, tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]] = field(default_factory=dict)
+
+    def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
+        """The group's schedule and tile program. The first strategy that applies decides the kind of kernel."""
+        problem = problem_of(group, symbols, self.layouts)
+        key = (problem.region, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants)
+        if key not in self.known:
+            self.known[key] = self._decide(problem)
+        schedule, refusals, program, cost = self.known[key]
+        return Scheduled(group, problem, schedule, refusals, program, cost)
+
+    def _decide(self, problem: Problem) -> tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]:
+        refusals: list[tuple[str, str]] = []
+        for strategy in self.strategies:
+            why_not = strategy.applies(problem, self.target)
+            if why_not is not None:
+                refusals.append((strategy.name, why_not))
+                continue
+            candidates = [(strategy, schedule) for schedule in strategy.space(problem, self.target)]
+            chosen, schedule = self.choose(problem, candidates)
+            program = chosen.tile(problem, schedule, self.target)
+            return schedule, tuple(refusals), program, chosen.cost(problem, schedule, self.target)
+        raise InternalError(f"no strategy takes region {problem.region.name}: {'; '.join(f'{n}: {w}' for n, w in refusals)}")

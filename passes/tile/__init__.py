@@ -1,0 +1,1 @@
+"""Strategies: how a region becomes a tile program."""

@@ -1,0 +1,105 @@
+"""Reading a region as a contraction: its two factors, the roles of its axes, and what comes before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.expression import Apply
+from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """sum over `over` of left * right, then `epilogue` and one store.
+
+    `rows` are axes of left only, `columns` of right only, `batch` of both; `right` is the factor that varies along
+    the output's innermost axis.
+    """
+
+    reduce: Reduce
+    left: Scalar
+    right: Scalar
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    over: tuple[str, ...]
+    prologue: tuple[Let, ...]
+    epilogue: tuple[Let, ...]
+    store: Store
+
+
+def read_contraction(region: Region) -> Contraction | str:
+    """The contraction that a region is, or why it is not one."""
+    reduces = [s for s in region.body if isinstance(s, (Reduce, Scan))]
+    stores = [s for s in region.body if isinstance(s, Store)]
+    if len(reduces) != 1 or not isinstance(reduces[0], Reduce):
+        return f"the region has {len(reduces)} reductions, expected one"
+    if len(stores) != 1 or stores[0].gathers or stores[0].combine:
+        return "the region does not store one result at plain subscripts"
+    reduce, store = reduces[0], stores[0]
+    value: Scalar = reduce.value
+    while isinstance(value, Apply) and value.primitive == "cast":
+        value = value.args[0]
+    if reduce.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
+        return "the reduction is not a sum of products"
+    place = region.body.index(reduce)
+    prologue = tuple(s for s in region.body[:place] if isinstance(s, Let))
+    epilogue = tuple(s for s in region.body[place + 1 :] if isinstance(s, Let))
+    left, right = value.args
+    axes = {id(arg): axes_of(arg, prologue) for arg in value.args}
+    if not set(reduce.over) <= axes[id(left)] & axes[id(right)]:
+        return "a factor does not vary over every contracted axis"
+    inner = _innermost(region, store)
+    if inner in axes[id(left)] and inner not in axes[id(right)]:
+        left, right = right, left
+    over = set(reduce.over)
+    ours, theirs = axes[id(left)] - over, axes[id(right)] - over
+
+    def ordered(names: set[str]) -> tuple[str, ...]:
+        return tuple(axis.name for axis in region.axes if axis.name in names)
+
+    if set(store.axes) != set(reduce.axes) or set(reduce.axes) != ours | theirs:
+        return "the result varies over other axes than the factors"
+    return Contraction(
+        reduce, left, right, ordered(ours & theirs), ordered(ours - theirs), ordered(theirs - ours), ordered(over), prologue, epilogue, store
+    )
+
+
+def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:
+    """The axes that an expression varies over."""
+    known = {let.name: set(let.axes) for let in named}
+    found: set[str] = set()
+    for part in walk(value):
+        if isinstance(part, Load):
+            found |= {name for s in part.subscripts for name in dims.symbols(s)}
+        elif isinstance(part, Ref):
+            found |= known.get(part.name, set())
+    return found
+
+
+def _innermost(region: Region, store: Store) -> str:
+    """The axis that steps through the output with the smallest stride."""
+    for subscript in reversed(store.subscripts):
+        names = [axis.name for axis in region.axes if axis.name in dims.symbols(subscript)]
+        if names:
+            return names[-1]
+    return ""
+
+
+def plain_load(value: Scalar) -> Load | None:
+    """The load under casts, if the factor is nothing else."""
+    while isinstance(value, Apply) and value.primitive == "cast":
+        value = value.args[0]
+    return value if isinstance(value, Load) else None
+
+
+def stride_of(load: Load, region: Region, axis: str) -> Dim:
+    """Elements that the address moves when `axis` steps by one (row-major operand)."""
+    shape = region.operand(load.operand).type.shape
+    total: Dim = 0
+    for n, subscript in enumerate(load.subscripts):
+        moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
+        total = total + moved * dims.product(shape[n + 1 :])
+    return total

@@ -1,0 +1,414 @@
+"""The strategy `nest`: any region as loops over its axes, one of them in vector lanes.
+
+One launch for each store of the region. The axes that all of the store's statements share become the grid; the other
+statements run inside a grid point, in order: reductions sweep their axes with vector accumulators, named values that
+vary inside are kept in a cache tile where their size is bounded and small, and computed again where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import InternalError
+from ....ir.expression import Constant
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from ....ir.target import CpuLevel
+from ....ir.tile.program import GridAxis, Launch, TileProgram
+from ....ir.tile.program import Reduce as TileReduce
+from ....ir.tile.program import Ref as TileRef
+from ....ir.tile.program import TileType
+from ....ir.tile.program import Value
+from ....ir.types import boolean, i64
+from ..lower import COMBINE, Block, identity, parameters, typical, upper_bound, zero
+from ..schedule import Problem, Schedule
+
+LOCAL_LIMIT = 16_384
+"""Elements of a named value that may be kept in a cache tile."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops over the region's axes: `lanes` is the number of elements in a vector step, `block` those of a grid tile."""
+
+    name: str = "nest"
+
+    def applies(self, problem: Problem, target: CpuLevel) -> str | None:
+        """It applies to every region."""
+        return None
+
+    def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
+        """One to four vectors at a time."""
+        for vectors in (4, 2, 1):
+            yield Schedule(self.name, (("vectors", vectors), ("block", 1024)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
+        """Elements touched at one vector per cycle, plus a little for narrow steps."""
+        region, total = problem.region, 0.0
+        for statement in region.body:
+            names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
+            total += float(typical(dims.product(region.axis(n).extent for n in names), problem.symbols))
+        return total * (1.0 + 0.2 / schedule["vectors"]) / target.lanes / 3e9
+
+    def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
+        """One launch for each store."""
+        region = problem.region
+        stores = [s for s in region.body if isinstance(s, Store)]
+        launches = tuple(_Nest(problem, schedule, target, store, f"{n}" if len(stores) > 1 else "").launch() for n, store in enumerate(stores))
+        return TileProgram(region.name, launches, symbols=tuple(problem.symbols.ranges))
+
+
+def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
+    """The statements that a store depends on, in order."""
+    names = _references(store)
+    kept: list[Let | Reduce | Scan] = []
+    for statement in reversed(region.body):
+        if not isinstance(statement, Store) and statement.name in names:
+            kept.append(statement)
+            names |= _references(statement)
+    return kept[::-1]
+
+
+def _values(statement: Statement) -> list[Scalar]:
+    return [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+
+
+def _references(statement: Statement) -> set[str]:
+    return {part.name for value in _values(statement) for part in walk(value) if isinstance(part, Ref)}
+
+
+class _Nest:
+    """Builds the launch of one store."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, target: CpuLevel, store: Store, suffix: str) -> None:
+        self.problem = problem
+        self.region = problem.region
+        self.store = store
+        self.statements = needed(problem.region, store)
+        self.step = target.lanes * schedule["vectors"]
+        self.narrow = target.lanes
+        self.block_size = schedule["block"]
+        self.suffix = suffix
+        self.scans = [s for s in self.statements if isinstance(s, Scan)]
+        self.parallel = self._parallel()
+        self.lane = self._lane()
+
+    def launch(self) -> Launch:
+        block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
+        grid = []
+        walked = self.lane if self.lane in self.parallel else None
+        for name in self.parallel:
+            step = self._grid_step(name) if name == walked else None
+            grid.append(GridAxis(name, 0, self.region.axis(name).extent, step))
+            block.index[name] = dims.symbol(name)
+        if walked is not None:
+            block.axes.append(walked)
+            with block.loop(walked, "walk", 0, 0, self.step, parent=walked, tail=self._tail(walked)) as inner:
+                block.axes.remove(walked)
+                block.index[walked] = dims.symbol(inner)
+                self._statements(block)
+        else:
+            self._statements(block)
+        name = f"{self.region.name}.nest{self.suffix}"
+        combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
+        return Launch(name, parameters(self.problem, combined), tuple(grid), tuple(block.body))
+
+    def _parallel(self) -> tuple[str, ...]:
+        """Axes that every statement varies over; none for a scatter, whose points may meet."""
+        if self.store.gathers:
+            return ()
+        shared = set(self.store.axes)
+        for statement in self.statements:
+            if isinstance(statement, Let):
+                continue
+            shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
+        return tuple(axis.name for axis in self.region.axes if axis.name in shared)
+
+    def _grid_step(self, name: str) -> int:
+        extent = upper_bound(self.region.axis(name).extent, self.problem.symbols)
+        whole = self.block_size if len(self.parallel) == 1 else min(self.block_size, 256)
+        return max(self.narrow, min(whole, -(-extent // self.narrow) * self.narrow)) if extent is not None else whole
+
+    def _tail(self, name: str) -> tuple[int, ...]:
+        extent = self.region.axis(name).extent
+        return () if self.step == self.narrow or dims.divides(self.step, extent, self.problem.symbols) else (self.narrow,)
+
+    def _lane(self) -> str | None:
+        """The axis that most accesses step through with stride 1; None where nothing gains."""
+        if self.scans or self.store.gathers or any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in self.statements):
+            banned = set(self.region.extents) - set(self.parallel)
+        else:
+            banned = set()
+        scores: dict[str, int] = {}
+        accesses = [(self.store.output, self.store.subscripts)]
+        for statement in (*self.statements, self.store):
+            for value in _values(statement):
+                accesses += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
+        for operand, subscripts in accesses:
+            shape = self.region.operand(operand).type.shape
+            for axis in self.region.axes:
+                stride = _stride(subscripts, shape, axis.name)
+                weight = 0 if stride == 0 else 3 if stride == 1 else -2
+                scores[axis.name] = scores.get(axis.name, 0) + weight
+        best: str | None = None
+        for axis in self.region.axes:
+            extent = upper_bound(axis.extent, self.problem.symbols)
+            if axis.name in banned or (extent is not None and extent < 4) or scores.get(axis.name, 0) <= 0:
+                continue
+            if best is None or scores[axis.name] >= scores[best]:
+                best = axis.name
+        return best
+
+    # --- statements inside a grid point ---
+
+    def _statements(self, block: Block) -> None:
+        if self.scans:
+            self._scan(block)
+            return
+        for statement in self.statements:
+            if isinstance(statement, Reduce):
+                self._reduction(block, statement)
+            elif isinstance(statement, Let):
+                self._named(block, statement)
+        self._sweep(block, self._rest(self.store.axes), lambda: self._write(block))
+
+    def _rest(self, axes: tuple[str, ...]) -> list[str]:
+        """The axes that are not the grid's, the lane axis last."""
+        rest = [name for name in axes if name not in self.parallel]
+        return sorted(rest, key=lambda name: name == self.lane)
+
+    def _write(self, block: Block) -> None:
+        subscripts = block.subscripts(self.store.subscripts, self.store.gathers)
+        if self.store.gathers:
+            with block.condition(self._lies_inside(block, subscripts)):
+                self._put(block, subscripts)
+        else:
+            self._put(block, subscripts)
+
+    def _lies_inside(self, block: Block, subscripts: tuple[Dim, ...]) -> Value:
+        """Whether a scattered element lies inside the output; one that does not is not written."""
+        shape = self.region.operand(self.store.output).type.shape
+        inside: Value | None = None
+        for size, subscript in zip(shape, subscripts, strict=True):
+            place = block.index_value(subscript)
+            both = block.apply("bit_and", block.apply("le", block.index_value(0), place), block.apply("lt", place, block.index_value(size)))
+            inside = both if inside is None else block.apply("bit_and", inside, both)
+        return inside if inside is not None else block.full(True, boolean)
+
+    def _put(self, block: Block, subscripts: tuple[Dim, ...]) -> None:
+        value = block.lower(self.store.value)
+        if self.store.combine:
+            shape = self.region.operand(self.store.output).type
+            present = block.load(self.store.output, subscripts, shape.dtype)
+            value = block.apply(self.store.combine, present, value)
+        block.store(self.store.output, subscripts, self._spread(block, value, subscripts))
+
+    def _spread(self, block: Block, value: Value, subscripts: tuple[Dim, ...]) -> Value:
+        """A value that does not vary over the lanes, where the store does, broadcast to them."""
+        wanted = block.ordered(block.axes_in(*subscripts))
+        if set(wanted) <= set(value.type.axes):
+            return value
+        nothing = block.full(zero(value.type.dtype), value.type.dtype, wanted)
+        true = block.apply("le", block.index_value(0), block.index_value(0))
+        return block.apply("where", true, value, nothing)
+
+    def _sweep(self, block: Block, axes: list[str], body: Callable[[], None]) -> None:
+        """Loops over `axes`, the lane axis in vector steps, around what `body()` adds."""
+        if not axes:
+            body()
+            return
+        name, extent = axes[0], self.region.axis(axes[0]).extent
+        if name == self.lane:
+            with block.loop(name, "tile", 0, extent, self._inner_step(extent), tail=()) as inner:
+                block.index[name] = dims.symbol(inner)
+                self._sweep(block, axes[1:], body)
+        else:
+            with block.loop(name, "scalar", 0, extent, 1) as inner:
+                block.index[name] = dims.symbol(inner)
+                self._sweep(block, axes[1:], body)
+
+    def _inner_step(self, extent: Dim) -> int:
+        bound = upper_bound(extent, self.problem.symbols)
+        return self.step if bound is None else max(self.narrow, min(self.step, -(-bound // self.narrow) * self.narrow))
+
+    def _named(self, block: Block, statement: Let) -> None:
+        """A named value: at once where it does not vary inside, in a cache tile where that fits, else at each use."""
+        rest = self._rest(statement.axes)
+        if not rest:
+            value = block.let(statement.name, block.lower(statement.value))
+            block.readers[statement.name] = lambda _: value
+            return
+        extents = [upper_bound(self.region.axis(name).extent, self.problem.symbols) for name in rest]
+        size = 1
+        for extent in extents:
+            size = size * extent if extent is not None and size is not None else None  # type: ignore[assignment]
+        if size is None or size > LOCAL_LIMIT or not self._is_costly(statement):
+            saved = statement.value
+            block.readers[statement.name] = lambda inner: inner.lower(saved)
+            return
+        self._keep(block, statement, rest, [e or 1 for e in extents], lambda: block.lower(statement.value))
+
+    def _keep(self, block: Block, statement: Let | Reduce, rest: list[str], extents: list[int], value: Callable[[], Value]) -> None:
+        """Keep a value in a cache tile over its axes `rest`, and over the lanes where the grid's lanes are its own."""
+        dtype = statement.dtype if isinstance(statement, Reduce) else statement.value.dtype
+        sizes = [(name, -(-e // self.step) * self.step if name == self.lane else e) for name, e in zip(rest, extents, strict=True)]
+        lanes = str(block.index[self.lane]) if self.lane in self.parallel and self.lane in statement.axes else None
+        if lanes is not None:
+            sizes.append((lanes, self.step))
+        local = block.local(statement.name, dtype, sizes)
+
+        def places(inner: Block) -> list[Dim]:
+            own = [inner.index[name] for name in rest]
+            return own if lanes is None else [*own, dims.symbol(f"{lanes}.lane")]
+
+        def fill() -> None:
+            subscripts = places(block)
+            block.store(local, subscripts, self._spread(block, value(), tuple(subscripts)))
+
+        self._sweep(block, rest, fill)
+        block.readers[statement.name] = lambda inner: inner.load(
+            local, places(inner), dtype, Constant(zero(dtype), dtype) if inner.outside else None
+        )
+
+    def _is_costly(self, statement: Let) -> bool:
+        from ...fuse import EXPENSIVE
+
+        uses = sum(1 for s in (*self.statements, self.store) for v in _values(s) for p in walk(v) if isinstance(p, Ref) and p.name == statement.name)
+        parts = [getattr(p, "primitive", "") for p in walk(statement.value)]
+        return uses > 1 and any(p in EXPENSIVE for p in parts)
+
+    def _reduction(self, block: Block, statement: Reduce) -> None:
+        rest = self._rest(statement.axes)
+        if rest:
+            self._reduction_tile(block, statement, rest)
+            return
+        value = self._fold(block, statement)
+        block.readers[statement.name] = lambda _: value
+
+    def _reduction_tile(self, block: Block, statement: Reduce, rest: list[str]) -> None:
+        """A reduction that varies inside the grid point: one fold for each element of a cache tile."""
+        extents = [upper_bound(self.region.axis(name).extent, self.problem.symbols) for name in rest]
+        if any(extent is None for extent in extents):
+            raise InternalError(f"region {self.region.name}: %{statement.name} varies over {', '.join(rest)} without a bound")
+        self._keep(block, statement, rest, [e or 1 for e in extents], lambda: self._fold(block, statement))
+
+    def _fold(self, block: Block, statement: Reduce) -> TileRef:
+        if statement.kind.startswith("arg"):
+            return self._extreme(block, statement)
+        over = sorted(statement.over, key=lambda name: name == self.lane)
+        combine, start = COMBINE[statement.kind], identity(statement.kind, statement.dtype)
+        lanes = self.lane if self.lane in over else None
+        current = tuple(block.ordered({a for v in block.index.values() for a in block.axes_in(v)} & set(self._value_axes(block, statement))))
+        if lanes is None:
+            acc = block.let(statement.name, block.full(start, statement.dtype, current))
+            self._loops(block, over, acc, lambda: block.rebind(acc, block.apply(combine, acc, block.lower(statement.value))))
+            return acc
+        extent = self.region.axis(lanes).extent
+        step = self._inner_step(extent)
+        vector = block.axis("v", 0, step, step)
+        acc = block.let(statement.name, block.full(start, statement.dtype, (*current, vector)))
+
+        def add() -> None:
+            block.outside = True
+            value = block.lower(statement.value)
+            block.outside = False
+            place = block.index[lanes]
+            if dims.divides(step, extent, self.problem.symbols) is not True:
+                value = block.inside(place, extent, value, start)
+            if str(place) in value.type.axes:
+                value = block.rename(value, str(place), vector)
+            block.rebind(acc, block.apply(combine, acc, value))
+
+        self._loops(block, over, acc, add)
+        block.axes.remove(vector)
+        return block.let(statement.name, TileReduce(statement.kind, vector, acc, TileType(statement.dtype, current)))
+
+    def _value_axes(self, block: Block, statement: Reduce) -> set[str]:
+        """The open tile axes that a reduction's result varies over."""
+        return {axis for name in statement.axes for axis in block.axes_in(block.index[name])}
+
+    def _loops(self, block: Block, over: list[str], acc: TileRef, body: Callable[[], None], others: tuple[TileRef, ...] = ()) -> None:
+        """Loops over `over` that carry `acc`, the lane axis in vector steps."""
+        if not over:
+            body()
+            return
+        extent = self.region.axis(over[0]).extent
+        kind, step = ("tile", self._inner_step(extent)) if over[0] == self.lane else ("scalar", 1)
+        with block.loop(over[0], kind, 0, extent, step, carries=(acc, *others)) as inner:
+            block.index[over[0]] = dims.symbol(inner)
+            self._loops(block, over[1:], acc, body, others)
+
+    def _extreme(self, block: Block, statement: Reduce) -> TileRef:
+        """argmax and argmin: the best value and its index, NaN first of all."""
+        (over,) = statement.over
+        dtype = statement.value.dtype
+        current = block.ordered(self._value_axes(block, statement))
+        first = identity("max" if statement.kind.startswith("argmax") else "min", dtype)
+        best = block.let(f"{statement.name}_best", block.full(first, dtype, current))
+        place = block.let(statement.name, block.full(0, i64, current))
+
+        def update() -> None:
+            value = block.let("candidate", block.lower(statement.value))
+            ahead, behind = (best, value) if statement.kind.startswith("argmax") else (value, best)
+            better = block.apply("lt", ahead, behind)
+            index = block.index_value(block.index[over])
+            start = block.apply("eq", index, block.index_value(0))
+            if statement.kind.endswith("_last"):
+                better = block.apply("bit_or", better, block.apply("eq", value, best))
+            better = block.apply("bit_or", better, start)
+            if dtype.is_float:
+                known = block.apply("is_nan", best)
+                fresh = block.apply("is_nan", value)
+                if statement.kind.endswith("_last"):
+                    better = block.apply("bit_or", block.apply("bit_and", better, block.apply("bit_not", known)), fresh)
+                else:
+                    better = block.apply("bit_or", better, fresh)
+                    better = block.apply("bit_and", better, block.apply("bit_or", block.apply("bit_not", known), start))
+            chosen = block.let("better", better)
+            block.rebind(place, block.apply("where", chosen, index, place))
+            block.rebind(best, block.apply("where", chosen, value, best))
+
+        self._loops(block, [over], best, update, (place,))
+        return place
+
+    def _scan(self, block: Block) -> None:
+        """A running fold: one loop along its axis that also does what follows from it."""
+        (scan,) = self.scans
+        along, extent = scan.along, self.region.axis(scan.along).extent
+        others = [name for name in self._rest(self.store.axes) if name != along]
+
+        def run() -> None:
+            dtype = scan.dtype
+            start = identity({"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}[scan.kind], dtype)
+            axes = block.ordered({a for name in scan.axes if name in block.index for a in block.axes_in(block.index[name])})
+            acc = block.let(scan.name, block.full(start, dtype, axes))
+            with block.loop(along, "scalar", 0, extent, 1, carries=(acc,)) as inner:
+                place: Dim = dims.symbol(inner)
+                block.index[along] = extent - 1 - place if scan.reverse else place
+                before = block.let("before", acc)
+                following = False
+                for statement in self.statements:
+                    if statement is scan:
+                        block.rebind(acc, block.apply(COMBINE[scan.kind], acc, block.lower(scan.value)))
+                        block.readers[scan.name] = (lambda _: before) if scan.exclusive else (lambda _: acc)
+                        following = True
+                    elif isinstance(statement, Let):
+                        value = block.let(statement.name, block.lower(statement.value))
+                        block.readers[statement.name] = lambda _, value=value: value  # type: ignore[misc]
+                    else:
+                        raise InternalError(f"region {self.region.name}: a reduction {'after' if following else 'before'} a scan")
+                self._write(block)
+
+        self._sweep(block, others, run)
+
+
+def _stride(subscripts: tuple[Dim, ...], shape: tuple[Dim, ...], axis: str) -> int:
+    """0 if the axis does not move the address, 1 if it steps by one element, else 2."""
+    for place, subscript in enumerate(reversed(subscripts)):
+        if axis in dims.symbols(subscript):
+            moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
+            inner = dims.product(shape[len(shape) - place :])
+            return 1 if moved == 1 and inner == 1 else 2
+    return 0

@@ -1,0 +1,234 @@
+"""The strategy `packed`: contractions in register blocks over panels of the right factor.
+
+A constant right factor lies in panels of 16 columns (`n/16 k n%16`); another one is copied into panels in a cache tile
+for each column block where its lanes are not contiguous. Row blocks of `mr` with a ladder for the tail, so every row
+is computed alike however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.expression import Apply, Constant
+from ....ir.region import Load, Scalar
+from ....ir.target import CpuLevel
+from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType
+from ....ir.tile.program import Load as TileLoad
+from ....ir.tile.program import Ref as TileRef
+from ....ir.tile.program import Value
+from ..contraction import Contraction, plain_load, read_contraction, stride_of
+from ..lower import Block, parameters, typical, upper_bound
+from ..schedule import Problem, Schedule
+
+PANEL = 16
+WHOLE = 4096
+"""The longest contracted axis that one `dot` streams over; longer ones go in steps."""
+STEP = 512
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Register blocks of mr x nr; grid tiles of m rows and n columns."""
+
+    name: str = "packed"
+
+    def applies(self, problem: Problem, target: CpuLevel) -> str | None:
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return found
+        if not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32:
+            return f"it accumulates in {found.reduce.dtype}, register blocks are for f32"
+        if not found.columns:
+            return "no axis of the right factor alone can be the lanes"
+        if any(part.other is not None or part.gathers for part in (plain_load(found.right),) if part is not None):
+            return "the right factor has padding or gathers"
+        if any(problem.region.axis(name).extent == 0 for name in problem.region.extents):
+            return "an axis has no elements"
+        extent = upper_bound(problem.region.axis(found.columns[-1]).extent, problem.symbols)
+        if extent is not None and extent < 4:
+            return f"the lane axis has {extent} elements, a vector needs at least 4"
+        return None
+
+    def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
+        """Register blocks that fit the registers; grid tiles by cache size."""
+        rows, vectors = (12, 2) if target.registers >= 32 else (6, 2)
+        for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256)):
+            yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", vectors * target.lanes)))
+        rows, vectors = (6, 4) if target.registers >= 32 else (4, 3)
+        yield Schedule(self.name, (("m", 8 * rows), ("n", 8 * vectors * target.lanes), ("mr", rows), ("nr", vectors * target.lanes)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
+        """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return float("inf")
+        extents = problem.region.extents
+        count = 1.0
+        for name in (*found.batch, *found.rows, *found.over, *found.columns):
+            count *= typical(extents[name], problem.symbols)
+        columns = typical(extents[found.columns[-1]], problem.symbols)
+        padded = -(-columns // schedule["nr"]) * schedule["nr"]
+        return count * padded / columns / (2 * target.lanes * 3e9)
+
+    def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
+        """One launch."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            raise ValueError(found)
+        launch = _Packed(problem, schedule, found).launch()
+        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+class _Packed:
+    """Builds the launch of one contraction."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction) -> None:
+        self.problem = problem
+        self.region = problem.region
+        self.schedule = schedule
+        self.found = found
+        self.extents = problem.region.extents
+        self.column = found.columns[-1]
+        self.row = found.rows[-1] if found.rows else None
+        self.inner = found.over[-1]
+
+    def launch(self) -> Launch:
+        block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
+        grid = [self._whole(block, name) for name in (*self.found.batch, *self.found.rows[:-1], *self.found.columns[:-1])]
+        if self.row is not None:
+            grid.append(GridAxis(self.row, 0, self.extents[self.row], self.schedule["m"]))
+            block.axes.append(self.row)
+        grid.append(GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"]))
+        block.axes.append(self.column)
+        with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
+            block.index[self.column] = dims.symbol(columns)
+            panel = self._panel(block, columns)
+            if self.row is None:
+                self._block(block, columns, panel)
+            else:
+                tail = tuple(n for n in (4, 1) if n < self.schedule["mr"])
+                with block.loop(self.row, "walk", 0, 0, self.schedule["mr"], parent=self.row, tail=tail) as rows:
+                    block.index[self.row] = dims.symbol(rows)
+                    # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
+                    block.axes = [a for a in block.axes if a != columns] + [columns]
+                    self._block(block, columns, panel)
+        return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+
+    def _whole(self, block: Block, name: str) -> GridAxis:
+        block.index[name] = dims.symbol(name)
+        return GridAxis(name, 0, self.extents[name], None)
+
+    def _panel(self, block: Block, columns: str) -> str | None:
+        """The right factor of one column block in a cache tile, if its lanes are not contiguous and it fits."""
+        load = plain_load(self.found.right)
+        if load is None or load.operand in self.problem.layouts:
+            return None
+        depth = upper_bound(self.extents[self.inner], self.problem.symbols)
+        if stride_of(load, self.region, self.column) == 1 or len(self.found.over) > 1 or depth is None or depth > WHOLE:
+            return None
+        nr = self.schedule["nr"]
+        local = block.local("panel", self.found.right.dtype, (("k", depth), ("n", nr)))
+        with block.loop(self.inner, "scalar", 0, self.extents[self.inner], 1) as k:
+            block.index[self.inner] = dims.symbol(k)
+            first, lane = dims.symbol(f"{columns}.first"), dims.symbol(f"{columns}.lane")
+            saved = block.index[self.column]
+            block.outside = True
+            value = block.lower(self.found.right)
+            block.outside = False
+            block.index[self.column] = saved
+            block.store(local, (dims.symbol(k), lane), value)
+            _ = first
+        return local
+
+    def _block(self, block: Block, columns: str, panel: str | None) -> None:
+        tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})
+        kind = TileType(self.found.reduce.dtype, tile)
+        acc = block.let("acc", block.full(0.0, kind.dtype, tile))
+        acc = self._contract(block, acc, kind, columns, panel, list(self.found.over))
+        block.readers[self.found.reduce.name] = lambda _: acc
+        for let in self.found.epilogue:
+            value = block.let(let.name, block.lower(let.value))
+            block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
+        subscripts = block.subscripts(self.found.store.subscripts, ())
+        block.store(self.found.store.output, subscripts, block.lower(self.found.store.value))
+
+    def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> TileRef:
+        if len(over) > 1:
+            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
+                block.index[over[0]] = dims.symbol(k)
+                self._step(block, acc, kind, columns, panel, over[1:])
+            return acc
+        extent = self.extents[self.inner]
+        if isinstance(extent, int) and extent <= WHOLE:
+            axis = block.axis(self.inner, 0, extent, extent)
+            block.index[self.inner] = dims.symbol(axis)
+            result = block.let("acc", self._dot(block, acc, kind, columns, panel, guarded=False))
+            block.axes.remove(axis)
+            return result
+        with block.loop(self.inner, "tile", 0, extent, STEP, carries=(acc,)) as k:
+            block.index[self.inner] = dims.symbol(k)
+            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=True))
+        return acc
+
+    def _step(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> None:
+        """One iteration of an outer contracted loop: rebinds the accumulator."""
+        if len(over) > 1:
+            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
+                block.index[over[0]] = dims.symbol(k)
+                self._step(block, acc, kind, columns, panel, over[1:])
+            return
+        extent = self.extents[self.inner]
+        if isinstance(extent, int) and extent <= WHOLE:
+            axis = block.axis(self.inner, 0, extent, extent)
+            block.index[self.inner] = dims.symbol(axis)
+            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=False))
+            block.axes.remove(axis)
+            return
+        with block.loop(self.inner, "tile", 0, extent, STEP, carries=(acc,)) as k:
+            block.index[self.inner] = dims.symbol(k)
+            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=True))
+
+    def _dot(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
+        for let in self.found.prologue:
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+        block.outside = guarded
+        left = block.lower(_accumulated(self.found.left, kind))
+        right = self._right(block, kind, columns, panel)
+        block.outside = False
+        return Dot(left, right, acc, kind)
+
+    def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
+        lane = dims.symbol(f"{columns}.lane")
+        place = block.index[self.inner]
+        if panel is not None:
+            dtype = self.found.right.dtype
+            zero = Constant(0.0, dtype) if block.outside else None
+            loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
+            return _cast(block, loaded, kind)
+        load = plain_load(self.found.right)
+        if load is not None and load.operand in self.problem.layouts and self._is_padded(load):
+            # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
+            saved = block.index[self.column]
+            block.index[self.column] = dims.symbol(f"{columns}.first") + lane
+            value = block.lower(_accumulated(self.found.right, kind))
+            block.index[self.column] = saved
+            return value
+        block.outside = True
+        return block.lower(_accumulated(self.found.right, kind))
+
+    def _is_padded(self, load: Load) -> bool:
+        """Whether the layout pads the columns so far that every lane of a register block lies inside."""
+        extent: Dim = self.extents[self.column]
+        return dims.divides(self.schedule["nr"], extent) is True
+
+
+def _cast(block: Block, value: Value, kind: TileType) -> Value:
+    return value if value.type.dtype == kind.dtype else block.apply("cast", value, dtype=kind.dtype)
+
+
+def _accumulated(value: Scalar, kind: TileType) -> Scalar:
+    """The factor in the accumulator's dtype."""
+    return value if value.dtype == kind.dtype else Apply("cast", (value,), kind.dtype)

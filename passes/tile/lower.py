@@ -1,0 +1,255 @@
+"""From region expressions to tile values: what every strategy shares.
+
+A `Block` collects statements; it knows which tile axes are open (outermost first, the last one is the lanes), what
+each region axis is as an index expression, and how each named value of the region can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.expression import Apply, Constant
+from ...ir.expression import Index as ScalarIndex
+from ...ir.ops.scalar import PRIMITIVES
+from ...ir.region import Load as ScalarLoad
+from ...ir.region import Operand, Ref as ScalarRef
+from ...ir.region import Region, Scalar
+from ...ir.tile.program import (
+    AxisDecl,
+    For,
+    Full,
+    If,
+    Index,
+    Let,
+    Load,
+    Local,
+    Param,
+    Ref,
+    Rename,
+    Statement,
+    Store,
+    TileApply,
+    TileType,
+    Value,
+)
+from ...ir.types import DType, boolean, i64
+from .schedule import Problem
+
+Reader = Callable[[], Value]
+
+
+@dataclass
+class Block:
+    """Statements under construction, in one scope of axes and values."""
+
+    problem: Problem
+    axes: list[str] = field(default_factory=list)
+    index: dict[str, Dim] = field(default_factory=dict)
+    readers: dict[str, Callable[[Block], Value]] = field(default_factory=dict)
+    body: list[Statement] = field(default_factory=list)
+    names: dict[str, int] = field(default_factory=dict)
+    types: dict[str, TileType] = field(default_factory=dict)
+    outside: bool = False
+
+    def unique(self, name: str) -> str:
+        """A name not used yet in this launch."""
+        count = self.names.get(name, 0)
+        self.names[name] = count + 1
+        return name if count == 0 else f"{name}_{count}"
+
+    # --- statements ---
+
+    def let(self, name: str, value: Value) -> Ref:
+        """Name a value; the name is made unique."""
+        unique = self.unique(name)
+        self.body.append(Let(unique, value))
+        return Ref(unique, value.type)
+
+    def rebind(self, ref: Ref, value: Value) -> None:
+        """Give a carried name its next value."""
+        self.body.append(Let(ref.name, value))
+
+    def store(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None) -> None:
+        """operand[subscripts] = value."""
+        self.body.append(Store(operand, tuple(subscripts), value, atomic))
+
+    def local(self, name: str, dtype: DType, extents: Sequence[tuple[str, int]], space: str = "cache") -> str:
+        """Declare an addressable tile and return its name."""
+        unique = self.unique(name)
+        self.body.append(Local(unique, dtype, tuple(extents), space))
+        return unique
+
+    def axis(self, name: str, low: Dim, high: Dim, extent: int) -> str:
+        """Open a tile axis without a loop; its name."""
+        unique = self.unique(name)
+        self.body.append(AxisDecl(unique, low, high, extent))
+        self.axes.append(unique)
+        return unique
+
+    @contextmanager
+    def loop(
+        self,
+        name: str,
+        kind: str,
+        low: Dim,
+        high: Dim,
+        step: int,
+        *,
+        carries: Sequence[Ref] = (),
+        parent: str | None = None,
+        tail: tuple[int, ...] = (),
+    ) -> Iterator[str]:
+        """Statements added inside go into a loop; yields the axis' unique name."""
+        unique = self.unique(name)
+        outer, axes = self.body, self.axes
+        self.body, self.axes = [], [*axes, unique] if kind != "scalar" else list(axes)
+        saved = dict(self.index), dict(self.readers)
+        try:
+            yield unique
+        finally:
+            inner, self.body, self.axes = self.body, outer, axes
+            self.index, self.readers = saved
+        self.body.append(For(unique, kind, low, high, step, tuple(inner), parent, tail, tuple(ref.name for ref in carries)))
+
+    @contextmanager
+    def condition(self, value: Value) -> Iterator[None]:
+        """Statements added inside run only where the scalar condition holds."""
+        outer, self.body = self.body, []
+        try:
+            yield
+        finally:
+            inner, self.body = self.body, outer
+        self.body.append(If(value, tuple(inner)))
+
+    # --- values ---
+
+    def ordered(self, axes: set[str] | frozenset[str]) -> tuple[str, ...]:
+        """Tile axes in register order: as they were opened."""
+        return tuple(name for name in self.axes if name in axes)
+
+    def axes_in(self, *expressions: Dim) -> set[str]:
+        """The open tile axes that index expressions vary over."""
+        names = {name for e in expressions for name in dims.symbols(e)}
+        found = {name for name in self.axes if name in names or f"{name}.lane" in names}
+        for name in names:
+            if name.startswith("%"):
+                found |= set(self.types[name[1:]].axes)
+        return found
+
+    def apply(self, primitive: str, *args: Value, dtype: DType | None = None) -> Value:
+        """A primitive on tile values; the result varies over all their axes."""
+        axes = self.ordered({a for arg in args for a in arg.type.axes})
+        result = dtype or (boolean if PRIMITIVES[primitive].result == "bool" else args[-1].type.dtype)
+        return TileApply(primitive, args, result, type=TileType(result, axes))
+
+    def full(self, value: bool | int | float, dtype: DType, axes: Sequence[str] = ()) -> Value:
+        """A constant tile."""
+        return Full(Constant(value, dtype), TileType(dtype, tuple(axes)))
+
+    def index_value(self, value: Dim, dtype: DType = i64) -> Value:
+        """An index expression as data."""
+        return Index(value, TileType(dtype, self.ordered(self.axes_in(value))))
+
+    def inside(self, index: Dim, extent: Dim, value: Value, otherwise: bool | int | float) -> Value:
+        """`value` where index < extent, else a constant."""
+        mask = self.apply("lt", self.index_value(index), self.index_value(extent))
+        return self.apply("where", mask, value, self.full(otherwise, value.type.dtype))
+
+    def load(self, operand: str, subscripts: Sequence[Dim], dtype: DType, other: Constant | None = None) -> Value:
+        """A load of every element of the axes in its subscripts."""
+        return Load(operand, tuple(subscripts), TileType(dtype, self.ordered(self.axes_in(*subscripts))), other)
+
+    def rename(self, value: Value, before: str, after: str) -> Value:
+        """The same elements with axis `before` called `after`."""
+        axes = self.ordered({after if a == before else a for a in value.type.axes})
+        return Rename(value, (before,), (after,), TileType(value.type.dtype, axes))
+
+    def lower(self, value: Scalar) -> Value:
+        """A region expression at the current indices. With `outside` set, loads give 0 for masked lanes."""
+        if isinstance(value, Constant):
+            return Full(value, TileType(value.dtype))
+        if isinstance(value, ScalarIndex):
+            return self.index_value(dims.substitute(value.value, self.index), value.dtype)
+        if isinstance(value, ScalarRef):
+            return self.readers[value.name](self)
+        if isinstance(value, ScalarLoad):
+            return self._load(value)
+        args = tuple(self.lower(arg) for arg in value.args)
+        return self.apply(value.primitive, *args, dtype=value.dtype)
+
+    def subscripts(self, subscripts: Sequence[Dim], gathers: Sequence[tuple[str, Scalar]]) -> tuple[Dim, ...]:
+        """Subscripts at the current indices; gathered ones are loaded into named values first."""
+        mapping = dict(self.index)
+        for placeholder, gather in gathers:
+            loaded = self.lower(gather)
+            ref = self.let("g", loaded)
+            self.types[ref.name] = ref.type
+            mapping[placeholder] = dims.symbol(f"%{ref.name}")
+        return tuple(dims.substitute(s, mapping) for s in subscripts)
+
+    def _load(self, load: ScalarLoad) -> Value:
+        subscripts = self.subscripts(load.subscripts, load.gathers)
+        other = load.other
+        if other is None and self.outside:
+            other = Constant(zero(load.dtype), load.dtype)
+        return self.load(load.operand, subscripts, load.dtype, other)
+
+
+def zero(dtype: DType) -> bool | int | float | complex:
+    """Zero as a literal of a dtype."""
+    return False if dtype.kind == "bool" else 0.0 if dtype.is_float else 0j if dtype.kind == "complex" else 0
+
+
+def parameters(problem: Problem, combined: frozenset[str] = frozenset()) -> tuple[Param, ...]:
+    """The region's operands as launch parameters; dimensions are labelled d0, d1 ...
+
+    Outputs in `combined` are read before they are written.
+    """
+    region = problem.region
+
+    def param(operand: Operand, role: str) -> Param:
+        labelled = tuple((f"d{n}", size) for n, size in enumerate(operand.type.shape))
+        return Param(operand.name, operand.type.dtype, labelled, role, problem.layouts.get(operand.name))
+
+    outputs = tuple(param(o, "inout" if o.name in combined else "out") for o in region.outputs)
+    return (*(param(o, "in") for o in region.inputs), *outputs)
+
+
+def identity(kind: str, dtype: DType) -> bool | int | float:
+    """The neutral element of a reduction."""
+    if kind in ("sum", "any"):
+        return False if dtype.kind == "bool" else 0.0 if dtype.is_float else 0
+    if kind in ("prod", "all"):
+        return True if dtype.kind == "bool" else 1.0 if dtype.is_float else 1
+    highest = kind in ("min", "argmin", "argmin_last")
+    if dtype.kind == "bool":
+        return highest
+    if dtype.is_float:
+        return float("inf") if highest else float("-inf")
+    low, high = (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
+    return high if highest else low
+
+
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bit_or", "all": "bit_and"}
+COMBINE |= {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
+
+
+def upper_bound(dim: Dim, symbols: dims.Facts) -> int | None:
+    """The largest value a size can have, None if unknown."""
+    return dims.range_of(dim, symbols).high
+
+
+def typical(dim: Dim, symbols: dims.Facts) -> int:
+    """A size to reckon with: 128 for a symbol, clipped to its range."""
+    values = {}
+    for name in dims.symbols(dim):
+        known = symbols.ranges.get(name, dims.UNBOUNDED)
+        values[name] = max(known.low or 1, min(128, known.high if known.high is not None else 128))
+    return max(1, dims.evaluate(dim, values))
+
+
+__all__ = ["COMBINE", "Block", "identity", "parameters", "replace", "typical", "upper_bound", "zero"]

@@ -1,0 +1,11 @@
+"""How an engine runs: file format, loader, and an executor per target."""
+
+from .contents import Contract, ContractRow, EngineContents, Library, Port, TargetContents
+from .engine import Engine
+from .file import read_engine, write_engine
+from .weights import Constant
+
+__all__ = [
+    *("Constant", "Contract", "ContractRow", "Engine", "EngineContents", "Library", "Port", "TargetContents"),
+    *("read_engine", "write_engine"),
+]

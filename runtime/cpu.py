@@ -1,0 +1,222 @@
+"""The executor of CPU targets: native segments on pointers, one context with its arena per concurrent call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import EngineError
+from ..ir.plan import segments
+from ..ir.types import TensorType, string
+from . import native
+from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
+from .contents import EngineContents
+from .program import Binding, Callback, Program
+from .steps import PythonStep, prepare
+from .weights import Array, Constant, aligned, aligned_bytes, nbytes
+
+
+class CpuExecutor:
+    """A plan for the CPU, ready to run; immutable but for its pool of contexts."""
+
+    device = "cpu"
+
+    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
+        parts = contents.targets[target]
+        self.program = Program(parts.plan)
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.constants = _constants(contents, target, self.program)
+        runs = list(segments(parts.plan.steps))
+        self.library = native.load(parts.libraries, parts.files) if any(is_native for is_native, _ in runs) else None
+        self.steps: tuple[tuple[native.Segment | None, PythonStep | None], ...] = tuple(self._prepare(runs, callback))
+        self.expected = tuple((port.name, port.type.dtype.numpy, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
+        self.plain = all(port.type.dtype.bits >= 8 for port in self.program.signature.inputs)
+        self._contexts: list[_Context] = []
+
+    def _prepare(self, runs: Sequence[tuple[bool, tuple[Any, ...]]], callback: Callback | None) -> Any:
+        count = 0
+        for is_native, steps in runs:
+            if is_native and self.library is not None:
+                yield self.library.segment(count), None
+                count += 1
+            else:
+                yield None, prepare(self.program, steps[0], callback)
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The outputs, fresh memory of the inputs' kind; InputError if the inputs do not fit."""
+        inputs = []
+        shapes = []
+        as_torch = False
+        for value, (name, numpy_dtype, dtype, rank) in zip(values, self.expected, strict=True):
+            if type(value) is not np.ndarray or value.dtype != numpy_dtype or dtype == string or not value.flags.c_contiguous:
+                value = admit(value, name, dtype, rank)
+                as_torch = as_torch or not isinstance(value, np.ndarray)
+            inputs.append(value)
+            shapes.append(value.shape)
+        binding = self.program.bind(tuple(shapes))
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = _Context(self)
+        try:
+            return context.run(inputs, binding, as_torch)
+        finally:
+            context.forget()
+            self._contexts.append(context)
+
+
+def _constants(contents: EngineContents, target: str, program: Program) -> dict[int, Constant]:
+    found = {}
+    for number, buffer in enumerate(program.buffers):
+        if buffer.storage != "constant":
+            continue
+        constant = aligned(contents.constant(target, buffer.key))
+        expected = nbytes(buffer.type)
+        if expected is None and buffer.type.dtype != string or expected is not None and constant.data.size < expected:
+            raise EngineError(f"constant {buffer.key!r} has {constant.data.size} bytes, expected {buffer.type}")
+        found[number] = constant
+    return found
+
+
+class _Context:
+    """The arena and the pointers of one call at a time; reused by later calls."""
+
+    def __init__(self, executor: CpuExecutor) -> None:
+        self.executor = executor
+        self.program = executor.program
+        self.pointers = (ctypes.c_void_p * max(1, len(self.program.buffers)))()
+        for number, constant in executor.constants.items():
+            self.pointers[number] = pointer(constant.data)
+        self.arena: Array = aligned_bytes(0)
+        self.address = 0
+        self.binding: Binding | None = None
+        # What the call allocated, by buffer: outputs as the caller gets them, other memory as flat u8 arrays.
+        self.outputs: dict[int, Any] = {}
+        self.memory: dict[int, Array] = {}
+        self.objects: dict[int, Array] = {}
+        self.as_torch = False
+
+    def run(self, inputs: Sequence[Any], binding: Binding, as_torch: bool) -> list[Any]:
+        program, executor, pointers = self.program, self.executor, self.pointers
+        self.binding = binding
+        self.as_torch = as_torch
+        for number, value in zip(program.inputs, inputs, strict=True):
+            pointers[number] = pointer(value)
+        if not executor.plain:
+            self._special(inputs)
+        self._reserve(binding)
+        self._allocate(binding)
+        for number, (segment, step) in enumerate(executor.steps):
+            if segment is not None:
+                status = segment(pointers, self.binding.symbols, self.address, executor.threads)
+                if status:
+                    raise EngineError(f"native code of the engine failed with status {status} in part {number}")
+            elif step is not None:
+                step(self)
+        return [self._result(result) for result in program.results]
+
+    def forget(self) -> None:
+        """Drop what belongs to the call that ended."""
+        self.binding = None
+        self.outputs = {}
+        if self.memory or self.objects:
+            self.memory, self.objects = {}, {}
+
+    def _special(self, inputs: Sequence[Any]) -> None:
+        for number, value in zip(self.program.inputs, inputs, strict=True):
+            dtype = self.program.buffers[number].type.dtype
+            if dtype == string:
+                self.objects[number] = value
+                self.pointers[number] = None
+            elif dtype.bits < 8:
+                self.memory[number] = packed(value, dtype)
+                self.pointers[number] = pointer(self.memory[number])
+
+    def _reserve(self, binding: Binding) -> None:
+        library = self.executor.library
+        size = binding.arena if library is None else max(binding.arena, library.arena(binding.symbols))
+        if size > self.arena.size or not self.address:
+            self.arena = aligned_bytes(max(size, 1))
+            self.address = pointer(self.arena)
+
+    def _allocate(self, binding: Binding) -> None:
+        """Memory for outputs and dynamic buffers whose sizes are known and that have none yet."""
+        for number in self.program.allocated:
+            type = binding.types[number]
+            if type is None or number in self.outputs or number in self.memory or type.dtype == string:
+                continue
+            if self.program.buffers[number].storage == "output" and type.dtype.bits >= 8:
+                output = new_output(type.dtype, _shape(type), self.as_torch)
+                self.outputs[number] = output
+                self.pointers[number] = pointer(output)
+            else:
+                self.memory[number] = new_bytes(type)
+                self.pointers[number] = pointer(self.memory[number])
+
+    def _result(self, result: Any) -> Any:
+        if not result.copied and result.buffer in self.outputs:
+            return self.outputs[result.buffer]
+        type = self.type(result.buffer)
+        if type is None:
+            raise EngineError(f"output {result.port.name!r} of the engine never got a size")
+        output = new_output(type.dtype, _shape(type), self.as_torch)
+        if isinstance(output, np.ndarray):
+            output[...] = self.read(result.buffer)
+        else:
+            size = nbytes(type) or 0
+            memory_at(pointer(output), size)[:] = self._bytes(result.buffer, type)
+        return output
+
+    # --- the frame of Python steps
+
+    def type(self, number: int) -> TensorType | None:
+        return None if self.binding is None else self.binding.types[number]
+
+    def values(self) -> dict[str, int]:
+        return {} if self.binding is None else dict(self.binding.values)
+
+    def rebind(self, values: dict[str, int]) -> None:
+        self.binding = self.program.binding(values)
+        self._allocate(self.binding)
+
+    def _bytes(self, number: int, type: TensorType) -> Array:
+        buffer = self.program.buffers[number]
+        if number in self.memory:
+            return self.memory[number]
+        if buffer.storage == "arena" and self.binding is not None:
+            first = self.binding.offsets[buffer.key]
+            return self.arena[first : first + (nbytes(type) or 0)]
+        return memory_at(self.pointers[number] or 0, nbytes(type) or 0)
+
+    def read(self, number: int) -> Array:
+        """A buffer as a numpy array."""
+        if number in self.executor.constants:
+            return self.executor.constants[number].array()
+        if number in self.objects:
+            return self.objects[number]
+        type = self.type(number)
+        if type is None:
+            raise EngineError(f"buffer {self.program.buffers[number].name} of the plan is read before its size is known")
+        return view(self._bytes(number, type), type)
+
+    def write(self, number: int, value: Any) -> None:
+        type = self.type(number)
+        if type is None or type.dtype == string:
+            self.objects[number] = value
+            return
+        if not isinstance(value, np.ndarray):
+            value = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            size = nbytes(type) or 0
+            self._bytes(number, type)[:size] = memory_at(pointer(value), size)
+            return
+        store(self._bytes(number, type), value, type.dtype)
+
+
+def _shape(type: TensorType) -> tuple[int, ...]:
+    return tuple(size for size in type.shape if isinstance(size, int))
+
+

@@ -1,0 +1,158 @@
+"""The engine: a compiled model that is loaded, called, and saved; immutable and safe to call from many threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from ..ir.errors import EngineError
+from ..ir.plan import segments
+from . import native
+from .contents import Contract, EngineContents, Port
+from .cpu import CpuExecutor
+from .file import read_engine, write_engine
+from .program import Callback, Program
+
+
+class Executor(Protocol):
+    """What runs a plan on one kind of device."""
+
+    program: Program
+    device: str
+
+    def run(self, values: list[Any]) -> list[Any]:
+        """The outputs for inputs in order."""
+
+
+class Engine:
+    """A compiled model for this machine.
+
+    `engine(x, mask)` takes inputs in order, `engine.run({name: array})` by name; numpy arrays give numpy arrays and
+    torch tensors give torch tensors, always in fresh memory. `target` picks one of the engine's targets (default: the
+    best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
+    back into a framework.
+    """
+
+    def __init__(self, contents: EngineContents, *, target: str | None = None, threads: int = 0, call: Callback | None = None) -> None:
+        if threads < 0:
+            raise EngineError(f"got {threads} threads, expected 0 (all) or more")
+        self._contents = contents
+        self._target = choose_target(contents, target)
+        self._executor = _executor(contents, self._target, threads, call)
+        self._signature = self._executor.program.signature
+        self._count = len(self._signature.inputs)
+        if self._signature.inputs != contents.inputs:
+            raise EngineError(f"inputs of the plan for {self._target} are not those of the engine: got {_list(self._signature.inputs)}, expected {_list(contents.inputs)}")
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        target: str | None = None,
+        threads: int = 0,
+        verify: bool = False,
+        trusted_keys: Iterable[bytes] | None = None,
+        call: Callback | None = None,
+    ) -> Engine:
+        """Open an engine file; `verify` also hashes the weights, `trusted_keys` refuses engines of other origin."""
+        return cls(read_engine(path, verify, trusted_keys), target=target, threads=threads, call=call)
+
+    def save(self, path: str | os.PathLike[str], *, signing_key: bytes | None = None) -> None:
+        """Write the engine to one file, all or nothing."""
+        write_engine(path, self._contents, signing_key=signing_key)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The output, or a tuple of outputs, for inputs in order."""
+        if len(inputs) != self._count:
+            self._signature.check_count(len(inputs))
+        outputs = self._executor.run(inputs)  # type: ignore[arg-type]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name for inputs by name."""
+        outputs = self._executor.run(self._signature.order(inputs))
+        return {port.name: value for port, value in zip(self.outputs, outputs, strict=True)}
+
+    @property
+    def contents(self) -> EngineContents:
+        """Everything the engine holds."""
+        return self._contents
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Names and types of the inputs."""
+        return self._contents.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Names and types of the outputs."""
+        return self._contents.outputs
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that the engine holds."""
+        return tuple(self._contents.targets)
+
+    @property
+    def target(self) -> str:
+        """The target that runs here."""
+        return self._target
+
+    @property
+    def contract(self) -> Contract:
+        """Requested, realised and why, one row per source op."""
+        return Contract.from_json(self._contents.report.get("contract", []))
+
+    def __repr__(self) -> str:
+        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.targets)}, running {self._target})"
+
+
+def _list(ports: Iterable[Port]) -> str:
+    return f"({', '.join(str(port) for port in ports)})"
+
+
+def choose_target(contents: EngineContents, wanted: str | None = None) -> str:
+    """The target to run: `wanted`, or a GPU's if one fits this machine, else the CPU's; EngineError says why none is."""
+    held = tuple(contents.targets)
+    if wanted is not None and wanted not in held:
+        raise EngineError(f"engine holds no target {wanted}, it holds {', '.join(held)}", hint=_rebuild(wanted))
+    reasons = {}
+    for target in (wanted,) if wanted else sorted(held, key=lambda name: name == "cpu"):
+        reasons[target] = why_not(contents, target)
+        if reasons[target] is None:
+            return target
+    holds = f"target {wanted} of the engine does not run on this machine" if wanted else f"engine holds no target for this machine, it holds {', '.join(held) or 'none'}"
+    raise EngineError(holds, note="\n".join(f"{target}: {reason}" for target, reason in reasons.items()) or None, hint=_rebuild("native"))
+
+
+def _rebuild(target: str) -> str:
+    return f"build the missing one: ourcc build --rebuild ENGINE --target {target}"
+
+
+def why_not(contents: EngineContents, target: str) -> str | None:
+    """Why a target of the engine does not run on this machine; None if it does."""
+    if target.startswith("sm_"):
+        from .cuda import why_not as why_not_cuda
+
+        return why_not_cuda(target)
+    if target != "cpu":
+        return f"this version runs the targets cpu and sm_*, got {target}"
+    parts = contents.targets[target]
+    if not any(is_native for is_native, _ in segments(parts.plan.steps)):
+        return None
+    machine, flags = platform.machine(), native.cpu_flags()
+    reasons = [native.why_not(library, machine, flags) for library in parts.libraries]
+    if None in reasons:
+        return None
+    return "; ".join(str(reason) for reason in reasons) or "it holds no library"
+
+
+def _executor(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Executor:
+    if target == "cpu":
+        return CpuExecutor(contents, target, threads, call)
+    from .cuda import CudaExecutor
+
+    return CudaExecutor(contents, target, call)

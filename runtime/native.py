@@ -1,0 +1,142 @@
+"""Native code: shared objects opened from checked bytes, the choice among them, and the thread pool they share."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import os
+import platform
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..ir.errors import EngineError
+from .contents import Library
+
+ABI = 1
+_SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)
+Segment = Callable[..., int]
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """The CPU's features under the kernel's names, as every core has them."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = [line.partition(":") for line in file]
+    except OSError as error:
+        raise EngineError(f"cannot read the features of this cpu: {error.strerror}") from error
+    sets = [frozenset(flags.split()) for key, _, flags in lines if key.strip() in ("flags", "Features")]
+    return frozenset.intersection(*sets) if sets else frozenset()
+
+
+def why_not(library: Library, machine: str, flags: frozenset[str]) -> str | None:
+    """Why a library does not run on a machine with these CPU flags; None if it does."""
+    if library.machine != machine:
+        return f"{library.file} is for {library.machine}, this machine is {machine}"
+    missing = [flag for flag in library.requires if flag not in flags]
+    return f"{library.file} needs {', '.join(missing)}, which this cpu lacks" if missing else None
+
+
+def choose(libraries: tuple[Library, ...]) -> Library:
+    """The first library (they are listed best first) that this machine runs; EngineError says why none does."""
+    machine, flags = platform.machine(), cpu_flags()
+    reasons = [(library, why_not(library, machine, flags)) for library in libraries]
+    for library, reason in reasons:
+        if reason is None:
+            return library
+    raise EngineError("engine has no cpu code for this machine", note="\n".join(str(reason) for _, reason in reasons) or "it holds no library at all")
+
+
+class NativeLibrary:
+    """A loaded shared object of one engine: its segments and the size of its arena."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self._library = _open(name, data)
+        # The process's pool may run this library's code, so the one that owns the pool is never closed.
+        if not _PROCESS.adopt(self._library, name):
+            weakref.finalize(self, _close, self._library._handle)
+        self.arena: Callable[..., int] = self.function("ourcc_arena", ctypes.c_int64, (ctypes.c_void_p,))
+
+    def segment(self, number: int) -> Segment:
+        """The function of one run of steps: (buffers, symbols, arena, threads) -> status."""
+        return self.function(f"ourcc_segment_{number}", ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32))
+
+    def function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
+        return _function(self._library, name, result, arguments)
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    try:
+        function = library[name]
+    except AttributeError as error:
+        raise EngineError(f"native code of the engine has no function {name}") from error
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+class _Process:
+    """What all engines of this process share: the thread pool of the library that was loaded first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._parallel: int | None = None
+
+    def next_path(self, descriptor: int) -> str:
+        """A path of a descriptor that was never used before: the loader takes equal paths for equal libraries."""
+        with self._lock:
+            self._count += 1
+            number = self._count
+        spelling = "".join("./" if number >> bit & 1 else "/" for bit in range(number.bit_length()))
+        return f"/proc/self/fd/{spelling}{descriptor}"
+
+    def adopt(self, library: ctypes.CDLL, name: str) -> bool:
+        """Check the interface's version and give the library the process's pool; True if the pool is its own."""
+        version = _function(library, "ourcc_abi", ctypes.c_int32, ())()
+        if version != ABI:
+            raise EngineError(f"native code {name} has interface version {version}, expected {ABI}", hint="build the engine again with this version of ourcc")
+        set_parallel = _function(library, "ourcc_set_parallel", None, (ctypes.c_void_p,))
+        with self._lock:
+            first = self._parallel is None
+            if self._parallel is None:
+                self._parallel = ctypes.cast(_function(library, "ourcc_parallel", None, ()), ctypes.c_void_p).value
+        set_parallel(self._parallel)
+        return first
+
+
+_PROCESS = _Process()
+
+
+def _open(name: str, data: bytes) -> ctypes.CDLL:
+    """Load a shared object from memory: the bytes lie in a sealed anonymous file, so nobody can change them."""
+    try:
+        descriptor = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (OSError, AttributeError) as error:
+        raise EngineError(f"cannot load native code {name}: this system has no anonymous files: {error}") from error
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        fcntl.fcntl(descriptor, getattr(fcntl, "F_ADD_SEALS", 1033), _SEALS)
+        return ctypes.CDLL(_PROCESS.next_path(descriptor), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise EngineError(f"cannot load native code {name}: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _close(handle: int) -> None:
+    close = ctypes.CDLL(None).dlclose
+    close.argtypes = (ctypes.c_void_p,)
+    close(handle)
+
+
+def load(libraries: tuple[Library, ...], files: Mapping[str, bytes]) -> NativeLibrary:
+    """Load the best library for this machine; the files give checked bytes."""
+    library = choose(libraries)
+    if library.file not in files:
+        raise EngineError(f"engine names the library {library.file} and does not hold it")
+    return NativeLibrary(library.file, files[library.file])

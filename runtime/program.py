@@ -1,0 +1,138 @@
+"""What is worked out once from a plan: where each buffer lives, which symbols are known when, what a call must allocate."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.errors import EngineError
+from ..ir.plan import Buffer, Call, Host, Launch, Plan, Step, slot_offsets
+from ..ir.types import TensorType
+from .signature import Signature
+from .contents import Port, ports
+
+STORAGES = ("input", "output", "constant", "arena", "dynamic")
+MAX_BINDINGS = 512
+Callback = Callable[[Call, Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output of the engine: the buffer, and whether it is a copy (the buffer is not the caller's own memory)."""
+
+    port: Port
+    buffer: int
+    copied: bool
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What follows from the shapes of a call: symbol values, the native array of them, and the arena."""
+
+    values: Mapping[str, int]
+    symbols: Any
+    offsets: Mapping[str, int]
+    arena: int
+    types: tuple[TensorType | None, ...]
+
+
+class Program:
+    """A plan made ready: checked, buffers numbered, bindings remembered by the shapes of the inputs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.buffers = plan.buffers
+        self.index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
+        _check(plan, self.index)
+        self.symbol_names = tuple(plan.symbols.ranges)
+        later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
+        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan))
+        self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
+        self.results = tuple(self._results())
+        self.is_dynamic = bool(self.signature.later)
+        self.allocated = tuple(n for n, buffer in enumerate(plan.buffers) if buffer.storage in ("dynamic", "output"))
+        for slot in plan.slots:
+            late = sorted(set().union(*(dims.symbols(size) for size in slot.sizes)) & self.signature.later)
+            if late:
+                raise EngineError(f"slot {slot.name} of the arena depends on {late[0]}, which is known only during a call")
+        self._bindings: dict[tuple[Any, ...], Binding] = {}
+        self._lock = threading.Lock()
+
+    def _results(self) -> Iterable[Result]:
+        seen: set[str] = set()
+        for port, (_, name) in zip(ports(self.plan, self.plan.outputs), self.plan.outputs, strict=True):
+            number = self.index[name]
+            yield Result(port, number, name in seen or self.buffers[number].storage != "output")
+            seen.add(name)
+
+    def bind(self, shapes: tuple[Any, ...]) -> Binding:
+        """The binding of a call, remembered; InputError if the shapes do not fit."""
+        binding = self._bindings.get(shapes)
+        if binding is not None:
+            return binding
+        binding = self.binding(self.signature.bind(shapes))
+        with self._lock:
+            if len(self._bindings) >= MAX_BINDINGS:
+                self._bindings.pop(next(iter(self._bindings)))
+            self._bindings[shapes] = binding
+        return binding
+
+    def binding(self, values: Mapping[str, int]) -> Binding:
+        """The binding of these symbol values; types that need a later symbol are None."""
+        symbols = (ctypes.c_int64 * max(1, len(self.symbol_names)))(*(values.get(name, 0) for name in self.symbol_names))
+        offsets, arena = slot_offsets(self.plan.slots, values)
+        return Binding(values, symbols, offsets, arena, tuple(self.type(buffer, values) for buffer in self.buffers))
+
+    def type(self, buffer: Buffer, values: Mapping[str, int]) -> TensorType | None:
+        """A buffer's type with its sizes; None while one of its symbols has no value."""
+        shape = buffer.type.shape
+        if any(not dims.symbols(size) <= values.keys() for size in shape):
+            return None
+        return buffer.type.with_shape(tuple(dims.evaluate(size, values) for size in shape))
+
+
+def _check(plan: Plan, index: Mapping[str, int]) -> None:
+    slots = {slot.name for slot in plan.slots}
+    if len(index) != len(plan.buffers):
+        raise EngineError(f"plan for {plan.target} has two buffers of one name")
+    for buffer in plan.buffers:
+        if buffer.storage not in STORAGES:
+            raise EngineError(f"buffer {buffer.name} of the plan has storage {buffer.storage!r}, expected one of {', '.join(STORAGES)}")
+        if buffer.storage == "arena" and buffer.key not in slots:
+            raise EngineError(f"buffer {buffer.name} of the plan lies in slot {buffer.key!r}, which the arena lacks")
+    for name in _named(plan):
+        if name not in index:
+            raise EngineError(f"plan for {plan.target} names the buffer {name!r} and does not hold it")
+
+
+def _named(plan: Plan) -> Iterable[str]:
+    yield from (buffer for _, buffer in (*plan.inputs, *plan.outputs))
+    for step in plan.steps:
+        yield from (name for name in (*reads(step), *writes(step)) if name)
+
+
+def reads(step: Step) -> tuple[str, ...]:
+    """The buffers a step reads; an absent operand is an empty name."""
+    if isinstance(step, (Launch, Host, Call)):
+        return step.reads
+    return (step.source,) if hasattr(step, "source") else ()
+
+
+def writes(step: Step) -> tuple[str, ...]:
+    """The buffers a step writes."""
+    return step.writes if isinstance(step, (Launch, Host, Call)) else (step.target,)
+
+
+def _used(plan: Plan) -> set[str]:
+    found: list[Dim] = [size for buffer in plan.buffers for size in buffer.type.shape]
+    found += [size for slot in plan.slots for size in slot.sizes]
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            for variant in step.variants:
+                found += [*variant.grid, *variant.scalars, *variant.guard.zero, *variant.guard.positive]
+    return set().union(*(dims.symbols(size) for size in found))

@@ -1,0 +1,120 @@
+"""The signature of an engine: what its inputs must be, and which symbol values their sizes give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir import dims
+from ..ir.dims import Dim, Facts
+from ..ir.errors import EngineError, InputError
+from .contents import Port
+
+
+@dataclass(frozen=True)
+class _Solve:
+    """symbol = (size of an input's axis - rest) / factor."""
+
+    port: int
+    axis: int
+    symbol: str
+    factor: int
+    rest: Dim
+
+
+class Signature:
+    """Checks the shapes of inputs and finds the symbols; made once per engine."""
+
+    def __init__(self, inputs: Sequence[Port], facts: Facts, later: Iterable[str] = (), used: Iterable[str] = ()) -> None:
+        self.inputs = tuple(inputs)
+        self.facts = facts
+        self.fixed = {name: r.low for name, r in facts.ranges.items() if r.low is not None and r.low == r.high}
+        self.solves = tuple(self._order())
+        found = set(self.fixed) | {solve.symbol for solve in self.solves}
+        for name in sorted(set(used) - found - set(later)):
+            raise EngineError(f"symbol {name} of the engine is the size of no input, so a call cannot give it a value")
+        self.later = frozenset(later) - found
+        self.names = {port.name: number for number, port in enumerate(self.inputs)}
+
+    def _order(self) -> Iterable[_Solve]:
+        known = set(self.fixed)
+        places = [(p, a, size) for p, port in enumerate(self.inputs) for a, size in enumerate(port.type.shape) if not isinstance(size, int)]
+        progress = True
+        while progress:
+            progress = False
+            for p, a, size in places:
+                unknown = dims.symbols(size) - known
+                linear = _linear(size, next(iter(unknown))) if len(unknown) == 1 else None
+                if linear is not None:
+                    (name,) = unknown
+                    yield _Solve(p, a, name, *linear)
+                    known.add(name)
+                    progress = True
+
+    def order(self, given: Mapping[str, Any]) -> list[Any]:
+        """Named inputs in the order of the signature; InputError for a missing or an unexpected one."""
+        expected = f"expected {', '.join(self.names) or 'none'}"
+        for name in given:
+            if name not in self.names:
+                raise InputError(f"unexpected input {name!r}, {expected}")
+        for name in self.names:
+            if name not in given:
+                raise InputError(f"input {name!r} is missing, {expected}")
+        return [given[name] for name in self.names]
+
+    def check_count(self, count: int) -> None:
+        """InputError unless that many positional inputs are right."""
+        if count != len(self.inputs):
+            names = ", ".join(self.names)
+            raise InputError(f"got {count} inputs, expected {len(self.inputs)}{f' ({names})' if names else ''}")
+
+    def bind(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Symbol values from the inputs' shapes; InputError names the input, the dimension and the rule."""
+        for port, shape in zip(self.inputs, shapes, strict=True):
+            if len(shape) != port.type.rank:
+                raise InputError(f"input {port.name!r} has rank {len(shape)} {list(shape)}, expected {port.type.rank}: {port.type}")
+        values: dict[str, int] = dict(self.fixed)
+        origins: dict[str, str] = {}
+        for solve in self.solves:
+            port = self.inputs[solve.port]
+            size = shapes[solve.port][solve.axis]
+            quotient, remainder = divmod(size - dims.evaluate(solve.rest, values), solve.factor)
+            if remainder or quotient < 0:
+                raise InputError(f"input {port.name!r} has size {size} in dimension {solve.axis}, expected {port.type.shape[solve.axis]}")
+            self._check_symbol(solve, quotient, size)
+            values[solve.symbol] = quotient
+            origins[solve.symbol] = port.name
+        for port, shape in zip(self.inputs, shapes, strict=True):
+            self._check_sizes(port, shape, values, origins)
+        return values
+
+    def _check_symbol(self, solve: _Solve, value: int, size: int) -> None:
+        port = self.inputs[solve.port]
+        bounds = self.facts.ranges.get(solve.symbol, dims.UNBOUNDED)
+        where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
+        name = solve.symbol
+        if (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high):
+            raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint="build the engine with a wider --shape range")
+        divisor = self.facts.divisors.get(name, 1)
+        if value % divisor:
+            raise InputError(f"{where}, so {name} = {value}, expected a multiple of {divisor}")
+
+    def _check_sizes(self, port: Port, shape: Sequence[int], values: Mapping[str, int], origins: Mapping[str, str]) -> None:
+        for axis, (size, expected) in enumerate(zip(shape, port.type.shape, strict=True)):
+            number = dims.evaluate(expected, values)
+            if number == size:
+                continue
+            names = sorted(dims.symbols(expected))
+            why = ", ".join(f"{name} is {values[name]}" + (f" from input {origins[name]!r}" if name in origins else "") for name in names)
+            note = f"{expected} is {number}: {why}" if why else None
+            raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
+
+
+def _linear(size: Dim, name: str) -> tuple[int, Dim] | None:
+    """(factor, rest) where size = factor * name + rest, factor positive and rest free of name; else None."""
+    at_zero, at_one = dims.substitute(size, {name: 0}), dims.substitute(size, {name: 1})
+    factor = at_one - at_zero
+    if not isinstance(factor, int) or factor <= 0 or size != dims.symbol(name) * factor + at_zero:
+        return None
+    return factor, at_zero

@@ -1,0 +1,110 @@
+"""Steps that need Python: host routines and calls back into the framework, on the buffers of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..ir.dims import UNBOUNDED
+from ..ir.errors import EngineError
+from ..ir.plan import Call, Host
+from ..ir.types import DType, TensorType, from_numpy
+from .arrays import from_torch, is_torch
+from .program import Callback, Program
+
+
+class Frame(Protocol):
+    """The buffers of one call."""
+
+    def read(self, number: int) -> Any:
+        """A buffer's value."""
+
+    def write(self, number: int, value: Any) -> None:
+        """Set a buffer's value; it has the buffer's type."""
+
+    def rebind(self, values: dict[str, int]) -> None:
+        """Give further symbols their values, and allocate what is known by them."""
+
+    def values(self) -> dict[str, int]:
+        """The symbol values so far."""
+
+    def type(self, number: int) -> TensorType | None:
+        """A buffer's type with its sizes; None while they are unknown."""
+
+
+PythonStep = Callable[[Frame], None]
+
+
+def prepare(program: Program, step: Host | Call, callback: Callback | None) -> PythonStep:
+    """The step as a function of a call's buffers; EngineError if its routine or the callback is missing."""
+    operands = tuple(program.index[name] if name else None for name in step.reads)
+    targets = tuple(program.index[name] for name in step.writes)
+    compute = _host(program, step) if isinstance(step, Host) else _call(step, callback)
+    title = f"host step {step.routine}" if isinstance(step, Host) else f"call {step.target}"
+
+    def run(frame: Frame) -> None:
+        arrays = compute(frame, [None if number is None else frame.read(number) for number in operands])
+        if len(arrays) != len(targets):
+            raise EngineError(f"{title} gave {len(arrays)} results, expected {len(targets)}")
+        _bind(program, frame, step, arrays, title)
+        for number, array in zip(targets, arrays, strict=True):
+            expected = frame.type(number)
+            got = TensorType(_dtype(array), tuple(int(size) for size in array.shape))
+            if got != expected:
+                raise EngineError(f"{title} gave {got} for {program.buffers[number].name}, expected {expected}")
+            frame.write(number, array)
+
+    return run
+
+
+def _bind(program: Program, frame: Frame, step: Host | Call, arrays: Sequence[Any], title: str) -> None:
+    if not step.binds:
+        return
+    values = frame.values()
+    for name, result, axis in step.binds:
+        size = int(arrays[result].shape[axis])
+        bounds = program.plan.symbols.ranges.get(name, UNBOUNDED)
+        if (bounds.low is not None and size < bounds.low) or (bounds.high is not None and size > bounds.high):
+            raise EngineError(f"{title} gives {name} = {size}, expected {name} in {bounds}")
+        values[name] = size
+    frame.rebind(values)
+
+
+def _dtype(array: Any) -> DType:
+    if is_torch(array):
+        found = from_torch(array.dtype)
+        if found is None:
+            raise EngineError(f"a call gave the torch dtype {array.dtype}, which has no element type here")
+        return found
+    return from_numpy(array.dtype)
+
+
+def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence[Any]]:
+    from ..ir import ops
+    from ..ir.ops import table
+    from ..ir.reference import bind_attribute
+
+    if step.routine not in table.OPS:
+        raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint="run it with the version of ourcc that built it")
+    definition = table.OPS[step.routine]
+    results = tuple(program.plan.buffer(name).type for name in step.writes)
+
+    def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
+        values = frame.values()
+        attrs = {name: bind_attribute(value, values) for name, value in step.attrs.items()}
+        return table.run(definition, tuple(operands), attrs, results, False)
+
+    return compute
+
+
+def _call(step: Call, callback: Callback | None) -> Callable[[Frame, list[Any]], Sequence[Any]]:
+    if callback is None:
+        raise EngineError(f"engine calls {step.target} of its framework, and no callback was given", hint="such an engine runs only under torch.compile")
+
+    def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
+        results = callback(step, operands)
+        return [np.asarray(result) if isinstance(result, np.generic) else result for result in results]
+
+    return compute

@@ -1,0 +1,123 @@
+"""Imports point down: compiler > autotune > {codegen, passes, runtime} > ir, and heavy libraries stay at their edge."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("ir", "runtime", "passes", "codegen", "autotune", "compiler")
+RANK = {"ir": 0, "runtime": 1, "passes": 1, "codegen": 1, "autotune": 2, "compiler": 3}
+MODULES = sorted(path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+# Where a heavy library may be imported at all (even inside a function).
+EDGES = {
+    "torch": ("compiler/", "runtime/", "codegen/triton/"),
+    "onnx": ("compiler/",),
+    "onnxruntime": ("compiler/",),
+    "triton": ("codegen/triton/", "compiler/"),
+    "sympy": ("ir/dims.py", "compiler/importers/"),
+    "transformers": (),
+    "networkx": ("ir/", "passes/", "autotune/"),
+    "redis": ("autotune/",),
+    "fsspec": ("autotune/",),
+    "rich": ("compiler/",),
+    "click": ("compiler/cli/",),
+}
+# Modules that are themselves imported only when their library is in use, and so may import it at the top.
+OPEN_EDGES = {
+    "torch": ("compiler/importers/torch", "compiler/backend"),
+    "onnx": ("compiler/importers/onnx", "compiler/onnx_backend"),
+    "triton": ("codegen/triton/",),
+    "click": ("compiler/cli/",),
+}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Line, absolute name and whether it is at the top level, of every import; type checking blocks are left out."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    yield from _imports(tree, path, top=True)
+
+
+def _imports(node: ast.AST, path: Path, top: bool) -> Iterator[tuple[int, str, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((child.lineno, alias.name, top) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from ((child.lineno, name, top) for name in _targets(child, path))
+        else:
+            yield from _imports(child, path, top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def _targets(node: ast.ImportFrom, path: Path) -> list[str]:
+    if not node.level:
+        return [node.module or ""]
+    base = ["ourcc", *path.parent.parts]
+    base = base[: len(base) - (node.level - 1)]
+    if node.module:
+        return [".".join([*base, node.module])]
+    return [".".join([*base, alias.name]) for alias in node.names]
+
+
+def breaches(path: Path) -> list[str]:
+    """Imports of `path` that point up or sideways, or name the package absolutely."""
+    room, found = path.parts[0], []
+    for line, name, _ in imports(path):
+        words = name.split(".")
+        if words[0] in ROOMS or (words[0] == "ourcc" and not _is_relative(path, line)):
+            found.append(f"{path}:{line} imports {name} absolutely, expected a relative import")
+        elif words[0] == "ourcc" and len(words) > 1 and words[1] in RANK:
+            other = words[1]
+            if other != room and RANK[other] >= RANK[room]:
+                found.append(f"{path}:{line} imports {name}: {room} may not know {other}")
+    return found
+
+
+def _is_relative(path: Path, line: int) -> bool:
+    return (ROOT / path).read_text(encoding="utf-8").splitlines()[line - 1].lstrip().startswith("from .")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_are_relative_and_point_down(room: str) -> None:
+    assert [breach for path in MODULES if path.parts[0] == room for breach in breaches(path)] == []
+
+
+@pytest.mark.parametrize("library", EDGES)
+def test_heavy_libraries_stay_at_their_edge(library: str) -> None:
+    found = []
+    for path in MODULES:
+        for line, name, top in imports(path):
+            if name.partition(".")[0] != library:
+                continue
+            if not str(path).startswith(EDGES[library]):
+                found.append(f"{path}:{line} imports {name}, which is allowed in {EDGES[library]} only")
+            elif top and not str(path).startswith(OPEN_EDGES.get(library, ())):
+                found.append(f"{path}:{line} imports {name} at its top, expected inside a function")
+    assert found == []
+
+
+def test_the_front_door_imports_nothing_of_ours() -> None:
+    assert [name for _, name, top in imports(Path("__init__.py")) if top and name != "__future__"] == ["typing"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "message"),
+    [
+        ("ir/x.py", "from ..passes import y", "ir may not know passes"),
+        ("passes/tile/x.py", "from ...codegen.c import y", "passes may not know codegen"),
+        ("codegen/c/x.py", "def f():\n    from ...passes import y", "codegen may not know passes"),
+        ("runtime/x.py", "from .. import autotune", "runtime may not know autotune"),
+        ("passes/x.py", "import ourcc.ir", "expected a relative import"),
+        ("passes/x.py", "from ir import types", "expected a relative import"),
+    ],
+)
+def test_the_check_itself_finds_breaches(path: str, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(text)
+    assert any(message in breach for breach in breaches(Path(path)))

@@ -1,0 +1,124 @@
+"""The package: its list against the tree, its pins against its ranges, and a wheel that installs and imports whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import ourcc
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ROOMS = ("ir", "runtime", "passes", "codegen", "autotune", "compiler")
+# Extras that no development machine needs: for another C compiler, and for GPUs.
+NOT_PINNED = {"ziglang", "cuda-bindings"}
+
+
+def modules() -> list[str]:
+    paths = [path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    names = [".".join(("ourcc", *path.with_suffix("").parts)) for path in paths]
+    return sorted(["ourcc", *(name.removesuffix(".__init__") for name in names)])
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines if not line.startswith("#"))}
+
+
+def test_every_package_is_listed() -> None:
+    folders = {path.parent.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    expected = sorted(["ourcc", *(".".join(("ourcc", *folder.parts)) for folder in folders)])
+    assert PROJECT["tool"]["setuptools"]["packages"] == expected
+
+
+def test_every_package_has_its_opening_file() -> None:
+    folders = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    assert [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_the_version_is_stated_once_in_two_places() -> None:
+    assert PROJECT["project"]["version"] == ourcc.__version__
+
+
+def test_the_lock_pins_exact_public_versions() -> None:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    wrong = [line for line in lines if not line.startswith("#") and not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line)]
+    assert wrong == []
+    assert pins()["torch"] == "2.13.0"
+
+
+def test_the_lock_lies_in_the_ranges() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [Requirement(text) for texts in (PROJECT["project"]["dependencies"], *extras.values()) for text in texts]
+    found, wrong = pins(), []
+    for requirement in wanted:
+        version = found.get(canonicalize_name(requirement.name))
+        if version is None and requirement.name not in NOT_PINNED:
+            wrong.append(f"{requirement.name} is not pinned")
+        if version is not None and not requirement.specifier.contains(version):
+            wrong.append(f"{requirement} does not hold for the pinned {version}")
+    assert wrong == []
+
+
+def test_the_link_for_type_checkers_leads_to_the_root() -> None:
+    link = ROOT / ".typing" / "ourcc"
+    assert link.is_symlink()
+    assert os.readlink(link) == ".."
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy: a build folder in the checkout would leak modules that were deleted since."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in (*ROOMS, "tests"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), "."]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    held = sorted(name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in names if name.endswith(".py"))
+    assert held == modules()
+    assert [name for name in names if not name.endswith(".py")] == ["ourcc/py.typed"]
+
+
+def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def call(*command: str | Path) -> str:
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
+    python = tmp_path / "env" / "bin" / "python"
+    call(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    # What it depends on comes from here; a .pth file found through this one is not read, so an editable install is not seen.
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    imports = "; ".join(f"import {name}" for name in modules())
+    assert call(python, "-c", f"{imports}; print(ourcc.__file__)").strip() == str(packages / "ourcc" / "__init__.py")
+    assert call(tmp_path / "env" / "bin" / "ourcc", "--version").strip() == f"ourcc, version {ourcc.__version__}"
+    code = (
+        "from importlib.metadata import entry_points; print([e.value for e in entry_points(group='torch_dynamo_backends', name='ourcc')])"
+    )
+    assert "ourcc.compiler.backend:ourcc" in call(python, "-c", code)

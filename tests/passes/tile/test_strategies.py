@@ -1,0 +1,58 @@
+"""Every op's region through every strategy that takes it: the tile program computes what the region means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS, OpDef, Sample
+from ourcc.ir.reference import judge
+from ourcc.ir.region_interpret import run_region
+from ourcc.ir.target import AVX2, AVX512, CpuLevel
+from ourcc.ir.tile.interpret import run
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import type_of
+from ourcc.passes.layout import constant_layouts
+from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.schedule import Problem
+
+
+def cases() -> list[tuple[OpDef, int, Sample]]:
+    return [(op, n, sample) for op in OPS.values() if op.has_region for n, sample in enumerate(op.sample_list()) if sample.error is None]
+
+
+@pytest.mark.parametrize(("op", "number", "sample"), cases(), ids=lambda value: value.name if isinstance(value, OpDef) else None)
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.name)
+def test_tile_program_computes_the_region(op: OpDef, number: int, sample: Sample, level: CpuLevel) -> None:
+    types = [None if a is None else type_of(a) for a in sample.operands]
+    region = region_of(op, types, sample.attrs)
+    assert region is not None
+    arrays = {f"x{n}": a for n, a in enumerate(sample.operands) if a is not None}
+    arrays = {operand.name: arrays[operand.name] for operand in region.inputs}
+    with np.errstate(all="ignore"):
+        expected = run_region(region, arrays)
+    region = simplify_region(region, dims.NO_FACTS)
+    for constants in (frozenset(), frozenset(arrays)):
+        problem = Problem(region, dims.NO_FACTS, constant_layouts(region, constants), constants)
+        ran = 0
+        for strategy in STRATEGIES:
+            if strategy.applies(problem, level) is not None:
+                continue
+            schedule = next(iter(strategy.space(problem, level)))
+            program = strategy.tile(problem, schedule, level)
+            verify(program, problem.symbols)
+            packed = {}
+            for operand in region.inputs:
+                array = arrays[operand.name].reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
+                layout = problem.layouts.get(operand.name)
+                packed[operand.name] = layout.pack(array) if layout is not None else array
+            with np.errstate(all="ignore"):
+                got = run(program, packed, {})
+            for name, array in expected.items():
+                verdict = judge(got[name].reshape(array.shape), array, array.astype(np.float64) if array.dtype.kind == "f" else array)
+                assert verdict.passed, f"{strategy.name}: {name}: {verdict.reason}"
+            ran += 1
+        assert ran, "no strategy takes the region"

@@ -1,0 +1,144 @@
+"""A real engine in miniature: y = x * w + B, z = column sums of x, with two symbols, a constant and an arena slot."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant
+from ourcc.ir.types import TensorType, f32
+from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+
+PREAMBLE = r"""
+#include <stdint.h>
+#include <string.h>
+#include <pthread.h>
+typedef void (*body_t)(void *, int64_t, int64_t);
+typedef void (*parallel_t)(int, int64_t, body_t, void *);
+int32_t ourcc_abi(void) { return 1; }
+static int64_t runs;
+int64_t ourcc_runs(void) { return runs; }
+void ourcc_parallel(int threads, int64_t points, body_t body, void *context) {
+    __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED);
+    body(context, 0, points);
+}
+static parallel_t parallel = ourcc_parallel;
+void ourcc_set_parallel(void *function) { parallel = (parallel_t)function; }
+"""
+
+SOURCE = PREAMBLE + r"""
+int64_t ourcc_arena(const int64_t *s) { return (s[0] * s[1] * 4 + 63) / 64 * 64; }
+struct job { void *const *b; const int64_t *s; float *t; };
+static void rows(void *context, int64_t first, int64_t last) {
+    struct job *j = context;
+    const float *x = j->b[0], *w = j->b[1];
+    float *y = j->b[2];
+    int64_t n = j->s[1];
+    for (int64_t i = first; i < last; i++)
+        for (int64_t k = 0; k < n; k++) {
+            j->t[i * n + k] = x[i * n + k] * w[0];
+            y[i * n + k] = j->t[i * n + k] + (float)j->s[0];
+        }
+}
+int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
+    if (threads == 77) return 5;
+    struct job j = {b, s, (float *)arena};
+    parallel(threads, s[0], rows, &j);
+    float *z = b[3];
+    const float *x = b[0];
+    for (int64_t k = 0; k < s[1]; k++) {
+        z[k] = 0;
+        for (int64_t i = 0; i < s[0]; i++) z[k] += x[i * s[1] + k];
+    }
+    return 0;
+}
+"""
+
+
+def compile_c(folder: Path, source: str) -> bytes:
+    name = hashlib.sha256(source.encode()).hexdigest()[:12]
+    code = folder / f"{name}.c"
+    code.write_text(source)
+    out = folder / f"{name}.so"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-pthread", "-s", "-o", str(out), str(code)], check=True)
+    return out.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
+    """C text -> shared object bytes; the preamble with the pool is put before it."""
+    folder = tmp_path_factory.mktemp("native")
+    made: dict[str, bytes] = {}
+
+    def compile_once(source: str) -> bytes:
+        text = source if "ourcc_abi" in source else PREAMBLE + source
+        if text not in made:
+            made[text] = compile_c(folder, text)
+        return made[text]
+
+    return compile_once
+
+
+def tiny_plan() -> Plan:
+    b, n = dims.symbol("B"), dims.symbol("N")
+    matrix = TensorType(f32, (b, n))
+    launch = Launch("k0", (Variant("k0", Guard(), (b,), ("x", "w", "y", "z")),), ("x", "w"), ("y", "z"), ("fc1",))
+    return Plan(
+        "cpu",
+        dims.Facts({"B": dims.Range(1, 32), "N": dims.Range(0, 512)}, {"N": 2}),
+        (("x", "x"),),
+        (("y", "y"), ("z", "z")),
+        (
+            Buffer("x", matrix, "input"),
+            Buffer("w", TensorType(f32, (1,)), "constant", "fc1.weight"),
+            Buffer("y", matrix, "output"),
+            Buffer("z", TensorType(f32, (n,)), "output"),
+            Buffer("t", matrix, "arena", "s0"),
+        ),
+        (Slot("s0", (b * n * 4,)),),
+        (launch,),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny(compiled: Callable[[str], bytes]) -> EngineContents:
+    """The contents of the miniature engine."""
+    parts = TargetContents(
+        tiny_plan(),
+        {"baseline.so": compiled(SOURCE), "kernel_0.c": b"/* text */\n", "never.so": b"\x7fELF nonsense"},
+        (Library("never.so", requires=("no-such-flag",)), Library("baseline.so")),
+    )
+    row = {"source": "fc1 (m.onnx)", "op": "mul", "requested": "f32", "realised": "f32", "why": ""}
+    return EngineContents.of(
+        {"cpu": parts},
+        {"shared": {"fc1.weight": np.array([3.0], np.float32), "other": np.arange(7, dtype=np.int64)}},
+        graph="module @tiny {}\n",
+        lock='{"gcc": "12"}',
+        report={"contract": [row]},
+        provenance={"source": "m.onnx", "ids": {"k0": "fc1"}},
+    )
+
+
+@pytest.fixture
+def engine(tiny: EngineContents) -> Engine:
+    return Engine(tiny, threads=2)
+
+
+@pytest.fixture(scope="session")
+def expected() -> Callable[[Any], tuple[Any, Any]]:
+    """The meaning of the miniature engine in numpy."""
+
+    def compute(x: Any) -> tuple[Any, Any]:
+        sums = np.zeros(x.shape[1], np.float32)
+        for row in x:
+            sums += row
+        return x * np.float32(3.0) + np.float32(x.shape[0]), sums
+
+    return compute

@@ -1,0 +1,366 @@
+"""Engines on the CPU: calls, symbols, input errors, threads, host steps, saving and loading."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.errors import EngineError, InputError
+from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot
+from ourcc.ir.types import TensorType, bf16, f32, i4, i64
+from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+
+
+def test_positional_and_named_calls_give_fresh_numpy_arrays(engine, expected):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y, z = engine(x)
+    want_y, want_z = expected(x)
+    assert np.array_equal(y, want_y) and np.array_equal(z, want_z)
+    out = engine.run({"x": x})
+    assert list(out) == ["y", "z"] and np.array_equal(out["y"], want_y)
+    again, _ = engine(x + 1)
+    assert np.array_equal(y, want_y), "an earlier result was overwritten"
+    assert not np.shares_memory(y, again) and y.flags.writeable
+
+
+def test_shapes_at_the_ends_of_the_ranges(engine, expected):
+    for rows, columns in ((1, 2), (32, 512), (1, 0), (7, 10)):
+        x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+        for got, want in zip(engine(x), expected(x), strict=True):
+            assert np.array_equal(got, want)
+
+
+def test_inputs_that_are_not_dense_or_not_native_are_copied_first(engine, expected):
+    x = np.arange(40, dtype=np.float32).reshape(4, 10)
+    for view in (x.T[:, ::2], x[:, ::-1], x.astype(">f4"), np.asfortranarray(x), np.broadcast_to(x[0], (3, 10))):
+        for got, want in zip(engine(view), expected(np.array(view, np.float32)), strict=True):
+            assert np.array_equal(got, want)
+
+
+def test_properties(engine, tiny):
+    assert [str(p) for p in engine.inputs] == ["x: f32[B, N]"] and [str(p) for p in engine.outputs] == ["y: f32[B, N]", "z: f32[N]"]
+    assert engine.targets == ("cpu",) and engine.target == "cpu" and engine.contents is tiny
+    assert "fc1 (m.onnx)  mul  f32        f32" in str(engine.contract) and len(engine.contract) == 1
+    assert next(iter(engine.contract)).why == ""
+    assert repr(engine) == "Engine((x: f32[B, N]) -> (y: f32[B, N], z: f32[N]); cpu, running cpu)"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0], "input 'x' is a list, expected a numpy array or a torch tensor"),
+        (np.ma.masked_array(np.zeros((1, 2), np.float32)), "input 'x' is a MaskedArray, expected"),
+        (np.zeros((2, 2)), "input 'x' has dtype f64, expected f32"),
+        (np.zeros((2, 2), np.longdouble), "input 'x' has dtype float128, expected f32"),
+        (np.zeros((2, 2), object), "input 'x' has dtype string, expected f32"),
+        (np.zeros(2, np.float32), r"input 'x' has rank 1 \[2\], expected 2: f32\[B, N\]"),
+        (np.zeros((33, 2), np.float32), "input 'x' has size 33 in dimension 0, so B = 33, expected B in 1..32"),
+        (np.zeros((0, 2), np.float32), "so B = 0, expected B in 1..32"),
+        (np.zeros((1, 3), np.float32), "so N = 3, expected a multiple of 2"),
+    ],
+)
+def test_wrong_inputs(engine, value, message):
+    with pytest.raises(InputError, match=message):
+        engine(value)
+    engine(np.zeros((1, 2), np.float32))
+
+
+def test_wrong_names_and_counts(engine):
+    x = np.zeros((1, 2), np.float32)
+    with pytest.raises(InputError, match=r"got 2 inputs, expected 1 \(x\)"):
+        engine(x, x)
+    with pytest.raises(InputError, match="input 'x' is missing, expected x"):
+        engine.run({})
+    with pytest.raises(InputError, match="unexpected input 'k', expected x"):
+        engine.run({"x": x, "k": x})
+
+
+def copies(pairs: list[tuple[TensorType, TensorType]], facts: dims.Facts = dims.NO_FACTS) -> Engine:
+    """An engine with no native code: each output is its input, copied by the runtime."""
+    inputs = tuple(Buffer(f"x{n}", a, "input") for n, (a, _) in enumerate(pairs))
+    plan = Plan("cpu", facts, tuple((b.name, b.name) for b in inputs), tuple((f"y{b.name[1:]}", b.name) for b in inputs), inputs, (), ())
+    return Engine(EngineContents.of({"cpu": TargetContents(plan)}))
+
+
+def test_equal_symbols_across_inputs():
+    b, s = dims.symbol("B"), dims.symbol("S")
+    facts = dims.Facts({"B": dims.Range(1, 9), "S": dims.Range(0, None)})
+    first, second = TensorType(f32, (b, 4)), TensorType(i64, (2 * b + 1, s, b * s))
+    engine = copies([(first, first), (second, second)], facts)
+    x, ids = np.ones((2, 4), np.float32), np.arange(5 * 3 * 6).reshape(5, 3, 6)
+    y, copied = engine(x, ids)
+    assert np.array_equal(y, x) and np.array_equal(copied, ids) and not np.shares_memory(y, x)
+    with pytest.raises(InputError, match="input 'x1' has size 4 in dimension 0, expected 5") as error:
+        engine(x, np.zeros((4, 3, 6), np.int64))
+    assert "2*B + 1 is 5: B is 2 from input 'x0'" in str(error.value)
+    with pytest.raises(InputError, match="size 5 in dimension 1, expected 4"):
+        engine(np.ones((2, 5), np.float32), ids)
+
+
+def test_a_symbol_is_solved_from_a_multiple():
+    b = dims.symbol("B")
+    kind = TensorType(f32, (2 * b + 4,))
+    engine = copies([(kind, kind)], dims.Facts({"B": dims.Range(0, None)}))
+    assert engine(np.zeros(10, np.float32)).shape == (10,)
+    for size in (3, 9):
+        with pytest.raises(InputError, match=rf"size {size} in dimension 0, expected 2\*B \+ 4"):
+            engine(np.zeros(size, np.float32))
+
+
+def test_a_symbol_no_input_gives_is_refused():
+    kind = TensorType(f32, (dims.symbol("B") * dims.symbol("S"),))
+    with pytest.raises(EngineError, match="symbol B of the engine is the size of no input"):
+        copies([(kind, kind)], dims.Facts({"B": dims.Range(0, None), "S": dims.Range(0, None)}))
+
+
+def test_scalars_small_floats_and_packed_integers():
+    import ml_dtypes
+
+    kinds = [TensorType(f32, ()), TensorType(bf16, (3,)), TensorType(i4, (5,)), TensorType(i64, ())]
+    engine = copies([(kind, kind) for kind in kinds])
+    small = np.array([1, -2, 3], ml_dtypes.bfloat16)
+    nibbles = np.array([-8, 7, 0, -1, 3], ml_dtypes.int4)
+    scalar, got_small, got_nibbles, integer = engine(2.5, small, nibbles, np.int64(7))
+    assert scalar == 2.5 and scalar.shape == () and integer == 7
+    assert np.array_equal(got_small, small) and np.array_equal(got_nibbles, nibbles) and got_nibbles.dtype == nibbles.dtype
+    with pytest.raises(InputError, match="input 'x3' is 9223372036854775808, which does not fit i64"):
+        engine(2.5, small, nibbles, 2**63)
+    with pytest.raises(InputError, match="input 'x3' is a float, expected"):
+        engine(2.5, small, nibbles, 7.5)
+
+
+def test_strings_pass_through():
+    from ourcc.ir.types import string
+
+    kind = TensorType(string, (2,))
+    engine = copies([(kind, kind)])
+    assert engine(np.array(["a", "bc"])).tolist() == ["a", "bc"]
+    with pytest.raises(InputError, match="input 'x0' has dtype f32, expected string"):
+        engine(np.zeros(2, np.float32))
+
+
+def test_torch_tensors_in_torch_tensors_out(engine, expected):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(12, dtype=torch.float32, requires_grad=True).reshape(3, 4)
+    y, z = engine(x)
+    want_y, want_z = expected(x.detach().numpy())
+    assert isinstance(y, torch.Tensor) and not y.requires_grad
+    assert np.array_equal(y.numpy(), want_y) and np.array_equal(z.numpy(), want_z)
+    assert np.array_equal(engine(x.t())[0].numpy(), expected(x.detach().t().numpy().copy())[0])
+    assert isinstance(engine.run({"x": x})["z"], torch.Tensor)
+    with pytest.raises(InputError, match=r"input 'x' has dtype f64, expected f32\n  help: convert it with .to\(torch.float32\)"):
+        engine(x.double())
+    with pytest.raises(InputError, match="input 'x' has layout torch.sparse_coo, expected a dense tensor"):
+        engine(x.detach().to_sparse())
+    with pytest.raises(InputError, match="input 'x' is on meta, expected cpu"):
+        engine(x.to("meta"))
+    with pytest.raises(InputError, match=r"has dtype torch.qint8, expected f32"):
+        engine(torch.quantize_per_tensor(torch.zeros(1, 2), 1.0, 0, torch.qint8))
+
+
+def test_torch_has_no_type_for_nibbles():
+    torch = pytest.importorskip("torch")
+    from ourcc.ir.errors import UnsupportedError
+    from ourcc.runtime.arrays import torch_dtype
+
+    assert torch_dtype(bf16) is torch.bfloat16
+    with pytest.raises(UnsupportedError, match="torch has no dtype for i4"):
+        torch_dtype(i4)
+
+
+def test_concurrent_calls_do_not_mix(engine, expected):
+    failures = []
+
+    def work(seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        for _ in range(60):
+            x = generator.standard_normal((int(generator.integers(1, 33)), 2 * int(generator.integers(0, 40)))).astype(np.float32)
+            if not all(np.array_equal(a, b) for a, b in zip(engine(x), expected(x), strict=True)):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert 1 <= len(engine._executor._contexts) <= 8
+
+
+def test_every_library_uses_the_pool_of_the_first(tiny, compiled):
+    # Runs in a child, so that the first library of the process is known.
+    code = """
+import ctypes, sys
+import numpy as np
+from ourcc.runtime import Engine
+engines = [Engine.load(sys.argv[1]) for _ in range(3)]
+for engine in engines:
+    engine(np.zeros((2, 2), np.float32))
+print([engine._executor.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
+"""
+    return code
+
+
+def test_the_process_has_one_pool(tmp_path, engine, tiny, compiled):
+    path = tmp_path / "e.ourcc"
+    engine.save(path)
+    code = test_every_library_uses_the_pool_of_the_first(tiny, compiled)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[3, 0, 0]"
+
+
+def test_failing_native_code_is_reported(tiny):
+    with pytest.raises(EngineError, match="native code of the engine failed with status 5 in part 0"):
+        Engine(tiny, threads=77)(np.zeros((1, 2), np.float32))
+    with pytest.raises(EngineError, match="got -1 threads, expected 0"):
+        Engine(tiny, threads=-1)
+
+
+def test_round_trip_through_a_file(tmp_path, engine, expected):
+    path = tmp_path / "m.ourcc"
+    engine.save(path)
+    loaded = Engine.load(path, verify=True)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    assert np.array_equal(loaded(x)[0], expected(x)[0])
+    assert loaded.contract == engine.contract and loaded.inputs == engine.inputs
+    loaded.save(tmp_path / "again.ourcc")
+    assert (tmp_path / "again.ourcc").read_bytes() == path.read_bytes()
+    loaded.save(path)
+    assert np.array_equal(loaded(x)[1], expected(x)[1]), "the engine that replaced its own file must go on"
+
+
+def test_no_target_for_this_machine(tiny):
+    parts = tiny.targets["cpu"]
+    foreign = replace(parts, libraries=(Library("a.so", "riscv64"), Library("b.so", requires=("avx1024", "amx-fp4"))))
+    with pytest.raises(EngineError, match="engine holds no target for this machine, it holds cpu") as error:
+        Engine(replace(tiny, targets={"cpu": foreign}))
+    text = str(error.value)
+    assert "a.so is for riscv64" in text and "b.so needs avx1024, amx-fp4, which this cpu lacks" in text
+    assert "ourcc build --rebuild ENGINE --target native" in text
+    with pytest.raises(EngineError, match="engine holds no target sm_90a, it holds cpu"):
+        Engine(tiny, target="sm_90a")
+    with pytest.raises(EngineError, match="target cpu of the engine does not run on this machine"):
+        Engine(replace(tiny, targets={"cpu": foreign}), target="cpu")
+    with pytest.raises(EngineError, match="this version runs the targets cpu and sm_\\*, got npu"):
+        Engine(replace(tiny, targets={"npu": parts}))
+    with pytest.raises(EngineError, match="it holds no library"):
+        Engine(replace(tiny, targets={"cpu": replace(parts, libraries=())}))
+    with pytest.raises(EngineError, match="an engine needs a plan for at least one target"):
+        EngineContents.of({})
+
+
+def test_damaged_plans_are_refused(tiny):
+    def build(**change):
+        return Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plan=replace(tiny.targets["cpu"].plan, **change))}))
+
+    plan = tiny.targets["cpu"].plan
+    with pytest.raises(EngineError, match="has two buffers of one name"):
+        build(buffers=(*plan.buffers, plan.buffers[0]))
+    with pytest.raises(EngineError, match="buffer q of the plan has storage 'disk', expected one of input, output"):
+        build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, "disk")))
+    with pytest.raises(EngineError, match="buffer q of the plan lies in slot 'gone', which the arena lacks"):
+        build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, "arena", "gone")))
+    with pytest.raises(EngineError, match="names the buffer 'q' and does not hold it"):
+        build(steps=(*plan.steps, Copy("x", "q")))
+    with pytest.raises(EngineError, match="engine holds no constant 'gone' for target cpu"):
+        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), "constant", "gone")))
+    with pytest.raises(EngineError, match=r"constant 'fc1.weight' has 4 bytes, expected f32\[2\]"):
+        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), "constant", "fc1.weight")))
+    with pytest.raises(EngineError, match="inputs of the plan for cpu are not those of the engine"):
+        build(inputs=(("renamed", "x"),))
+
+
+def dynamic_plan(steps, extra=()) -> Plan:
+    """x: f32[B] -> rows: i64[1, K] where K is known only after a step; twice = rows in an arena-free buffer."""
+    b, k = dims.symbol("B"), dims.symbol("K")
+    found = TensorType(i64, (1, k))
+    buffers = (Buffer("x", TensorType(f32, (b,)), "input"), Buffer("d", found, "dynamic"), Buffer("y", found, "output"), *extra)
+    facts = dims.Facts({"B": dims.Range(0, 100), "K": dims.Range(0, 50)})
+    return Plan("cpu", facts, (("x", "x"),), (("y", "y"), ("d", "d")), buffers, (), steps)
+
+
+def test_a_call_binds_a_new_symbol(compiled):
+    source = """
+int64_t ourcc_arena(const int64_t *s) { return 0; }
+int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
+    for (int64_t i = 0; i < s[1]; i++) ((int64_t *)b[2])[i] = ((int64_t *)b[1])[i] * 10;
+    return 0;
+}
+"""
+    nonzero = Call("aten.nonzero", 3, ("x",), ("d",), (("K", 0, 1),))
+    plan = dynamic_plan((nonzero, Copy("d", "y")))
+    parts = TargetContents(plan, {"l.so": compiled(source)}, (Library("l.so"),))
+    contents = EngineContents.of({"cpu": parts})
+
+    def callback(step, operands):
+        assert step.key == 3
+        return [np.stack(np.nonzero(operands[0]))]
+
+    engine = Engine(contents, call=callback)
+    for x in ([0, 1, 0, 5], [], [0], [2, 2, 2]):
+        y, d = engine(np.array(x, np.float32))
+        assert np.array_equal(d, np.stack(np.nonzero(x))) and np.array_equal(y, d * 10)
+    with pytest.raises(EngineError, match="call aten.nonzero gives K = 51, expected K in 0..50"):
+        engine(np.ones(51, np.float32))
+    with pytest.raises(EngineError, match="engine calls aten.nonzero of its framework, and no callback was given"):
+        Engine(contents)
+    with pytest.raises(EngineError, match="call aten.nonzero gave 2 results, expected 1"):
+        Engine(contents, call=lambda step, operands: [operands[0], operands[0]])(np.ones(3, np.float32))
+    with pytest.raises(EngineError, match=r"call aten.nonzero gave f32\[1, 2\] for d, expected i64\[1, 2\]"):
+        Engine(contents, call=lambda step, operands: [np.zeros((1, 2), np.float32)])(np.ones(3, np.float32))
+
+
+def test_a_call_may_give_torch_tensors():
+    torch = pytest.importorskip("torch")
+    plan = dynamic_plan((Call("aten.nonzero", 0, ("x",), ("d",), (("K", 0, 1),)), Call("aten.mul", 1, ("d",), ("y",))))
+    steps = {0: lambda x: torch.from_numpy(np.array(x)).nonzero().t(), 1: lambda d: torch.from_numpy(np.array(d)) * 2}
+    engine = Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda step, operands: [steps[step.key](*operands)])
+    y, d = engine(torch.tensor([0.0, 3.0, 4.0]))
+    assert torch.equal(d, torch.tensor([[1, 2]])) and torch.equal(y, d * 2)
+    quantized = Engine(
+        EngineContents.of({"cpu": TargetContents(plan)}), call=lambda *_: [torch.quantize_per_tensor(torch.zeros(1, 2), 1.0, 0, torch.qint8)]
+    )
+    with pytest.raises(EngineError, match=r"a call gave the torch dtype torch.qint8, which has no element type here"):
+        quantized(torch.ones(2))
+
+
+def test_what_a_plan_must_not_do_with_late_symbols():
+    plan = dynamic_plan((Call("c", 0, ("x",), (), ()),))
+    with pytest.raises(EngineError, match="symbol K of the engine is the size of no input"):
+        Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda *_: [])
+    binds = dynamic_plan((Call("c", 0, ("x",), ("d",), (("K", 0, 1),)),))
+    late = replace(binds, slots=(Slot("s", (dims.symbol("K") * 8,)),))
+    with pytest.raises(EngineError, match="slot s of the arena depends on K, which is known only during a call"):
+        Engine(EngineContents.of({"cpu": TargetContents(late)}), call=lambda *_: [])
+    early = dynamic_plan((Call("a", 0, ("d",), ()), Call("b", 1, ("x",), ("d",), (("K", 0, 1),))))
+    engine = Engine(EngineContents.of({"cpu": TargetContents(early)}), call=lambda *_: [])
+    with pytest.raises(EngineError, match="buffer d of the plan is read before its size is known"):
+        engine(np.ones(2, np.float32))
+
+
+def test_a_call_costs_little(engine):
+    x = np.ones((1, 2), np.float32)
+    engine(x)
+    best = min(_seconds(engine, x) for _ in range(7))
+    # The budget is 20 us on a quiet machine; the factor allows for a busy one and still finds a tenfold slowdown.
+    assert best < 80e-6
+
+
+def _seconds(engine, x) -> float:
+    start = time.perf_counter()
+    for _ in range(300):
+        engine(x)
+    return (time.perf_counter() - start) / 300
+
+
+def test_import_is_light():
+    code = "import sys, ourcc.runtime; print([m for m in ('torch', 'sympy', 'onnx', 'triton', 'cryptography', 'msgspec') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
