@@ -17,6 +17,7 @@ install: $(INSTALLED) ## Make the environment (.venv) from requirements.lock
 # A pin is exact, so pip need not resolve: --no-deps. Byte code is compiled on all cores afterwards, which is faster
 # than one file after another while installing.
 $(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine: install Python 3.11, or say make PYTHON=..."; exit 1; }
 	@start=$$(date +%s) && \
 	{ [ -x $(RUN) ] || $(PYTHON) -m venv $(VENV); } && \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock && \

@@ -34,13 +34,14 @@ def interpret_graph(graph: Graph, inputs: Sequence[Array], *, wide: bool = False
         attrs = {name: bind_attribute(value, bindings) for name, value in op.attrs.items()}
         for result, array in zip(op.results, table.run(op.definition, operands, attrs, types, wide), strict=True):
             values[result] = array
+            bind_sizes(result.type, array, bindings)
     return [_read(values, output, wide) for output in graph.outputs]
 
 
 def bind_attribute(value: Any, bindings: Mapping[str, int]) -> Any:
-    """An attribute with symbolic dimensions evaluated."""
+    """An attribute with symbolic dimensions evaluated; a symbol that the op itself will bind stays."""
     if isinstance(value, dims.Expr):
-        return dims.evaluate(value, bindings)
+        return dims.evaluate(value, bindings) if dims.symbols(value) <= bindings.keys() else value
     if isinstance(value, tuple):
         return tuple(bind_attribute(part, bindings) for part in value)
     return value
@@ -49,6 +50,13 @@ def bind_attribute(value: Any, bindings: Mapping[str, int]) -> Any:
 def concrete(type: TensorType, bindings: Mapping[str, int]) -> TensorType:
     """The type with every size evaluated; sizes with unbound symbols stay as they are."""
     return type.with_shape(tuple(dims.evaluate(d, bindings) if dims.symbols(d) <= bindings.keys() else d for d in type.shape))
+
+
+def bind_sizes(type: TensorType, array: Array, bindings: dict[str, int]) -> None:
+    """Bind the symbols that are a whole size of `type` to the sizes that the array has."""
+    for size, expected in zip(array.shape, type.shape, strict=True):
+        if isinstance(expected, dims.Expr) and str(expected) in dims.symbols(expected):
+            bindings.setdefault(str(expected), size)
 
 
 def bind_symbols(inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[str, int]:
@@ -60,9 +68,7 @@ def bind_symbols(inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[str, 
         given = type_of(array)
         if given.dtype != value.dtype or given.rank != value.type.rank:
             raise InputError(f"input {value.name}: got {given}, expected {value.type}")
-        for size, expected in zip(array.shape, value.shape, strict=True):
-            if isinstance(expected, dims.Expr) and str(expected) in dims.symbols(expected):
-                bindings.setdefault(str(expected), size)
+        bind_sizes(value.type, array, bindings)
     for value, array in zip(inputs, arrays, strict=True):
         if concrete(value.type, bindings).shape != array.shape:
             raise InputError(f"input {value.name}: got {type_of(array)}, expected {value.type}")

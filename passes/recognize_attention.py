@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import VerifyError
@@ -41,14 +43,25 @@ class RecognizeAttention(RulePass):
         return (Attention(),)
 
 
+@dataclass(frozen=True)
+class Mask:
+    """A mask as found: added if it is a float; a bool keeps where it holds (where it does not, if `negated`).
+
+    `fill` is the number that where put in place of the scores, None for -inf.
+    """
+
+    value: Value
+    negated: bool = False
+    fill: float | None = None
+
+
 @dataclass
 class Scores:
     """What was found between the softmax and the operands of the first product."""
 
     value: Value
     scale: float = 1.0
-    mask: Value | None = None
-    negated: bool = False
+    mask: Mask | None = None
     why_not: str | None = None
 
 
@@ -88,7 +101,7 @@ class Attention(Rule):
         if isinstance(found, str):
             return found
         mask = found.scores.mask
-        types = (*(side.type(_lead(side, found.lead)) for side in (found.q, found.k, found.v)), None if mask is None else mask.type)
+        types = (*(side.type(_lead(side, found.lead)) for side in (found.q, found.k, found.v)), None if mask is None else mask.value.type)
         try:
             OPS["attention"].infer(types, {"scale": found.scores.scale})
         except VerifyError as error:
@@ -101,9 +114,7 @@ class Attention(Rule):
             return op.result
         q, k, v = (_built(side, _lead(side, found.lead), g) for side in (found.q, found.k, found.v))
         k, v = _ungrouped(k, v, g)
-        mask = found.scores.mask
-        if mask is not None and found.scores.negated:
-            mask = g.logical_not(mask)
+        mask = None if found.scores.mask is None else _built_mask(found.scores.mask, q, g)
         result = g.attention(q, k, v, mask, scale=found.scores.scale, safe=found.safe)
         return result if result.shape == op.result.shape else g.reshape(result, shape=op.result.shape)
 
@@ -199,8 +210,6 @@ def _take_scale(op: Op, found: Scores) -> bool:
     split = split_number(op)
     if split is None or split[1] == 0 or split[0].shape != op.result.shape:
         return False
-    if found.mask is None and found.scale != 1.0 and not math.isfinite(found.scale):
-        return False
     found.value = split[0]
     found.scale *= 1.0 / split[1] if op.name == "div" else split[1]
     return True
@@ -208,33 +217,34 @@ def _take_scale(op: Op, found: Scores) -> bool:
 
 def _take_mask(op: Op, found: Scores, shape: tuple[Dim, ...]) -> bool:
     """Take an added mask, or one that where puts in; a second mask, or one under a scale, is refused."""
-    scores, mask, negated = _split_where(op) if op.name == "where" else _split_add(op)
+    scores, mask = _split_where(op) if op.name == "where" else _split_add(op)
     if scores is None or mask is None or scores.shape != op.result.shape:
         return False
+    finite = mask.value.dtype.is_float or mask.fill is not None
     if found.mask is not None or op.result.type.rank != len(shape):
         found.why_not = "there are two masks, or the mask has another rank"
-    elif found.scale != 1.0 and mask.dtype.is_float:
+    elif found.scale <= 0 or (finite and found.scale != 1.0):
         found.why_not = "the mask is scaled"
-    found.value, found.mask, found.negated = scores, mask, negated
+    found.value, found.mask = scores, mask
     return True
 
 
-def _split_add(op: Op) -> tuple[Value | None, Value | None, bool]:
-    """(scores, mask, negated) of an addition; a float mask of 0 and -inf becomes the bool that chose it."""
+def _split_add(op: Op) -> tuple[Value | None, Mask | None]:
+    """(scores, mask) of an addition; a float mask of 0 and -inf becomes the bool that chose it."""
     if op.name != "add":
-        return None, None, False
+        return None, None
     left, right = operand(op, 0), operand(op, 1)
     if not _leads_to_product(left):
         left, right = right, left
     if not _leads_to_product(left):
-        return None, None, False
+        return None, None
     mask = _unbroadcast(right)
     chosen = producer(mask, "where")
     if chosen is not None and _numbers(chosen) == (0.0, -math.inf):
-        return left, _unbroadcast(operand(chosen, 0)), False
+        return left, Mask(_unbroadcast(operand(chosen, 0)))
     if chosen is not None and _numbers(chosen) == (-math.inf, 0.0):
-        return left, _unbroadcast(operand(chosen, 0)), True
-    return left, mask, False
+        return left, Mask(_unbroadcast(operand(chosen, 0)), negated=True)
+    return left, Mask(mask)
 
 
 def _numbers(chosen: Op) -> tuple[float | None, float | None]:
@@ -242,14 +252,25 @@ def _numbers(chosen: Op) -> tuple[float | None, float | None]:
     return (None if left is None else float(left), None if right is None else float(right))
 
 
-def _split_where(op: Op) -> tuple[Value | None, Value | None, bool]:
-    """(scores, mask, negated) of where(mask, scores, -inf) or where(mask, -inf, scores)."""
+def _split_where(op: Op) -> tuple[Value | None, Mask | None]:
+    """(scores, mask) of where(mask, scores, number) or where(mask, number, scores), for -inf and numbers near it."""
     condition = _unbroadcast(operand(op, 0))
     for scores, other, negated in ((operand(op, 1), operand(op, 2), False), (operand(op, 2), operand(op, 1), True)):
         number = uniform(other)
-        if number is not None and float(number) == -math.inf and _leads_to_product(scores):
-            return scores, condition, negated
-    return None, None, False
+        if number is not None and number <= ABSORBING and _leads_to_product(scores):
+            return scores, Mask(condition, negated, None if number == -math.inf else float(number))
+    return None, None
+
+
+def _built_mask(mask: Mask, q: Value, g: Builder) -> Value:
+    """The mask operand: a number that was put in place of scores is added to them, which leaves nothing of them."""
+    result = mask.value
+    if mask.fill is not None:
+        kept, replaced = (np.asarray(number).astype(q.dtype.numpy) for number in (0.0, mask.fill))
+        result = g.where(result, *((replaced, kept) if mask.negated else (kept, replaced)))
+    elif mask.negated:
+        result = g.logical_not(result)
+    return result
 
 
 def _leads_to_product(value: Value) -> bool:

@@ -6,6 +6,14 @@ from .file import read_engine, write_engine
 from .weights import Constant
 
 __all__ = [
-    *("Constant", "Contract", "ContractRow", "Engine", "EngineContents", "Library", "Port", "TargetContents"),
-    *("read_engine", "write_engine"),
+    "Constant",
+    "Contract",
+    "ContractRow",
+    "Engine",
+    "EngineContents",
+    "Library",
+    "Port",
+    "TargetContents",
+    "read_engine",
+    "write_engine",
 ]

@@ -93,5 +93,6 @@ def _central_header(placed: Placed) -> bytes:
     version = 45 if wide else 10
     size = min(member.size, _LIMIT)
     offset = min(placed.header, _LIMIT)
-    fields = (b"PK\x01\x02", version | 3 << 8, version, 0, 0, 0, _DATE, member.crc, size, size, len(name), len(extra), 0, 0, 0, _MODE, offset)
-    return struct.pack("<4s6H3L5H2L", *fields) + name + extra
+    head = struct.pack("<4s6H", b"PK\x01\x02", version | 3 << 8, version, 0, 0, 0, _DATE)
+    rest = struct.pack("<3L5H2L", member.crc, size, size, len(name), len(extra), 0, 0, 0, _MODE, offset)
+    return head + rest + name + extra

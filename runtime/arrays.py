@@ -90,7 +90,8 @@ def _admit_torch(value: Any, name: str, expected: DType, device: str) -> Any:
     if value.layout is not torch.strided:
         raise InputError(f"input {name!r} has layout {value.layout}, expected a dense tensor", hint="convert it with .to_dense()")
     if value.device.type != "cpu" and value.device.type != device:
-        raise InputError(f"input {name!r} is on {value.device}, expected {device}", hint=f"move it with .to({device!r}), or load the engine for another target")
+        hint = f"move it with .to({device!r}), or load the engine for another target"
+        raise InputError(f"input {name!r} is on {value.device}, expected {device}", hint=hint)
     # Lazily conjugated or negated views hold other bytes than their values.
     return value.detach().resolve_conj().resolve_neg().contiguous()
 

@@ -76,7 +76,7 @@ def _constants(contents: EngineContents, target: str, program: Program) -> dict[
             continue
         constant = aligned(contents.constant(target, buffer.key))
         expected = nbytes(buffer.type)
-        if expected is None and buffer.type.dtype != string or expected is not None and constant.data.size < expected:
+        if (expected is None and buffer.type.dtype != string) or (expected is not None and constant.data.size < expected):
             raise EngineError(f"constant {buffer.key!r} has {constant.data.size} bytes, expected {buffer.type}")
         found[number] = constant
     return found
@@ -138,16 +138,15 @@ class _Context:
 
     def _reserve(self, binding: Binding) -> None:
         library = self.executor.library
-        size = binding.arena if library is None else max(binding.arena, library.arena(binding.symbols))
+        size = binding.layout[1] if library is None else library.arena(binding.symbols)
         if size > self.arena.size or not self.address:
             self.arena = aligned_bytes(max(size, 1))
             self.address = pointer(self.arena)
 
     def _allocate(self, binding: Binding) -> None:
         """Memory for outputs and dynamic buffers whose sizes are known and that have none yet."""
-        for number in self.program.allocated:
-            type = binding.types[number]
-            if type is None or number in self.outputs or number in self.memory or type.dtype == string:
+        for number, type in binding.allocations:
+            if number in self.outputs or number in self.memory or type.dtype == string:
                 continue
             if self.program.buffers[number].storage == "output" and type.dtype.bits >= 8:
                 output = new_output(type.dtype, _shape(type), self.as_torch)
@@ -174,13 +173,13 @@ class _Context:
     # --- the frame of Python steps
 
     def type(self, number: int) -> TensorType | None:
-        return None if self.binding is None else self.binding.types[number]
+        return None if self.binding is None else self.binding.type(number)
 
     def values(self) -> dict[str, int]:
         return {} if self.binding is None else dict(self.binding.values)
 
     def rebind(self, values: dict[str, int]) -> None:
-        self.binding = self.program.binding(values)
+        self.binding = Binding(self.program, values)
         self._allocate(self.binding)
 
     def _bytes(self, number: int, type: TensorType) -> Array:
@@ -188,7 +187,7 @@ class _Context:
         if number in self.memory:
             return self.memory[number]
         if buffer.storage == "arena" and self.binding is not None:
-            first = self.binding.offsets[buffer.key]
+            first = self.binding.layout[0][buffer.key]
             return self.arena[first : first + (nbytes(type) or 0)]
         return memory_at(self.pointers[number] or 0, nbytes(type) or 0)
 
@@ -218,5 +217,3 @@ class _Context:
 
 def _shape(type: TensorType) -> tuple[int, ...]:
     return tuple(size for size in type.shape if isinstance(size, int))
-
-

@@ -44,7 +44,8 @@ class Engine:
         self._signature = self._executor.program.signature
         self._count = len(self._signature.inputs)
         if self._signature.inputs != contents.inputs:
-            raise EngineError(f"inputs of the plan for {self._target} are not those of the engine: got {_list(self._signature.inputs)}, expected {_list(contents.inputs)}")
+            got = f"got {_list(self._signature.inputs)}, expected {_list(contents.inputs)}"
+            raise EngineError(f"inputs of the plan for {self._target} are not those of the engine: {got}")
 
     @classmethod
     def load(
@@ -124,8 +125,10 @@ def choose_target(contents: EngineContents, wanted: str | None = None) -> str:
         reasons[target] = why_not(contents, target)
         if reasons[target] is None:
             return target
-    holds = f"target {wanted} of the engine does not run on this machine" if wanted else f"engine holds no target for this machine, it holds {', '.join(held) or 'none'}"
-    raise EngineError(holds, note="\n".join(f"{target}: {reason}" for target, reason in reasons.items()) or None, hint=_rebuild("native"))
+    note = "\n".join(f"{target}: {reason}" for target, reason in reasons.items())
+    if wanted is not None:
+        raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=_rebuild("native"))
+    raise EngineError(f"engine holds no target for this machine, it holds {', '.join(held)}", note=note, hint=_rebuild("native"))
 
 
 def _rebuild(target: str) -> str:

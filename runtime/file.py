@@ -66,15 +66,16 @@ def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, sign
             raise
         _sync_directory(directory)
     except OSError as error:
-        raise EngineError(f"cannot write engine {name}: {error.strerror or error}", hint="nothing was changed; free space or choose another folder") from error
+        hint = "nothing was changed; free space or choose another folder"
+        raise EngineError(f"cannot write engine {name}: {error.strerror or error}", hint=hint) from error
 
 
-def _write_new(path: str, pieces: Iterable[bytes | Array]) -> None:
+def _write_new(path: str, pieces: Iterable[bytes | memoryview]) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
     done = False
     try:
         for piece in pieces:
-            view = memoryview(piece).cast("B") if len(piece) else memoryview(b"")
+            view = memoryview(piece)
             while view:
                 view = view[os.write(handle, view[: 1 << 30]) :]
         os.fsync(handle)
@@ -99,7 +100,7 @@ def _sync_directory(path: str) -> None:
         os.close(handle)
 
 
-def _serialise(contents: EngineContents, signing_key: bytes | None) -> list[bytes | Array]:
+def _serialise(contents: EngineContents, signing_key: bytes | None) -> list[bytes | memoryview]:
     """All bytes of the file, in order; weights are not copied."""
     members = list(_members(contents))
     names = [name for name, _ in members]
@@ -117,13 +118,13 @@ def _serialise(contents: EngineContents, signing_key: bytes | None) -> list[byte
         comment += f" ed25519:{public.hex()}:{signature.hex()}"
     head = Member(MANIFEST, len(manifest), zlib.crc32(manifest))
     placed = archive.place([head, *(record.member for record in records)])
-    result: list[bytes | Array] = [archive.local_header(placed[0]), manifest]
+    result: list[bytes | memoryview] = [archive.local_header(placed[0]), manifest]
     for place, (_, pieces) in zip(placed[1:], members, strict=True):
         result += [archive.local_header(place), *pieces]
     return [*result, archive.directory(placed, comment.encode())]
 
 
-def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | Array]]]:
+def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memoryview]]]:
     yield "graph.ir", [contents.graph.encode()]
     for target in sorted(contents.targets):
         parts = contents.targets[target]
@@ -137,7 +138,7 @@ def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | Array
     yield "report.json", [_json(contents.report)]
 
 
-def _record(name: str, pieces: list[bytes | Array]) -> _Record:
+def _record(name: str, pieces: list[bytes | memoryview]) -> _Record:
     digest = hashlib.sha256()
     crc = size = 0
     for piece in pieces:
@@ -253,7 +254,8 @@ class _Reader:
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"manifest is not valid JSON: {error}") from error
         if manifest["schema"] != SCHEMA:
-            raise EngineError(f"{self.path}: engine has schema {manifest['schema']}, expected {SCHEMA}", hint="use the version of ourcc that built it, or build it again")
+            hint = "use the version of ourcc that built it, or build it again"
+            raise EngineError(f"{self.path}: engine has schema {manifest['schema']}, expected {SCHEMA}", hint=hint)
         return manifest, self._signature()
 
     def _find_comment(self) -> bytes:
@@ -309,9 +311,9 @@ class _Reader:
         data = self.view(name)
         if record.head is None or record.head[0] > data.size:
             raise self.damaged(f"{name} has no digest of its header")
-        if hashlib.sha256(data[: record.head[0]]).hexdigest() != record.head[1]:
+        if hashlib.sha256(data[: record.head[0]].data).hexdigest() != record.head[1]:
             raise self.damaged(f"header of {name} does not match its digest")
-        if verify and hashlib.sha256(data).hexdigest() != record.sha256:
+        if verify and hashlib.sha256(data.data).hexdigest() != record.sha256:
             raise self.damaged(f"{name} does not match its digest")
 
     def view(self, name: str) -> Array:

@@ -16,7 +16,7 @@ from ..ir.errors import EngineError
 from .contents import Library
 
 ABI = 1
-_SEALS = getattr(fcntl, "F_SEAL_SEAL", 1) | getattr(fcntl, "F_SEAL_SHRINK", 2) | getattr(fcntl, "F_SEAL_GROW", 4) | getattr(fcntl, "F_SEAL_WRITE", 8)
+_SEALS = 0x1 | 0x2 | 0x4 | 0x8  # no more seals, no shrinking, no growing, no writing (linux/fcntl.h)
 Segment = Callable[..., int]
 
 
@@ -47,7 +47,8 @@ def choose(libraries: tuple[Library, ...]) -> Library:
     for library, reason in reasons:
         if reason is None:
             return library
-    raise EngineError("engine has no cpu code for this machine", note="\n".join(str(reason) for _, reason in reasons) or "it holds no library at all")
+    note = "\n".join(str(reason) for _, reason in reasons) or "it holds no library at all"
+    raise EngineError("engine has no cpu code for this machine", note=note)
 
 
 class NativeLibrary:
@@ -97,7 +98,8 @@ class _Process:
         """Check the interface's version and give the library the process's pool; True if the pool is its own."""
         version = _function(library, "ourcc_abi", ctypes.c_int32, ())()
         if version != ABI:
-            raise EngineError(f"native code {name} has interface version {version}, expected {ABI}", hint="build the engine again with this version of ourcc")
+            hint = "build the engine again with this version of ourcc"
+            raise EngineError(f"native code {name} has interface version {version}, expected {ABI}", hint=hint)
         set_parallel = _function(library, "ourcc_set_parallel", None, (ctypes.c_void_p,))
         with self._lock:
             first = self._parallel is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import EngineError
-from ..ir.plan import Buffer, Call, Host, Launch, Plan, Step, slot_offsets
+from ..ir.plan import Call, Host, Launch, Plan, Step, slot_offsets
 from ..ir.types import TensorType
-from .signature import Signature
 from .contents import Port, ports
+from .signature import Signature
 
 STORAGES = ("input", "output", "constant", "arena", "dynamic")
 MAX_BINDINGS = 512
@@ -30,15 +31,37 @@ class Result:
     copied: bool
 
 
-@dataclass(frozen=True)
 class Binding:
-    """What follows from the shapes of a call: symbol values, the native array of them, and the arena."""
+    """What follows from the shapes of a call: symbol values, the native array of them, sizes, places in the arena."""
 
-    values: Mapping[str, int]
-    symbols: Any
-    offsets: Mapping[str, int]
-    arena: int
-    types: tuple[TensorType | None, ...]
+    def __init__(self, program: Program, values: Mapping[str, int]) -> None:
+        self.program = program
+        self.values = values
+        names = program.symbol_names
+        self.symbols = (ctypes.c_int64 * max(1, len(names)))(*(values.get(name, 0) for name in names))
+        self._types: dict[int, TensorType | None] = {}
+
+    def type(self, number: int) -> TensorType | None:
+        """A buffer's type with its sizes; None while one of its symbols has no value."""
+        if number not in self._types:
+            self._types[number] = self._evaluate(self.program.buffers[number].type)
+        return self._types[number]
+
+    def _evaluate(self, type: TensorType) -> TensorType | None:
+        if any(not dims.symbols(size) <= self.values.keys() for size in type.shape):
+            return None
+        return type.with_shape(tuple(dims.evaluate(size, self.values) for size in type.shape))
+
+    @functools.cached_property
+    def layout(self) -> tuple[dict[str, int], int]:
+        """Where each slot of the arena starts, and the arena's bytes."""
+        return slot_offsets(self.program.plan.slots, self.values)
+
+    @functools.cached_property
+    def allocations(self) -> tuple[tuple[int, TensorType], ...]:
+        """The buffers that each call allocates, as far as their sizes are known."""
+        pairs = ((number, self.type(number)) for number in self.program.allocated)
+        return tuple((number, type) for number, type in pairs if type is not None)
 
 
 class Program:
@@ -75,25 +98,12 @@ class Program:
         binding = self._bindings.get(shapes)
         if binding is not None:
             return binding
-        binding = self.binding(self.signature.bind(shapes))
+        binding = Binding(self, self.signature.bind(shapes))
         with self._lock:
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.pop(next(iter(self._bindings)))
             self._bindings[shapes] = binding
         return binding
-
-    def binding(self, values: Mapping[str, int]) -> Binding:
-        """The binding of these symbol values; types that need a later symbol are None."""
-        symbols = (ctypes.c_int64 * max(1, len(self.symbol_names)))(*(values.get(name, 0) for name in self.symbol_names))
-        offsets, arena = slot_offsets(self.plan.slots, values)
-        return Binding(values, symbols, offsets, arena, tuple(self.type(buffer, values) for buffer in self.buffers))
-
-    def type(self, buffer: Buffer, values: Mapping[str, int]) -> TensorType | None:
-        """A buffer's type with its sizes; None while one of its symbols has no value."""
-        shape = buffer.type.shape
-        if any(not dims.symbols(size) <= values.keys() for size in shape):
-            return None
-        return buffer.type.with_shape(tuple(dims.evaluate(size, values) for size in shape))
 
 
 def _check(plan: Plan, index: Mapping[str, int]) -> None:

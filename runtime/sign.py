@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ..ir.errors import EngineError, ToolchainError
 
@@ -36,7 +37,7 @@ def check(path: str, digest: str, signature: tuple[bytes, bytes] | None, trusted
         raise EngineError(f"{path}: signature does not fit the engine") from error
 
 
-def _ed25519():  # type: ignore[no-untyped-def]
+def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:

@@ -95,7 +95,8 @@ class Signature:
         where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
         name = solve.symbol
         if (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high):
-            raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint="build the engine with a wider --shape range")
+            hint = "build the engine with a wider --shape range"
+            raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint=hint)
         divisor = self.facts.divisors.get(name, 1)
         if value % divisor:
             raise InputError(f"{where}, so {name} = {value}, expected a multiple of {divisor}")

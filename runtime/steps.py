@@ -87,7 +87,8 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
     from ..ir.reference import bind_attribute
 
     if step.routine not in table.OPS:
-        raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint="run it with the version of ourcc that built it")
+        hint = "run it with the version of ourcc that built it"
+        raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint=hint)
     definition = table.OPS[step.routine]
     results = tuple(program.plan.buffer(name).type for name in step.writes)
 
@@ -101,7 +102,8 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
 
 def _call(step: Call, callback: Callback | None) -> Callable[[Frame, list[Any]], Sequence[Any]]:
     if callback is None:
-        raise EngineError(f"engine calls {step.target} of its framework, and no callback was given", hint="such an engine runs only under torch.compile")
+        hint = "such an engine runs only under torch.compile"
+        raise EngineError(f"engine calls {step.target} of its framework, and no callback was given", hint=hint)
 
     def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
         results = callback(step, operands)

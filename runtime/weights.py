@@ -103,11 +103,11 @@ def nbytes(type: TensorType) -> int | None:
 # --- safetensors ------------------------------------------------------------------------------------------------------
 
 
-def encode(constants: Mapping[str, Constant]) -> tuple[bytes, list[Array]]:
+def encode(constants: Mapping[str, Constant]) -> tuple[bytes, list[memoryview]]:
     """The header (length included) and the pieces that follow it, in the order of names, each tensor aligned."""
     entries: dict[str, Any] = {}
     types: dict[str, str] = {}
-    pieces: list[Array] = []
+    pieces: list[memoryview] = []
     offset = 0
     for name in sorted(constants):
         if name.startswith(PADDING) or name == "__metadata__":
@@ -115,7 +115,7 @@ def encode(constants: Mapping[str, Constant]) -> tuple[bytes, list[Array]]:
         gap = -offset % ALIGNMENT
         if gap:
             entries[f"{PADDING}{len(pieces)}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [offset, offset + gap]}
-            pieces.append(np.zeros(gap, np.uint8))
+            pieces.append(memoryview(bytes(gap)))
             offset += gap
         constant = constants[name]
         plain = constant.type.dtype.name in _SAFETENSORS and nbytes(constant.type) == constant.data.size
@@ -124,7 +124,7 @@ def encode(constants: Mapping[str, Constant]) -> tuple[bytes, list[Array]]:
             types[name] = str(constant.type)
         dtype = _SAFETENSORS[constant.type.dtype.name] if plain else "U8"
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + constant.data.size]}
-        pieces.append(constant.data)
+        pieces.append(constant.data.data)
         offset += constant.data.size
     metadata = {"format": "ourcc", **({_TYPES: json.dumps(types, sort_keys=True)} if types else {})}
     text = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
@@ -160,7 +160,7 @@ def _tensors(header: Mapping[str, Any], types: Mapping[str, str], data: Array, m
         dtype = DTYPES[_NAMES[entry["dtype"]]]
         declared = _read_type(types[name]) if name in types else TensorType(dtype, _shape(entry["shape"]))
         size = nbytes(declared)
-        if size is not None and size > last - first or name not in types and size != last - first:
+        if (size is not None and size > last - first) or (name not in types and size != last - first):
             raise EngineError(f"{member}: tensor {name!r} has {last - first} bytes, expected {size} for {declared}")
         yield name, Constant(declared, data[first:last])
     if end != data.size:
@@ -195,5 +195,3 @@ def aligned_bytes(size: int) -> Array:
     memory = np.empty(size + ALIGNMENT, np.uint8)
     first = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
     return memory[first : first + size]
-
-

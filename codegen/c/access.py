@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...ir import dims
 from ...ir.dims import Dim, Expr, Function
@@ -21,12 +21,14 @@ from .writer import Writer, at_lane, lane_stride
 class Spot:
     """Where an access happens: the position of every axis (expressions may hold the lane), lanes, valid lanes.
 
-    `limits` are (position, extent) of axes whose last vector is only partly a tile.
+    `limits` are (position, extent) of axes whose last vector is only partly a tile; `loaded` are the subscripts that
+    are tiles themselves, as symbols of this position.
     """
 
     positions: Mapping[str, Dim]
     lanes: int
     limits: tuple[tuple[Dim, int], ...] = ()
+    loaded: Mapping[str, Dim] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Access:
     def place(self, scope: Scope, dim: Dim, spot: Spot) -> Dim:
         """An index expression with every axis at its position; `i` is its start plus the position."""
         names = dims.symbols(dim)
-        values: dict[str, Dim] = {}
+        values: dict[str, Dim] = dict(spot.loaded)
         for name, position in spot.positions.items():
             axis = scope.axes.get(name)
             if axis is not None and axis.kind == "tile" and (name in names or axis.lane in names):
@@ -153,7 +155,7 @@ class Access:
         address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
         # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
         limits = spot.limits if isinstance(operand, Param) or value.other is not None else ()
-        guard = self.guard(scope, checks, Spot(spot.positions, spot.lanes, limits))
+        guard = self.guard(scope, checks, replace(spot, limits=limits))
         stride = lane_stride(address) if spot.lanes > 1 else 0
         if operand.dtype.bits < 8:
             return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes

@@ -41,7 +41,10 @@ class Child:
         if answer is None:
             status = process.wait()
             self.stop()
-            raise ToolchainError(f"triton's process ended with status {status} on kernel {header['name']}", hint="is triton installed and complete? `ourcc doctor` tells")
+            raise ToolchainError(
+                f"triton's process ended with status {status} on kernel {header['name']}",
+                hint="is triton installed and complete? `ourcc doctor` tells",
+            )
         return answer
 
     def stop(self) -> None:
@@ -67,7 +70,9 @@ class Child:
         return self.process
 
     @staticmethod
-    def _exchange(process: subprocess.Popen[bytes], header: dict[str, Any], blobs: list[bytes], answers: queue.Queue[Message | None]) -> None:
+    def _exchange(
+        process: subprocess.Popen[bytes], header: dict[str, Any], blobs: list[bytes], answers: queue.Queue[Message | None]
+    ) -> None:
         try:
             if process.stdin is None or process.stdout is None:
                 raise OSError("the child has no pipes")

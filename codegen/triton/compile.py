@@ -14,6 +14,10 @@ from .children import COMPILERS
 from .kernel import TritonKernel
 
 
+# Triton's copies through descriptors are instructions of this ISA.
+DESCRIPTOR_ISA = 86
+
+
 @dataclass(frozen=True)
 class Resources:
     """What the assembler says of a kernel: per thread registers and bytes spilled, per program bytes of memory."""
@@ -77,7 +81,7 @@ def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
         "num_stages": kernel.stages,
         "num_ctas": kernel.clusters,
         # The lowest ISA that the target allows, so that the oldest driver that knows it loads the kernel.
-        "ptx_version": target.ptx_isa,
+        "ptx_version": max(target.ptx_isa, DESCRIPTOR_ISA) if kernel.descriptors else target.ptx_isa,
         # A fused multiply-add is printed where it is meant; subnormals are kept in library functions.
         "enable_fp_fusion": False,
         "enable_reflect_ftz": False,
@@ -127,7 +131,10 @@ def instruction_mix(ptx: str, sass: dict[str, int]) -> dict[str, int]:
         parts = name.split(".")
         family = {"LDG": "load", "STG": "store", "FFMA": "ffma", "MUFU": "mufu", "LDL": "local load", "STL": "local store"}.get(parts[0])
         if family in ("load", "store"):
-            width = next((int(p) // 8 for p in parts if p in ("64", "128", "256")), 2 if "U16" in parts or "S16" in parts else 1 if {"U8", "S8"} & set(parts) else 4)
+            width = next(
+                (int(p) // 8 for p in parts if p in ("64", "128", "256")),
+                2 if "U16" in parts or "S16" in parts else 1 if {"U8", "S8"} & set(parts) else 4,
+            )
             family = f"global {family} {width}"
         if family is not None:
             mix[family] = mix.get(family, 0) + count

@@ -10,7 +10,8 @@ from ...ir.tile import checks_of
 from ...ir.tile.program import Load, Param
 from ...ir.tile.scope import Scope
 from . import indices
-from .emitter import Emitter, Tile, shape_text
+from .emitter import Emitter, Tile
+from .words import shape_text
 
 _MAXIMUM_BLOCK = 256  # elements of one dimension of a block, a limit of the hardware
 

@@ -10,7 +10,8 @@ from ...ir.tile.program import Dot, Value
 from ...ir.tile.scope import Scope
 from ...ir.types import DType
 from . import primitives
-from .emitter import Emitter, Tile, shape_text
+from .emitter import Emitter, Tile
+from .words import shape_text
 
 Print = Callable[[Emitter, Scope, Value, "tuple[str, ...] | None"], Tile]
 
@@ -47,7 +48,9 @@ def roles(value: Dot) -> Roles:
 def print_dot(emitter: Emitter, scope: Scope, value: Dot, tile: Print) -> Tile:
     """A dot as a variable, with the axes of its type."""
     if value.precision not in _PRECISIONS:
-        raise UnsupportedError(f"dot precision {value.precision!r} is not supported in Triton kernels, expected one of: {', '.join(_PRECISIONS)}")
+        raise UnsupportedError(
+            f"dot precision {value.precision!r} is not supported in Triton kernels, expected one of: {', '.join(_PRECISIONS)}"
+        )
     found = roles(value)
     # Triton's result is (left, right): the operand that owns the first axis of the type goes left.
     first = next((axis for axis in value.type.axes if axis not in found.batch), None)
@@ -155,13 +158,22 @@ def _scaled(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Prin
             hint="use f8e4m3 or f8e5m2 operands with one contracted axis and no batch axis, or scale before the dot",
         )
     texts: list[str] = []
-    sides = ((value.left, value.left_scale, found.left, (found.left, found.contracted)), (value.right, value.right_scale, found.right, (found.contracted, found.right)))
+    sides = (
+        (value.left, value.left_scale, found.left, (found.left, found.contracted)),
+        (value.right, value.right_scale, found.right, (found.contracted, found.right)),
+    )
     for operand, scale, own, groups in sides:
         texts.append(_operand(emitter, scope, operand, ((), *groups), tile))
         texts.append("None" if scale is None else _scale(emitter, scope, scale, own, tile))
         texts.append(f'"{_SCALED_FORMATS[operand.type.dtype.name]}"')
     acc = emitter.broadcast(scope, tile(emitter, scope, value.acc, value.type.axes), (*found.left, *found.right))
-    return _result(emitter, scope, f"tl.dot_scaled({', '.join(texts)}, acc={acc}, out_dtype={primitives.language_type(value.type.dtype)})", value, found)
+    return _result(
+        emitter,
+        scope,
+        f"tl.dot_scaled({', '.join(texts)}, acc={acc}, out_dtype={primitives.language_type(value.type.dtype)})",
+        value,
+        found,
+    )
 
 
 def _scale(emitter: Emitter, scope: Scope, scale: Value, own: tuple[str, ...], tile: Print) -> str:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile.program import Launch
 from ...ir.tile.scope import Scope
 from ...ir.types import DType
 from .primitives import full
+from .words import bare, shape_text
 
 # Triton refuses larger tiles.
 MAXIMUM_ELEMENTS = 2**20
@@ -42,6 +44,7 @@ class Emitter:
     values: dict[str, Tile] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, Dim] = field(default_factory=dict)
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     preamble: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -129,22 +132,3 @@ def check_extent(launch: Launch, axis: str, extent: int) -> None:
             f"launch {launch.name}: axis {axis} has extent {extent}, expected a power of two",
             hint="let the schedule choose a power of two and mask the rest",
         )
-
-
-def shape_text(extents: tuple[int, ...]) -> str:
-    """A shape as Python writes a tuple."""
-    return f"({', '.join(map(str, extents))}{',' if len(extents) == 1 else ''})"
-
-
-def bare(text: str) -> str:
-    """`text` without parentheses around the whole of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([") - (character in ")]")
-        if depth == 0 and position < len(text) - 1:
-            return text
-        if depth == 1 and character == ",":
-            return text
-    return text[1:-1]

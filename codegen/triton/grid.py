@@ -53,7 +53,9 @@ def open_grid(emitter: Emitter, scope: Scope, launch: Launch, programs: int) -> 
         if axis.step is not None:
             check_extent(launch, axis.name, axis.step)
         if any(name.startswith("%") for name in dims.symbols(axis.low) | dims.symbols(axis.high)):
-            raise UnsupportedError(f"launch {launch.name}: the size of grid axis {axis.name} is a loaded value", hint="loop over it inside the kernel")
+            raise UnsupportedError(
+                f"launch {launch.name}: the size of grid axis {axis.name} is a loaded value", hint="loop over it inside the kernel"
+            )
     # The hardware hands blocks to free processors itself: a queue of our own would only repeat that.
     persistent = handout == "persistent"
     return Grid(launch, scope, dims.minimum(points, programs) if persistent else points, points, persistent)
@@ -66,10 +68,15 @@ def steps(axis: GridAxis) -> Dim:
 
 def _decode(emitter: Emitter, scope: Scope, launch: Launch, point: str) -> None:
     """Start of every axis from the number of the grid point."""
-    axes = list(launch.grid)
+    axes = [axis for axis in launch.grid if steps(axis) != 1]
+    for axis in launch.grid:
+        if steps(axis) == 1:
+            emitter.fixed[scope.axis(axis.name).first] = axis.low
+    if not axes:
+        return
     group = _group(launch)
     if group is not None and len(axes) >= 2:
-        places = _grouped(emitter, scope, launch, point, group)
+        places = _grouped(emitter, scope, axes, point, group)
     else:
         places = _row_major(emitter, scope, axes, point)
     for axis in axes:
@@ -95,9 +102,8 @@ def _row_major(emitter: Emitter, scope: Scope, axes: list[GridAxis], point: str)
     return places
 
 
-def _grouped(emitter: Emitter, scope: Scope, launch: Launch, point: str, group: int) -> dict[str, str]:
+def _grouped(emitter: Emitter, scope: Scope, axes: list[GridAxis], point: str, group: int) -> dict[str, str]:
     """The last two axes in groups of `group` rows, column by column within one: neighbours share operands in cache."""
-    axes = list(launch.grid)
     rows = emitter.assign("rows", indices.scalar(emitter, scope, steps(axes[-2])))
     columns = emitter.assign("columns", indices.scalar(emitter, scope, steps(axes[-1])))
     places: dict[str, str] = {}

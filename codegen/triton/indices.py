@@ -7,8 +7,9 @@ from ...ir.dims import Atom, Dim, Expr, Function, Symbol
 from ...ir.errors import UnsupportedError
 from ...ir.tile import Check, simplify, varies_over
 from ...ir.tile.scope import Scope
-from ...ir.types import DType, i32, i64
-from .emitter import Emitter, Tile, bare, check_extent
+from ...ir.types import i32, i64
+from .emitter import Emitter, Tile, check_extent
+from .words import bare
 
 _LOW, _HIGH = -(2**31), 2**31 - 1
 
@@ -24,6 +25,7 @@ def resolve(emitter: Emitter, scope: Scope, dim: Dim) -> Dim:
         # A start of its own variable (a base that names a value, which may be rebound later) stays a name.
         if axis.modulus == 0 and axis.name not in emitter.starts:
             dim = dims.substitute(dim, {axis.first: axis.base})
+    dim = dims.substitute(dim, emitter.fixed) if emitter.fixed else dim
     return simplify(scope, dim)
 
 
@@ -71,7 +73,7 @@ def mask(emitter: Emitter, scope: Scope, checks: tuple[Check, ...], axes: tuple[
                 continue
             bound = resolve(emitter, scope, limit)
             left, right = (_expression(emitter, scope, part, axes) for part in (value, bound))
-            (block if varies(scope, value, bound) else single).append(f"({bare(left)} {relation} {right})")
+            (block if varies(scope, value, bound) else single).append(f"({bare(left)} {relation} {bare(right)})")
     if not block:
         return " & ".join(single) or None
     condition = " & ".join(block)
@@ -115,7 +117,8 @@ def _expression(emitter: Emitter, scope: Scope, dim: Dim, axes: tuple[str, ...])
             words.append(str(abs(factor)))
         sign = "-" if factor < 0 else "+"
         parts.append((f"{sign} " if parts else sign.replace("+", "")) + " * ".join(words))
-    return f"({' '.join(parts)})" if len(parts) > 1 or parts[0].startswith("-") or " " in parts[0] else parts[0]
+    text = " ".join(parts)
+    return text if bare(text) != text or not (" " in text or text.startswith("-")) else f"({text})"
 
 
 def _atom(emitter: Emitter, scope: Scope, atom: Atom, axes: tuple[str, ...]) -> str:
@@ -123,12 +126,12 @@ def _atom(emitter: Emitter, scope: Scope, atom: Atom, axes: tuple[str, ...]) -> 
         return _symbol(emitter, scope, atom.name, axes)
     left, right = (_expression(emitter, scope, part, axes) for part in (atom.left, atom.right))
     if atom.kind in ("max", "min"):
-        return f"tl.{atom.kind}imum({left}, {right})"
+        return f"tl.{atom.kind}imum({bare(left)}, {bare(right)})"
     low = dims.range_of(atom.left, scope.facts).low
     if low is None or low < 0:
         helper = f"floor_{atom.kind}_index"
         emitter.helpers.add(helper)
-        return f"{helper}({left}, {right})"
+        return f"{helper}({bare(left)}, {bare(right)})"
     return f"({left} {'//' if atom.kind == 'div' else '%'} {right})"
 
 
@@ -171,4 +174,3 @@ def _fits_atom(scope: Scope, atom: Function) -> bool:
 
 def _inside(bounds: dims.Range) -> bool:
     return bounds.low is not None and bounds.high is not None and bounds.low >= _LOW and bounds.high <= _HIGH
-

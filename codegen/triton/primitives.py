@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.types import DType, f32
+from .words import bare
 
 _LANGUAGE_NAMES = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8e4nv", "f8e5m2": "float8e5"},
@@ -70,7 +71,9 @@ def cast(text: str, source: DType, target: DType, helpers: set[str]) -> str:
     if source == target:
         return text
     if "f8e8m0" in (source.name, target.name):
-        raise UnsupportedError(f"cast from {source} to {target} is not supported in Triton kernels", hint="use f8e8m0 as a block scale of a dot only")
+        raise UnsupportedError(
+            f"cast from {source} to {target} is not supported in Triton kernels", hint="use f8e8m0 as a block scale of a dot only"
+        )
     narrow = source.is_float and source.bits < 32
     if narrow and target != f32:
         return cast(f"{text}.to(tl.float32)", f32, target, helpers)
@@ -96,7 +99,7 @@ def apply(primitive: str, args: tuple[Operand, ...], dtype: DType, helpers: set[
             return _FUNCTIONS[key](*_filled(args, dtype, keep=1))
         if key in _HELPERS:
             helpers.add(_HELPERS[key])
-            return f"{_HELPERS[key]}({', '.join(_filled(args, dtype, keep=0))})"
+            return f"{_HELPERS[key]}({', '.join(map(bare, _filled(args, dtype, keep=0)))})"
     if primitive in ("shift_left", "shift_right"):
         return _shift(primitive, args, dtype)
     raise UnsupportedError(
@@ -188,7 +191,12 @@ _FUNCTIONS: dict[str, Callable[..., str]] = {
 
 _HELPERS = {
     **{"div_int": "div_int", "div_uint": "div_uint", "trunc_mod_int": "trunc_mod_int", "trunc_mod_uint": "trunc_mod_uint"},
-    **{"floor_div_int": "floor_div_int", "floor_div_uint": "div_uint", "floor_mod_int": "floor_mod_int", "floor_mod_uint": "trunc_mod_uint"},
+    **{
+        "floor_div_int": "floor_div_int",
+        "floor_div_uint": "div_uint",
+        "floor_mod_int": "floor_mod_int",
+        "floor_mod_uint": "trunc_mod_uint",
+    },
     **{"trunc_mod_f32": "fmod_f32", "floor_mod_f32": "floor_mod_f32", "floor_div_f32": "floor_div_f32"},
     **{"pow_int": "pow_int", "pow_uint": "pow_int", "pow_f32": "pow_f32"},
     **{"min_f64": "combine_min", "max_f64": "combine_max"},

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ...ir.errors import UnsupportedError
-from ...ir.tile import expand_launch, flatten, launch_scope, varies_over
 from ...ir.tile import checks_of as checks_of_access
+from ...ir.tile import expand_launch, flatten, launch_scope, varies_over
 from ...ir.tile.program import (
     AxisDecl,
     Copy,
@@ -31,17 +31,20 @@ from ...ir.tile.program import (
 )
 from ...ir.tile.scope import Scope
 from . import indices, primitives
-from .emitter import Emitter, Tile, check_extent, shape_text
+from .emitter import Emitter, Tile, check_extent
 from .grid import open_grid
 from .helpers import SOURCES, closure
 from .kernel import SIZE_LIMIT, Argument, TritonKernel
 from .primitives import language_type
 from .values import local_axes, tile
+from .words import bare, shape_text
 
 _ATOMICS = ("add", "max", "min")
 
 
-def print_program(program: TileProgram, facts: Facts = dims.NO_FACTS, aligned: frozenset[str] | None = None, programs: int = 132) -> tuple[TritonKernel, ...]:
+def print_program(
+    program: TileProgram, facts: Facts = dims.NO_FACTS, aligned: frozenset[str] | None = None, programs: int = 132
+) -> tuple[TritonKernel, ...]:
     """Every launch of a program, in order; the arguments are those of `print_launch`."""
     return tuple(print_launch(launch, facts, aligned, programs) for launch in program.launches)
 
@@ -65,7 +68,7 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
     hints = {name: _hint(launch, name, default) for name, default in (("warps", 4), ("stages", 3), ("cluster", 1))}
     name = re.sub(r"\W", "_", launch.name)
     source = _source(emitter, name, arguments)
-    return TritonKernel(name, source, arguments, grid.programs, hints["warps"], hints["stages"], hints["cluster"], tuple(emitter.notes))
+    return TritonKernel(name, source, arguments, grid.programs, hints["warps"], hints["stages"], hints["cluster"], bool(emitter.preamble), tuple(emitter.notes))
 
 
 # --- the kernel around the body -----------------------------------------------------------------------------------------
@@ -91,7 +94,9 @@ def _arguments(launch: Launch, symbols: tuple[str, ...], facts: Facts, aligned: 
     result += [Argument(name, "size", "i32", facts.divisors.get(name, 1) % 16 == 0) for name in symbols]
     for argument in result:
         if not re.fullmatch(r"[A-Za-z_]\w*", argument.name):
-            raise UnsupportedError(f"launch {launch.name}: {argument.kind} name {argument.name!r} cannot stand in Python source, expected an identifier")
+            raise UnsupportedError(
+                f"launch {launch.name}: {argument.kind} name {argument.name!r} cannot stand in Python source, expected an identifier"
+            )
     return tuple(result)
 
 
@@ -242,7 +247,7 @@ def _is_temporary(emitter: Emitter, text: str) -> bool:
 def _rebind(emitter: Emitter, name: str, text: str) -> None:
     if _is_temporary(emitter, text):
         text = emitter.lines.pop().strip().split(" = ", 1)[1]
-    emitter.line(f"{name} = {indices.bare(text)}")
+    emitter.line(f"{name} = {bare(text)}")
 
 
 def _store(emitter: Emitter, scope: Scope, statement: Store) -> None:
@@ -251,17 +256,21 @@ def _store(emitter: Emitter, scope: Scope, statement: Store) -> None:
     if isinstance(operand, Local):
         order = local_axes(emitter, scope, operand, statement.subscripts, axes)
         text = emitter.broadcast(scope, tile(emitter, scope, statement.value, order), order)
-        emitter.line(f"{emitter.locals[operand.name]} = {indices.bare(text)}")
+        emitter.line(f"{emitter.locals[operand.name]} = {bare(text)}")
         return
     if not isinstance(operand, Param):
-        raise UnsupportedError(f"launch {emitter.launch.name}: store to {statement.operand}, which is no operand", hint="counters are for signal and wait")
+        raise UnsupportedError(
+            f"launch {emitter.launch.name}: store to {statement.operand}, which is no operand", hint="counters are for signal and wait"
+        )
     printed = tile(emitter, scope, statement.value, axes)
     address = flatten(operand, statement.subscripts)
     over = varies_over(scope, indices.resolve(emitter, scope, address))
     if not set(axes) <= set(over):
         lost = ", ".join(axis for axis in axes if axis not in over and scope.extent(axis) > 1)
         if lost:
-            raise UnsupportedError(f"launch {emitter.launch.name}: a store to {operand.name} writes one element for every {lost}", hint="reduce first")
+            raise UnsupportedError(
+                f"launch {emitter.launch.name}: a store to {operand.name} writes one element for every {lost}", hint="reduce first"
+            )
         axes = tuple(axis for axis in axes if axis in over)
         printed = _dropped(emitter, scope, printed, axes)
     condition = indices.mask(emitter, scope, checks_of_access(scope, statement), axes)
@@ -272,7 +281,7 @@ def _store(emitter: Emitter, scope: Scope, statement: Store) -> None:
         return
     text = emitter.broadcast(scope, printed, ()) if printed.constant is not None else emitter.aligned(printed, axes)
     policy = "".join(f', eviction_policy="{hint}"' for hint in statement.hints if hint in ("evict_first", "evict_last"))
-    emitter.line(f"tl.store({where}, {indices.bare(text)}{masked}{policy})")
+    emitter.line(f"tl.store({where}, {bare(text)}{masked}{policy})")
 
 
 def _dropped(emitter: Emitter, scope: Scope, printed: Tile, axes: tuple[str, ...]) -> Tile:
@@ -359,9 +368,11 @@ def _range(statement: For, texts: list[str], constant: bool) -> str:
 def _if(emitter: Emitter, scope: Scope, statement: If) -> None:
     printed = tile(emitter, scope, statement.condition)
     if printed.axes:
-        raise UnsupportedError(f"launch {emitter.launch.name}: an if depends on {', '.join(printed.axes)}, expected one condition", hint="use where")
+        raise UnsupportedError(
+            f"launch {emitter.launch.name}: an if depends on {', '.join(printed.axes)}, expected one condition", hint="use where"
+        )
     condition = emitter.broadcast(scope, printed, ())
-    with emitter.block(f"if {indices.bare(condition)}"):
+    with emitter.block(f"if {bare(condition)}"):
         _statements(emitter, scope, statement.body)
     if statement.otherwise:
         with emitter.block("else"):

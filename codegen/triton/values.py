@@ -29,8 +29,9 @@ from ...ir.tile.scope import Scope
 from ...ir.types import DType, boolean, f32, i32
 from . import descriptors, indices, primitives
 from .dots import print_dot
-from .emitter import Emitter, Tile, shape_text
+from .emitter import Emitter, Tile
 from .primitives import Operand, language_type
+from .words import shape_text
 
 
 def tile(emitter: Emitter, scope: Scope, value: Value, order: tuple[str, ...] | None = None) -> Tile:
@@ -88,7 +89,9 @@ def _load(emitter: Emitter, scope: Scope, value: Load, order: tuple[str, ...]) -
     if isinstance(operand, Local):
         return _load_local(emitter, scope, value, operand)
     if not isinstance(operand, Param):
-        raise UnsupportedError(f"launch {emitter.launch.name}: load from {value.operand}, which is no operand", hint="counters are for signal and wait")
+        raise UnsupportedError(
+            f"launch {emitter.launch.name}: load from {value.operand}, which is no operand", hint="counters are for signal and wait"
+        )
     if "descriptor" in value.hints:
         found = descriptors.load(emitter, scope, value, operand)
         if found is not None:
@@ -102,8 +105,9 @@ def _load(emitter: Emitter, scope: Scope, value: Load, order: tuple[str, ...]) -
     arguments = [indices.pointer(emitter, scope, operand.name, address, axes)]
     if condition is not None:
         arguments.append(f"mask={condition}")
-        if value.other is not None:
-            arguments.append(f"other={primitives.literal(primitives.typed(value.other, value.type.dtype).value)}")
+        # Lanes without a value are poison; as zeros they cannot turn a product with a masked zero into NaN.
+        other = value.other if value.other is not None else Constant(0, value.type.dtype)
+        arguments.append(f"other={primitives.literal(primitives.typed(other, value.type.dtype).value)}")
     arguments += [f'eviction_policy="{hint}"' for hint in value.hints if hint in ("evict_first", "evict_last")]
     return Tile(emitter.assign(f"{operand.name}_tile", f"tl.load({', '.join(arguments)})"), axes, value.type.dtype)
 
@@ -193,7 +197,9 @@ def _reduce(emitter: Emitter, scope: Scope, value: Reduce) -> Tile:
 
 def _combiner(kind: str, dtype: DType) -> str:
     if kind not in ("sum", "prod", "max", "min"):
-        raise UnsupportedError(f"reduction {kind} is not supported in Triton kernels, expected sum, prod, max, min, any, all, argmax or argmin")
+        raise UnsupportedError(
+            f"reduction {kind} is not supported in Triton kernels, expected sum, prod, max, min, any, all, argmax or argmin"
+        )
     return f"combine_{kind}_f32" if dtype == f32 and kind in ("max", "min") else f"combine_{kind}"
 
 
@@ -249,7 +255,9 @@ def _unpack(emitter: Emitter, scope: Scope, value: Unpack) -> Tile:
     source = (*others, value.before)
     text = emitter.broadcast(scope, tile(emitter, scope, value.value, source), source)
     if inner.dtype.bits != 8 or value.bits not in (1, 2, 4):
-        raise UnsupportedError(f"unpack of {value.bits}-bit fields from {inner.dtype} is not supported in Triton kernels, expected 1, 2 or 4 bits of bytes")
+        raise UnsupportedError(
+            f"unpack of {value.bits}-bit fields from {inner.dtype} is not supported in Triton kernels, expected 1, 2 or 4 bits of bytes"
+        )
     packed = emitter.assign("packed", f"{text}.to(tl.uint8, bitcast=True)")
     fields = [_field(packed, value, n) for n in range(8 // value.bits)]
     target = (*others, value.after)

@@ -1,5 +1,5 @@
 """The op table: importing this package declares every op."""
 
-from . import activation, contraction, indexing, movement, normalization, pointwise, reduction
+from . import activation, contraction, host, indexing, movement, normalization, pointwise, quantization, reduction, window
 
-__all__ = ["activation", "contraction", "indexing", "movement", "normalization", "pointwise", "reduction"]
+__all__ = ["activation", "contraction", "host", "indexing", "movement", "normalization", "pointwise", "quantization", "reduction", "window"]

@@ -31,6 +31,7 @@ __all__ = [
     "varies_over",
 ]
 
+
 @dataclass(frozen=True)
 class Check:
     """low <= index < high must be tested at run time; None where that side is proved.

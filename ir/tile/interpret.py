@@ -9,16 +9,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from .. import dims
-from ..dims import NO_FACTS, Dim, Facts, Symbol
+from ..dims import NO_FACTS, Facts
 from ..errors import InputError, InternalError, VerifyError
 from . import evaluate
 from .bounds import Check, absolute_axes, checks_of
 from .evaluate import Array, Tile
+from .frame import Frame, Memory, aligned_lanes
 from .ladder import expand_ladders
 from .program import (
     AxisDecl,
@@ -53,44 +53,6 @@ from .text import statement_lines, untyped
 from .verify import verify
 
 Checks = Callable[[Scope, Load | Store], tuple[Check, ...]]
-
-
-@dataclass
-class Memory:
-    """An operand's elements (physical order) and which of them hold no value yet."""
-
-    operand: Param | Local
-    data: Array
-    poison: Array
-
-
-@dataclass(frozen=True)
-class Extent:
-    """An open tile axis while it runs: start and domain as numbers."""
-
-    first: int
-    low: int
-    high: int
-    lanes: Array
-
-    @property
-    def inside(self) -> Array:
-        index = self.first + self.lanes
-        return np.asarray((index >= self.low) & (index < self.high))
-
-
-@dataclass
-class Frame:
-    """What one block sees: numbers of scalars and starts, tile axes, values and memories."""
-
-    scope: Scope
-    numbers: dict[str, int]
-    axes: dict[str, Extent]
-    values: dict[str, Tile]
-    memories: dict[str, Memory]
-
-    def inner(self, scope: Scope) -> Frame:
-        return Frame(scope, dict(self.numbers), dict(self.axes), dict(self.values), dict(self.memories))
 
 
 def run(
@@ -179,7 +141,7 @@ class _Machine:
                 if axis.step is None:
                     frame.numbers[axis.name] = first
                 else:
-                    _open(frame, axis.name, first, low, high, axis.step)
+                    frame.open(axis.name, first, low, high, axis.step)
             self.block(frame, self.launch.body)
 
     # --- statements ---------------------------------------------------------------------------------------------------
@@ -214,8 +176,8 @@ class _Machine:
             target, source = frame.memories[statement.target], frame.memories[statement.source]
             target.data[...], target.poison[...] = source.data, source.poison
         elif isinstance(statement, AxisDecl):
-            low, high = self.number(frame, statement.low), self.number(frame, statement.high)
-            _open(frame, statement.name, low, low, high, statement.extent)
+            low, high = frame.number(statement.low), frame.number(statement.high)
+            frame.open(statement.name, low, low, high, statement.extent)
         elif isinstance(statement, For):
             self.loop(frame, statement)
         elif isinstance(statement, If):
@@ -226,13 +188,13 @@ class _Machine:
             self.wait(frame, statement)
 
     def counter_place(self, frame: Frame, statement: Signal | Wait) -> int:
-        place, size = self.number(frame, statement.subscripts[0]), self.counters[statement.counter].size
+        place, size = frame.number(statement.subscripts[0]), self.counters[statement.counter].size
         if not 0 <= place < size:
             raise VerifyError(f"counter %{statement.counter}[{place}] is outside its {size} elements")
         return place
 
     def wait(self, frame: Frame, statement: Wait) -> None:
-        wanted = self.number(frame, statement.value)
+        wanted = frame.number(statement.value)
         got = int(self.counters[statement.counter][self.counter_place(frame, statement)])
         if got < wanted:
             raise VerifyError(f"wait for %{statement.counter} never ends: it is {got} after all earlier grid points, expected {wanted}")
@@ -243,13 +205,13 @@ class _Machine:
             parent, extent = frame.axes[loop.parent or ""], frame.scope.extent(loop.parent or "")
             low, high = parent.first, min(parent.high, parent.first + extent)
         else:
-            low, high = self.number(frame, loop.low), self.number(frame, loop.high)
+            low, high = frame.number(loop.low), frame.number(loop.high)
         for first in range(low, high, loop.step):
             inner = frame.inner(self.entered(frame.scope, loop))
             if loop.kind == "scalar":
                 inner.numbers[loop.name] = first
             else:
-                _open(inner, loop.name, first, low, high, loop.step)
+                inner.open(loop.name, first, low, high, loop.step)
             self.block(inner, loop.body)
             for name in loop.carries:
                 frame.values[name] = inner.values[name]
@@ -263,48 +225,7 @@ class _Machine:
         for name in statement.carries:
             frame.values[name] = inner.values[name]
 
-    # --- index expressions and masks ----------------------------------------------------------------------------------
-
-    def number(self, frame: Frame, dim: Dim) -> int:
-        """An index expression that is one integer."""
-        if isinstance(dim, int):
-            return dim
-        values = dict(frame.numbers)
-        for name in dims.symbols(dim):
-            if name.startswith("%"):
-                tile = frame.values[name[1:]]
-                if tile.poison is not None and tile.poison.any():
-                    raise VerifyError(f"index expression {dim} reads %{name[1:]}, which is poison")
-                values[name] = int(tile.data)
-        return dims.evaluate(dim, values)
-
-    def index(self, frame: Frame, dim: Dim, axes: tuple[str, ...]) -> Array:
-        """An index expression for every lane: an i64 array that broadcasts over `axes`."""
-        if isinstance(dim, int):
-            return np.full((1,) * len(axes), dim, np.int64)
-        total: Any = 0
-        for monomial, factor in dim.terms:
-            term: Any = factor
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    term = term * self.lanes(frame, atom.name, axes)
-                else:
-                    sides = self.index(frame, atom.left, axes), self.index(frame, atom.right, axes)
-                    term = term * _FUNCTIONS[atom.kind](*sides)
-            total = total + term
-        return np.asarray(total, np.int64)
-
-    def lanes(self, frame: Frame, name: str, axes: tuple[str, ...]) -> Array:
-        if name.startswith("%"):
-            tile = frame.values[name[1:]].over(axes)
-            data = tile.data.astype(np.int64)
-            return data if tile.poison is None else np.where(tile.poison, 0, data)
-        axis, _, part = name.partition(".")
-        if axis in frame.axes and part != "first":
-            extent = frame.axes[axis]
-            lanes = extent.lanes if part == "lane" else extent.lanes + extent.first
-            return aligned_lanes(lanes, axis, axes)
-        return np.full((1,) * len(axes), frame.numbers[name], np.int64)
+    # --- memory -------------------------------------------------------------------------------------------------------
 
     def masks(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], indices: list[Array]) -> tuple[Array, Array]:
         """(inside the domain, inside the operand) for every lane; finds lanes that the demanded checks let through."""
@@ -332,11 +253,11 @@ class _Machine:
             self.demanded[key] = self.checks(frame.scope, access)
         result = np.ones(shape, bool)
         for check in self.demanded[key]:
-            index = self.index(frame, check.index, axes)
+            index = frame.index(check.index, axes)
             if check.low is not None:
-                result = result & (index >= self.index(frame, check.low, axes))
+                result = result & (index >= frame.index(check.low, axes))
             if check.high is not None:
-                result = result & (index < self.index(frame, check.high, axes))
+                result = result & (index < frame.index(check.high, axes))
         return result
 
     def place(self, memory: Memory, indices: list[Array], mask: Array) -> tuple[Array, ...]:
@@ -349,15 +270,9 @@ class _Machine:
         pieces = [(named[f.axis] // f.divisor, f.modulus) for f in layout.factors]
         return tuple(piece if modulus is None else piece % modulus for piece, modulus in pieces)
 
-    def poisoned_index(self, frame: Frame, subscripts: tuple[Dim, ...], axes: tuple[str, ...]) -> Array | None:
-        names = {name for subscript in subscripts for name in dims.symbols(subscript) if name.startswith("%")}
-        return evaluate.either(*(frame.values[name[1:]].over(axes).poison for name in sorted(names)))
-
-    # --- memory -------------------------------------------------------------------------------------------------------
-
     def load(self, frame: Frame, value: Load) -> Tile:
         axes, memory = value.type.axes, frame.memories[value.operand]
-        indices = [self.index(frame, subscript, axes) for subscript in value.subscripts]
+        indices = [frame.index(subscript, axes) for subscript in value.subscripts]
         domain, within = self.masks(frame, value, axes, indices)
         mask = domain & within
         if not memory.data.size:
@@ -369,15 +284,15 @@ class _Machine:
         if value.other is not None:
             data = np.where(mask, data, np.asarray(value.other.value).astype(value.type.dtype.numpy))
             poison = poison & mask
-        poison = poison | found if (found := self.poisoned_index(frame, value.subscripts, axes)) is not None else poison
+        poison = poison | found if (found := frame.poisoned_index(value.subscripts, axes)) is not None else poison
         return Tile(axes, data, poison if poison.any() else None)
 
     def store(self, frame: Frame, statement: Store) -> None:
         tile = self.value(frame, statement.value)
         axes, memory = tile.axes, frame.memories[statement.operand]
-        indices = [self.index(frame, subscript, axes) for subscript in statement.subscripts]
+        indices = [frame.index(subscript, axes) for subscript in statement.subscripts]
         domain, within = self.masks(frame, statement, axes, indices)
-        lost = self.poisoned_index(frame, statement.subscripts, axes)
+        lost = frame.poisoned_index(statement.subscripts, axes)
         if lost is not None and (lost & domain).any():
             raise VerifyError(f"store to %{statement.operand} at a subscript that is poison")
         if (domain & ~within).any():
@@ -409,8 +324,8 @@ class _Machine:
         if isinstance(value, Full):
             return Tile(axes, np.full(shape, value.value.value).astype(value.type.dtype.numpy))
         if isinstance(value, Index):
-            data = np.broadcast_to(self.index(frame, value.value, axes), shape).astype(value.type.dtype.numpy)
-            return Tile(axes, data, self.poisoned_index(frame, (value.value,), axes))
+            data = np.broadcast_to(frame.index(value.value, axes), shape).astype(value.type.dtype.numpy)
+            return Tile(axes, data, frame.poisoned_index((value.value,), axes))
         args = [self.value(frame, part) for part in parts(value)]
         return self.computed(frame, value, args)
 
@@ -434,17 +349,4 @@ class _Machine:
         return evaluate.unpack(value, args[0])
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"div": np.floor_divide, "mod": np.mod, "max": np.maximum, "min": np.minimum}
 _ATOMIC: dict[str, Callable[..., None]] = {"add": np.add.at, "max": np.maximum.at, "min": np.minimum.at}
-
-
-def aligned_lanes(lanes: Array, axis: str, axes: tuple[str, ...]) -> Array:
-    """A vector along one axis, as an array over `axes`."""
-    if axis not in axes:
-        raise VerifyError(f"axis {axis} varies inside a value over [{', '.join(axes)}]")
-    return evaluate.aligned(lanes, (axis,), axes)
-
-
-def _open(frame: Frame, name: str, first: int, low: int, high: int, extent: int) -> None:
-    frame.axes[name] = Extent(first, low, high, np.arange(extent, dtype=np.int64))
-    frame.numbers[f"{name}.first"] = first

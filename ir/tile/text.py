@@ -1,14 +1,8 @@
 """The text of tile programs: uniform, types on every value, read back without loss by `parse.py`.
 
-    program @mlp symbols { B } {
-      workspace %part: f32[s 4, i B]
-      launch @fc1(%x: f32[i B, k 384], %w: f32[j 1536, k 384] as j/16 k j%16, %y: out f32[i B, j 1536]) {
-        counter %done: i32[4] = 0
-        grid (i: 0..B step 96, j: 0..1536 step 256) handout queue {
-          ..
-        }
-      }
-    }
+Written out: `program @mlp symbols { B } { workspace %part: f32[s 4, i B] launch @fc1(%x: f32[i B, k 384], %w: f32[j 1536,
+k 384] as j/16 k j%16, %y: out f32[i B, j 1536]) { counter %done: i32[4] = 0 grid (i: 0..B step 96, j: 0..1536 step 256)
+handout queue { .. } } }`, one statement a line.
 """
 
 from __future__ import annotations

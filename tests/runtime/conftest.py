@@ -33,7 +33,9 @@ static parallel_t parallel = ourcc_parallel;
 void ourcc_set_parallel(void *function) { parallel = (parallel_t)function; }
 """
 
-SOURCE = PREAMBLE + r"""
+SOURCE = (
+    PREAMBLE
+    + r"""
 int64_t ourcc_arena(const int64_t *s) { return (s[0] * s[1] * 4 + 63) / 64 * 64; }
 struct job { void *const *b; const int64_t *s; float *t; };
 static void rows(void *context, int64_t first, int64_t last) {
@@ -60,6 +62,7 @@ int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t t
     return 0;
 }
 """
+)
 
 
 def compile_c(folder: Path, source: str) -> bytes:

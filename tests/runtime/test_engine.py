@@ -153,7 +153,8 @@ def test_torch_tensors_in_torch_tensors_out(engine, expected):
     want_y, want_z = expected(x.detach().numpy())
     assert isinstance(y, torch.Tensor) and not y.requires_grad
     assert np.array_equal(y.numpy(), want_y) and np.array_equal(z.numpy(), want_z)
-    assert np.array_equal(engine(x.t())[0].numpy(), expected(x.detach().t().numpy().copy())[0])
+    view = x.detach()[:, ::2].t()
+    assert np.array_equal(engine(view.t())[0].numpy(), expected(view.t().numpy().copy())[0])
     assert isinstance(engine.run({"x": x})["z"], torch.Tensor)
     with pytest.raises(InputError, match=r"input 'x' has dtype f64, expected f32\n  help: convert it with .to\(torch.float32\)"):
         engine(x.double())
@@ -161,8 +162,8 @@ def test_torch_tensors_in_torch_tensors_out(engine, expected):
         engine(x.detach().to_sparse())
     with pytest.raises(InputError, match="input 'x' is on meta, expected cpu"):
         engine(x.to("meta"))
-    with pytest.raises(InputError, match=r"has dtype torch.qint8, expected f32"):
-        engine(torch.quantize_per_tensor(torch.zeros(1, 2), 1.0, 0, torch.qint8))
+    with pytest.raises(InputError, match=r"has dtype torch.complex32, expected f32"):
+        engine(torch.zeros(1, 2, dtype=torch.complex32))
 
 
 def test_torch_has_no_type_for_nibbles():
@@ -194,8 +195,10 @@ def test_concurrent_calls_do_not_mix(engine, expected):
     assert 1 <= len(engine._executor._contexts) <= 8
 
 
-def test_every_library_uses_the_pool_of_the_first(tiny, compiled):
-    # Runs in a child, so that the first library of the process is known.
+def test_the_process_has_one_pool(tmp_path, engine):
+    path = tmp_path / "e.ourcc"
+    engine.save(path)
+    # In a child, so that the first library of the process is known.
     code = """
 import ctypes, sys
 import numpy as np
@@ -205,13 +208,6 @@ for engine in engines:
     engine(np.zeros((2, 2), np.float32))
 print([engine._executor.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
 """
-    return code
-
-
-def test_the_process_has_one_pool(tmp_path, engine, tiny, compiled):
-    path = tmp_path / "e.ourcc"
-    engine.save(path)
-    code = test_every_library_uses_the_pool_of_the_first(tiny, compiled)
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[3, 0, 0]"
 
@@ -324,10 +320,8 @@ def test_a_call_may_give_torch_tensors():
     engine = Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda step, operands: [steps[step.key](*operands)])
     y, d = engine(torch.tensor([0.0, 3.0, 4.0]))
     assert torch.equal(d, torch.tensor([[1, 2]])) and torch.equal(y, d * 2)
-    quantized = Engine(
-        EngineContents.of({"cpu": TargetContents(plan)}), call=lambda *_: [torch.quantize_per_tensor(torch.zeros(1, 2), 1.0, 0, torch.qint8)]
-    )
-    with pytest.raises(EngineError, match=r"a call gave the torch dtype torch.qint8, which has no element type here"):
+    quantized = Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda *_: [torch.zeros(1, 2, dtype=torch.complex32)])
+    with pytest.raises(EngineError, match=r"a call gave the torch dtype torch.complex32, which has no element type here"):
         quantized(torch.ones(2))
 
 
@@ -361,6 +355,8 @@ def _seconds(engine, x) -> float:
 
 
 def test_import_is_light():
-    code = "import sys, ourcc.runtime; print([m for m in ('torch', 'sympy', 'onnx', 'triton', 'cryptography', 'msgspec') if m in sys.modules])"
+    code = (
+        "import sys, ourcc.runtime; print([m for m in ('torch', 'sympy', 'onnx', 'triton', 'cryptography', 'msgspec') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

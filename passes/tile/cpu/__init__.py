@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..schedule import Strategy
+from .attention import CpuAttention
 from .nest import Nest
 from .packed import Packed
 
-STRATEGIES: tuple[Strategy, ...] = (Packed(), Nest())
+STRATEGIES: tuple[Strategy, ...] = (CpuAttention(), Packed(), Nest())

@@ -1,0 +1,185 @@
+"""Rules of attention and what belongs to it: Attention (opset 23), RotaryEmbedding."""
+
+from __future__ import annotations
+
+import math
+
+from .....ir import dims
+from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from .....ir.types import boolean, i64
+from ..context import Node, cast, rule
+from ..tensors import element_type
+from .movement import slice_axis, transpose
+
+
+@rule("Attention")
+def _attention(n: Node) -> list[Value]:
+    q, k, v = (_heads(n, n.x(position), name) for position, name in ((0, "q_num_heads"), (1, "kv_num_heads"), (2, "kv_num_heads")))
+    past: Dim = 0
+    if n.given(4):
+        past = n.x(4).shape[2]
+        k, v = n.b.concat(n.x(4), k, axis=2), n.b.concat(n.x(5), v, axis=2)
+    scale = n.attr_float("scale", 1.0 / math.sqrt(_integer(n, q.shape[3])))
+    causal = n.attr_flag("is_causal")
+    window = (n.attr_int("left_window_size", -1), n.attr_int("right_window_size", -1))
+    # The op knows causality from the upper left corner; every other kind is a mask.
+    plain_causal = causal and past == 0 and not n.given(6)
+    mask = _joined(n, _operand_mask(n, k.shape[2]), _kept(n, q, k, past, causal and not plain_causal, window))
+    cap = n.attr_float("softcap")
+    if cap == 0.0 and len(n.outputs) < 4 and n.attr_int("softmax_precision", 1) == 1:
+        y: Value = n.b.attention(q, k, v, mask, scale=scale, causal=plain_causal, safe=True)
+        scores: Value | None = None
+    else:
+        if plain_causal:
+            mask = _joined(n, mask, _kept(n, q, k, past, True, (-1, -1)))
+        y, scores = _spelled(n, q, k, v, mask, scale, cap)
+    if n.x(0).type.rank == 3:
+        batch, heads, rows, size = y.shape
+        y = n.b.reshape(transpose(n, y, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
+    results = [y, k, v]
+    return [*results, scores] if scores is not None else results
+
+
+def _integer(n: Node, size: Dim) -> int:
+    if not isinstance(size, int):
+        raise UnsupportedError(f"head size {size} is symbolic", hint="fix it at import (shapes)")
+    return max(size, 1)
+
+
+def _heads(n: Node, x: Value, name: str) -> Value:
+    """[batch, heads, rows, size], whatever of both forms is given."""
+    if x.type.rank == 4:
+        return x
+    count = n.attr_int(name)
+    if x.type.rank != 3 or count < 1:
+        raise n.fail(f"got {x.type} with {name} = {count}, expected rank 4, or rank 3 and a number of heads")
+    batch, rows, size = x.shape
+    return transpose(n, n.b.reshape(x, shape=(batch, rows, count, size // count)), (0, 2, 1, 3))
+
+
+def _operand_mask(n: Node, columns: Dim) -> Value | None:
+    """The mask operand; one that is shorter than the keys hides the rest."""
+    mask = n.optional(3)
+    if mask is None or mask.shape[-1] == 1 or dims.equal(mask.shape[-1], columns, n.facts) is True:
+        return mask
+    missing = (*(0,) * (mask.type.rank - 1), columns - mask.shape[-1])
+    fill: float = False if mask.dtype == boolean else -math.inf
+    result: Value = n.b.pad(mask, before=(0,) * mask.type.rank, after=missing, mode="constant", value=fill)
+    return result
+
+
+def _kept(n: Node, q: Value, k: Value, past: Dim, causal: bool, window: tuple[int, int]) -> Value | None:
+    """Which key each query may see, by position: causality, a sliding window, the lengths of a padded cache."""
+    rows, columns, lengths = q.shape[2], k.shape[2], n.optional(6)
+    row, column = (n.b.iota(shape=(rows, columns), axis=axis, dtype=i64) for axis in (0, 1))
+    length: Value | None = None
+    if lengths is not None:
+        length = n.b.reshape(cast(n, lengths, i64), shape=(lengths.type.elements, 1, 1, 1))
+    if length is not None and past == 0:
+        row = n.b.add(row, n.b.sub(length, _scalar(n, rows)))
+    elif past != 0:
+        row = n.b.add(row, _scalar(n, past))
+    conditions: list[Value] = []
+    if causal:
+        conditions.append(n.b.le(column, row))
+    if window[0] >= 0:
+        conditions.append(n.b.le(n.b.sub(row, column), window[0]))
+    if window[1] >= 0:
+        conditions.append(n.b.le(n.b.sub(column, row), window[1]))
+    if length is not None:
+        conditions.append(n.b.lt(column, length))
+    kept: Value | None = None
+    for condition in conditions:
+        kept = condition if kept is None else n.b.logical_and(kept, condition)
+    return kept
+
+
+def _joined(n: Node, mask: Value | None, kept: Value | None) -> Value | None:
+    """Both restrictions as one mask."""
+    if mask is None or kept is None:
+        return kept if mask is None else mask
+    if mask.dtype == boolean:
+        return n.b.logical_and(mask, kept)  # type: ignore[no-any-return]
+    return n.b.where(kept, mask, n.b.scalar(-math.inf, mask.dtype))  # type: ignore[no-any-return]
+
+
+def _scalar(n: Node, value: Dim) -> Value:
+    return n.b.scalar(value, i64) if isinstance(value, int) else n.b.dim(value=value)
+
+
+def _spelled(n: Node, q: Value, k: Value, v: Value, mask: Value | None, scale: float, cap: float) -> tuple[Value, Value]:
+    """Attention in its parts, where a score is an output or a cap stands between them."""
+    groups = q.shape[1] // k.shape[1]
+    if groups != 1:
+        k, v = (_repeated(n, x, groups) for x in (k, v))
+    root = math.sqrt(scale)
+    raw = n.b.matmul(n.b.mul(q, root), n.b.mul(k, root), transpose_b=True)
+    bias: Value | None = None
+    if mask is not None and mask.dtype == boolean:
+        bias = n.b.where(mask, n.b.scalar(0.0, raw.dtype), n.b.scalar(-math.inf, raw.dtype))
+    elif mask is not None:
+        bias = cast(n, mask, raw.dtype)
+    capped = raw if cap == 0.0 else n.b.mul(n.b.tanh(n.b.div(raw, cap)), cap)
+    masked = capped if bias is None else n.b.add(capped, bias)
+    number = n.attr_int("softmax_precision")
+    dtype = element_type(number, n.source) if number else masked.dtype
+    wide = cast(n, masked, dtype if dtype.is_float and dtype.bits >= masked.dtype.bits else masked.dtype)
+    weights = n.b.softmax(wide, axis=3)
+    if bias is not None:
+        # A row that sees nothing has no weights.
+        dead = n.b.eq(n.b.reduce_max(bias, axes=(bias.type.rank - 1,), keepdims=True), -math.inf)
+        weights = n.b.where(dead, n.b.scalar(0.0, weights.dtype), weights)
+    weights = cast(n, weights, q.dtype)
+    # The stages that a second result may show: the product, capped, masked, and the weights.
+    stages = {0: raw, 1: capped, 2: masked, 3: weights}
+    mode = n.attr_int("qk_matmul_output_mode")
+    if mode not in stages:
+        raise n.fail(f"qk_matmul_output_mode is {mode}, expected 0 to 3")
+    return n.b.matmul(weights, v), stages[mode]
+
+
+def _repeated(n: Node, x: Value, groups: Dim) -> Value:
+    batch, heads, rows, size = x.shape
+    wide = n.b.broadcast_to(n.b.reshape(x, shape=(batch, heads, 1, rows, size)), shape=(batch, heads, groups, rows, size))
+    result: Value = n.b.reshape(wide, shape=(batch, heads * groups, rows, size))
+    return result
+
+
+@rule("RotaryEmbedding")
+def _rotary(n: Node) -> Value:
+    x, cosine, sine = n.x(0), n.x(1), n.x(2)
+    flat = x.type.rank == 3
+    if flat:
+        batch, rows, width = x.shape
+        count = n.attr_int("num_heads")
+        if count < 1:
+            raise n.fail("num_heads is missing for an input of rank 3")
+        x = transpose(n, n.b.reshape(x, shape=(batch, rows, count, width // count)), (0, 2, 1, 3))
+    batch, heads, rows, size = x.shape
+    turned = n.attr_int("rotary_embedding_dim") or size
+    if n.given(3):
+        cosine, sine = (n.b.take(table, n.x(3), axis=0) for table in (cosine, sine))
+    half = dims.simplify(turned // 2, n.facts)
+    cosine, sine = (n.b.reshape(table, shape=(batch, 1, rows, half)) for table in (cosine, sine))
+    head = slice_axis(n, x, 3, 0, turned)
+    interleaved = n.attr_flag("interleaved")
+    if interleaved:
+        first, second = (slice_axis(n, head, 3, start, half, 2) for start in (0, 1))
+    else:
+        first, second = slice_axis(n, head, 3, 0, half), slice_axis(n, head, 3, half, half)
+    real = n.b.sub(n.b.mul(cosine, first), n.b.mul(sine, second))
+    imaginary = n.b.add(n.b.mul(sine, first), n.b.mul(cosine, second))
+    if interleaved:
+        pair = [n.b.reshape(part, shape=(batch, heads, rows, half, 1)) for part in (real, imaginary)]
+        y = n.b.reshape(n.b.concat(*pair, axis=4), shape=(batch, heads, rows, turned))
+    else:
+        y = n.b.concat(real, imaginary, axis=3)
+    if turned != size:
+        y = n.b.concat(y, slice_axis(n, x, 3, turned, size - turned), axis=3)
+    if flat:
+        y = n.b.reshape(transpose(n, y, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
+    return cast(n, y, n.x(0).dtype)
+
+

@@ -1,0 +1,331 @@
+"""Rules of convolutions and pools: padding modes, output shapes, roundings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .....ir import dims
+from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from .....ir.types import f32, i32, i64
+from ..context import Node, cast, rule
+from .pointwise import constant
+from .quantization import dequantized, quantized
+from .shape import unsqueeze
+
+Pads = tuple[tuple[Dim, ...], tuple[Dim, ...]]
+
+
+def _window(n: Node, rank: int, name: str = "kernel_shape", default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """A positive integer for each spatial axis."""
+    values = n.attr_ints(name) or default
+    if values is None or len(values) != rank or any(value < 1 or value > 1 << 31 for value in values):
+        raise n.fail(f"{name} is {list(values) if values else 'missing'}, expected {rank} positive integers")
+    return values
+
+
+def _spatial(n: Node, x: Value) -> tuple[Dim, ...]:
+    if x.type.rank < 3:
+        raise n.fail(f"input has rank {x.type.rank}, expected at least 3")
+    return x.shape[2:]
+
+
+def _pads(n: Node, sizes: tuple[Dim, ...], window: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]) -> Pads:
+    """Explicit pads, or those that auto_pad asks for."""
+    rank, mode = len(sizes), n.attr_string("auto_pad", "NOTSET")
+    if mode in ("NOTSET", ""):
+        pads = n.attr_ints("pads") or (0,) * (2 * rank)
+        if len(pads) != 2 * rank or any(abs(pad) > 1 << 31 for pad in pads):
+            raise n.fail(f"pads are {list(pads)}, expected two for each of {rank} axes")
+        return pads[:rank], pads[rank:]
+    if mode == "VALID":
+        return (0,) * rank, (0,) * rank
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise n.fail(f"auto_pad {mode!r} is not known")
+    before: list[Dim] = []
+    after: list[Dim] = []
+    for size, extent, stride, dilation in zip(sizes, window, strides, dilations, strict=True):
+        reach = (extent - 1) * dilation + 1
+        total = dims.simplify(dims.maximum((dims.ceil_div(size, stride) - 1) * stride + reach - size, 0), n.facts)
+        half = dims.simplify(total // 2, n.facts)
+        before.append(half if mode == "SAME_UPPER" else total - half)
+        after.append(total - half if mode == "SAME_UPPER" else half)
+    return tuple(before), tuple(after)
+
+
+# --- convolution ------------------------------------------------------------------------------------------------------
+
+
+def convolve(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
+    """Conv with this node's attributes."""
+    sizes = _spatial(n, x)
+    if w.type.rank != x.type.rank:
+        raise n.fail(f"weights have rank {w.type.rank}, expected {x.type.rank}")
+    given = n.attr_ints("kernel_shape")
+    window = n.static_shape(w, "the weights")[2:]
+    if given is not None and given != window:
+        raise n.fail(f"kernel_shape is {list(given)}, and the weights are {w.type}")
+    strides = _window(n, len(sizes), "strides", (1,) * len(sizes))
+    dilations = _window(n, len(sizes), "dilations", (1,) * len(sizes))
+    before, after = _pads(n, sizes, window, strides, dilations)
+    result: Value = n.b.conv(x, w, bias, strides=strides, dilations=dilations, before=before, after=after, groups=n.attr_int("group", 1))
+    return result
+
+
+@rule("Conv")
+def _conv(n: Node) -> Value:
+    return convolve(n, n.x(0), n.x(1), n.optional(2))
+
+
+@rule("ConvInteger")
+def _conv_integer(n: Node) -> Value:
+    x, w = n.x(0), n.x(1)
+    wide = [cast(n, v, i32) for v in (x, w)]
+    for position in (2, 3):
+        if n.given(position):
+            zero = cast(n, n.x(position), i32)
+            if zero.type.rank == 1 and zero.shape != (1,):
+                zero = n.b.reshape(zero, shape=(*zero.shape, *(1,) * (w.type.rank - 1)))
+            wide[position - 2] = n.b.sub(wide[position - 2], zero)
+    return cast(n, convolve(n, wide[0], wide[1], None), i32)
+
+
+@rule("QLinearConv")
+def _quantized_conv(n: Node) -> Value:
+    x = dequantized(n, n.x(0), n.x(1), n.x(2), axis=None)
+    scale = n.x(4)
+    per_channel = scale.type.rank == 1 and scale.shape != (1,)
+    w = dequantized(n, n.x(3), scale, n.x(5), axis=0 if per_channel else None)
+    bias: Value | None = None
+    if n.given(8):
+        bias = n.b.mul(cast(n, n.x(8), f32), n.b.mul(n.b.reshape(n.x(1), shape=()), scale))
+    return quantized(n, convolve(n, x, w, bias), n.x(6), n.x(7), axis=None)
+
+
+@rule("ConvTranspose")
+def _conv_transpose(n: Node) -> Value:
+    x, w = n.x(0), n.x(1)
+    sizes = _spatial(n, x)
+    rank = len(sizes)
+    window = n.static_shape(w, "the weights")[2:]
+    strides = _window(n, rank, "strides", (1,) * rank)
+    dilations = _window(n, rank, "dilations", (1,) * rank)
+    extra = n.attr_ints("output_padding") or (0,) * rank
+    wanted, mode = n.attr_ints("output_shape"), n.attr_string("auto_pad", "NOTSET")
+    if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", ""):
+        raise n.fail(f"auto_pad {mode!r} is not known")
+    before: tuple[Dim, ...]
+    after: tuple[Dim, ...]
+    if wanted is None and mode in ("NOTSET", "", "VALID"):
+        pads = (n.attr_ints("pads") if mode != "VALID" else None) or (0,) * (2 * rank)
+        if len(pads) != 2 * rank or len(extra) != rank:
+            raise n.fail(f"pads are {list(pads)} and output_padding {list(extra)} for {rank} axes")
+        before, after = pads[:rank], pads[rank:]
+    else:
+        targets: tuple[Dim, ...] = wanted[-rank:] if wanted else tuple(size * stride for size, stride in zip(sizes, strides, strict=True))
+        totals = [
+            stride * (size - 1) + more + (extent - 1) * dilation + 1 - target
+            for stride, size, more, extent, dilation, target in zip(strides, sizes, extra, window, dilations, targets, strict=True)
+        ]
+        # A missing element is added at the end, as output padding.
+        extra = tuple(more + max(0, -total) if isinstance(total, int) else more for more, total in zip(extra, totals, strict=True))
+        totals = [max(0, total) if isinstance(total, int) else total for total in totals]
+        halves = [total // 2 for total in totals]
+        rests = [total - half for total, half in zip(totals, halves, strict=True)]
+        before, after = (tuple(halves), tuple(rests)) if mode == "SAME_UPPER" else (tuple(rests), tuple(halves))
+    result: Value = n.b.conv_transpose(
+        x, w, n.optional(2), strides=strides, dilations=dilations, before=before, after=after, output_padding=extra, groups=n.attr_int("group", 1)
+    )
+    return result
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+
+class _Pool:
+    """The geometry of one pool, its output size rounded as the node says."""
+
+    def __init__(self, n: Node, x: Value) -> None:
+        self.sizes = _spatial(n, x)
+        rank = len(self.sizes)
+        self.window = _window(n, rank)
+        self.strides = _window(n, rank, "strides", (1,) * rank)
+        self.dilations = _window(n, rank, "dilations", (1,) * rank)
+        self.before, self.after = _pads(n, self.sizes, self.window, self.strides, self.dilations)
+        self.extra: tuple[Dim, ...] = (0,) * rank
+        if n.attr_flag("ceil_mode"):
+            self.extra = tuple(self._extra(n, axis) for axis in range(rank))
+
+    def _extra(self, n: Node, axis: int) -> Dim:
+        """Elements beyond the padding that the last, rounded up window reaches."""
+        reach = (self.window[axis] - 1) * self.dilations[axis] + 1
+        padded = self.sizes[axis] + self.before[axis] + self.after[axis]
+        last = dims.simplify(dims.ceil_div(padded - reach, self.strides[axis]), n.facts)
+        if not isinstance(last, int):
+            raise UnsupportedError("rounds a symbolic size up (ceil_mode)", hint="fix that size at import (shapes), or pad explicitly")
+        # A window that would start in the padding behind the last element is left out.
+        start = last * self.strides[axis]
+        inside = self.sizes[axis] + self.before[axis]
+        if isinstance(inside, int) and start >= inside:
+            last -= 1
+        return dims.maximum(last * self.strides[axis] + reach - padded, 0) if isinstance(padded, int) else 0
+
+    @property
+    def end(self) -> tuple[Dim, ...]:
+        return tuple(a + b for a, b in zip(self.after, self.extra, strict=True))
+
+    @property
+    def attrs(self) -> dict[str, object]:
+        return {"window": self.window, "strides": self.strides, "dilations": self.dilations, "before": self.before, "after": self.end}
+
+
+@rule("MaxPool")
+def _max_pool(n: Node) -> list[Value]:
+    x = n.x()
+    pool = _Pool(n, x)
+    y: Value = n.b.max_pool(x, **pool.attrs)
+    if len(n.outputs) < 2:
+        return [y]
+    return [y, _max_indices(n, x, y, pool)]
+
+
+def _max_indices(n: Node, x: Value, y: Value, pool: _Pool) -> Value:
+    """The flat index of each window's first maximum: windows laid out beside each other, then argmax."""
+    n.static_shape(x, "the input")
+    rank = len(pool.sizes)
+    lowest = -math.inf if x.dtype.is_float else 0 if x.dtype.kind == "uint" else -(1 << (x.dtype.bits - 1))
+    padded = n.b.pad(x, before=(0, 0, *pool.before), after=(0, 0, *pool.end), mode="constant", value=lowest)
+    flat: Value | None = None
+    strides = [1] * rank
+    running = 1
+    for axis in range(rank) if n.attr_flag("storage_order") else reversed(range(rank)):
+        strides[axis], running = running, running * int(str(pool.sizes[axis]))
+    for axis in range(rank):
+        index = n.b.iota(shape=tuple(s if a == axis + 2 else 1 for a, s in enumerate(padded.shape)), axis=axis + 2, dtype=i64)
+        part = n.b.mul(n.b.sub(index, pool.before[axis]), strides[axis])
+        flat = part if flat is None else n.b.add(flat, part)
+    planes = int(str(dims.product(x.shape[:2])))
+    plane = n.b.reshape(constant(n, np.arange(planes, dtype=np.int64) * running), shape=(*x.shape[:2], *(1,) * rank))
+    places = n.b.broadcast_to(n.b.add(flat, plane), shape=padded.shape)
+    values, candidates = (_windows(n, v, y, pool) for v in (padded, places))
+    best = n.b.argmax(values, axis=0, keepdims=True)
+    result: Value = n.b.reshape(n.b.take_along_axis(candidates, best, axis=0), shape=y.shape)
+    return result
+
+
+def _windows(n: Node, padded: Value, y: Value, pool: _Pool) -> Value:
+    """[window elements, *y.shape]: one strided slice for each place in the window."""
+    if math.prod(pool.window) > 1024:
+        raise UnsupportedError(f"indices of a window of {list(pool.window)}", hint="windows of up to 1024 elements are supported")
+    parts = []
+    for place in np.ndindex(*pool.window):
+        starts = (0, 0, *(k * d for k, d in zip(place, pool.dilations, strict=True)))
+        part = n.b.slice(padded, starts=starts, sizes=y.shape, steps=(1, 1, *pool.strides))
+        parts.append(unsqueeze(n, part, (0,)))
+    result: Value = n.b.concat(*parts, axis=0) if len(parts) > 1 else parts[0]
+    return result
+
+
+@rule("AveragePool")
+def _average_pool(n: Node) -> Value:
+    return average_pool(n, n.x(), n.attr_flag("count_include_pad"))
+
+
+def average_pool(n: Node, x: Value, count_padding: bool) -> Value:
+    """The mean over each window; padding counts where asked, what rounding up adds never does."""
+    pool = _Pool(n, x)
+    if not count_padding or not any(pool.extra):
+        result: Value = n.b.avg_pool(x, **pool.attrs, count_padding=count_padding)
+        return result
+    # The explicit padding is made real; what rounding up adds is left to the pool, which does not count it.
+    padded = n.b.pad(x, before=(0, 0, *pool.before), after=(0, 0, *pool.after), mode="constant", value=0.0)
+    attrs = {**pool.attrs, "before": (0,) * len(pool.sizes), "after": pool.extra}
+    result = n.b.avg_pool(padded, **attrs, count_padding=False)
+    return result
+
+
+@rule("LpPool")
+def _lp_pool(n: Node) -> Value:
+    x, p = n.x(), n.attr_int("p", 2)
+    if p < 1:
+        raise n.fail(f"p is {p}, expected a positive integer")
+    powers = n.b.abs(x) if p == 1 else n.b.mul(x, x) if p == 2 else n.b.pow(n.b.abs(x), float(p))
+    pool = _Pool(n, x)
+    # The sum over a window is its mean, padding counted, times the window's size.
+    total = n.b.mul(n.b.avg_pool(powers, **pool.attrs, count_padding=True), float(math.prod(pool.window)))
+    return _root(n, total, p)
+
+
+def _root(n: Node, total: Value, p: int) -> Value:
+    result: Value = total if p == 1 else n.b.sqrt(total) if p == 2 else n.b.pow(total, 1.0 / p)
+    return result
+
+
+@rule("GlobalAveragePool")
+def _global_average(n: Node) -> Value:
+    _spatial(n, n.x())
+    result: Value = n.b.mean(n.x(), axes=tuple(range(2, n.rank())), keepdims=True)
+    return result
+
+
+@rule("GlobalMaxPool")
+def _global_max(n: Node) -> Value:
+    _spatial(n, n.x())
+    result: Value = n.b.reduce_max(n.x(), axes=tuple(range(2, n.rank())), keepdims=True)
+    return result
+
+
+@rule("GlobalLpPool")
+def _global_lp(n: Node) -> Value:
+    x, p = n.x(), n.attr_int("p", 2)
+    powers = n.b.abs(x) if p == 1 else n.b.pow(n.b.abs(x), float(p))
+    return _root(n, n.b.sum(powers, axes=tuple(range(2, x.type.rank)), keepdims=True), p)
+
+
+@rule("MaxUnpool")
+def _max_unpool(n: Node) -> Value:
+    x, indices = n.x(0), n.x(1)
+    sizes = _spatial(n, x)
+    rank = len(sizes)
+    window, strides = _window(n, rank), _window(n, rank, "strides", (1,) * rank)
+    pads = n.attr_ints("pads") or (0,) * (2 * rank)
+    natural = tuple((size - 1) * stride + extent - pads[a] - pads[a + rank] for a, (size, stride, extent) in enumerate(zip(sizes, strides, window, strict=True)))
+    wanted = n.sizes(2, "the output shape") if n.given(2) else (*x.shape[:2], *natural)
+    # Indices count in the natural output; a larger one keeps the coordinates.
+    flat = n.b.full(shape=(dims.product((*x.shape[:2], *natural)),), value=0.0, dtype=x.dtype)
+    scattered = n.b.scatter_along_axis(flat, n.b.reshape(indices, shape=(indices.type.elements,)), n.b.reshape(x, shape=(x.type.elements,)), axis=0, combine="none")
+    result: Value = n.b.reshape(scattered, shape=(*x.shape[:2], *natural))
+    if wanted != result.shape:
+        after = tuple(want - have for want, have in zip(wanted, result.shape, strict=True))
+        result = n.b.pad(result, before=(0,) * len(after), after=after, mode="constant", value=0.0)
+    return result
+
+
+@rule("Col2Im")
+def _col2im(n: Node) -> Value:
+    x = n.x(0)
+    image, block = n.integers(1, "the image shape"), n.integers(2, "the block shape")
+    rank = len(image)
+    strides = n.attr_ints("strides") or (1,) * rank
+    dilations = n.attr_ints("dilations") or (1,) * rank
+    pads = n.attr_ints("pads") or (0,) * (2 * rank)
+    batch, rows = x.shape[0], x.shape[1]
+    channels = rows // math.prod(block)
+    counts = [(image[a] + pads[a] + pads[a + rank] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1 for a in range(rank)]
+    # Where each element of each block lands in the padded image; what lands in the padding is cut off.
+    padded = [image[a] + pads[a] + pads[a + rank] for a in range(rank)]
+    place = np.zeros((*block, *counts), dtype=np.int64)
+    for axis in range(rank):
+        offset = np.arange(block[axis]).reshape([-1 if a == axis else 1 for a in range(2 * rank)]) * dilations[axis]
+        start = np.arange(counts[axis]).reshape([-1 if a == axis + rank else 1 for a in range(2 * rank)]) * strides[axis]
+        place = place * padded[axis] + offset + start
+    flat = n.b.reshape(x, shape=(batch, channels, place.size))
+    zero = n.b.full(shape=(batch, channels, math.prod(padded)), value=0.0, dtype=x.dtype)
+    index = n.b.broadcast_to(constant(n, place.reshape(1, 1, -1)), shape=(batch, channels, place.size))
+    total = n.b.reshape(n.b.scatter_along_axis(zero, index, flat, axis=2, combine="add"), shape=(batch, channels, *padded))
+    result: Value = n.b.slice(total, starts=(0, 0, *pads[:rank]), sizes=(batch, channels, *image), steps=(1,) * (rank + 2))
+    return result
+

@@ -1,0 +1,264 @@
+"""The strategy `attention`: softmax between two products, with scores that never leave the cache.
+
+A grid point owns `m` rows of one head. Columns go in steps of `t`: the keys are transposed once into a cache tile,
+then each row block makes its scores, rescales what it has by the new maximum, and adds its product with the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.expression import Apply, Constant
+from ....ir.region import Scalar
+from ....ir.target import CpuLevel
+from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
+from ....ir.types import DType
+from ..lower import Block, parameters, typical, upper_bound
+from ..schedule import Problem, Schedule
+from ..softmax import Attention, read_attention
+
+WIDEST = 512
+"""The largest head size whose transposed keys stay in the second-level cache."""
+
+
+@dataclass(frozen=True)
+class CpuAttention:
+    """Online softmax over column steps of `t`, row blocks of `mr` x `nr` in registers, `m` rows a grid point."""
+
+    name: str = "attention"
+
+    def applies(self, problem: Problem, target: CpuLevel) -> str | None:
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return found
+        if found.product.dtype.name != "f32":
+            return f"scores are in {found.product.dtype}, expected f32"
+        if len(found.inner) != 1:
+            return f"scores fold {len(found.inner)} axes, expected one"
+        for name in (*found.inner, found.feature):
+            extent = problem.region.axis(name).extent
+            if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
+                return f"head size {extent} is not a number from 1 to {WIDEST}"
+        if any(extent == 0 for extent in problem.region.extents.values()):
+            return "an axis has no elements"
+        return None
+
+    def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
+        """Row blocks by registers, steps by cache size."""
+        mr, nr = (12, 32) if target.registers >= 32 else (6, 16)
+        for blocks, t in ((16, 128), (8, 128), (16, 64)):
+            yield Schedule(self.name, (("m", blocks * mr), ("t", t), ("mr", mr), ("nr", nr)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
+        """Multiply-adds of both products at half the rate, and one exponential for each score."""
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return float("inf")
+        sizes = {name: typical(extent, problem.symbols) for name, extent in problem.region.extents.items()}
+        scores = 1.0
+        for name in (*found.batch, *((found.row,) if found.row else ()), found.column):
+            scores *= sizes[name]
+        packing = 1.0 + schedule["mr"] / schedule["m"]
+        return scores * ((sizes[found.inner[0]] + sizes[found.feature]) * packing / target.lanes + 12 / target.lanes) / 3e9
+
+    def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
+        """One launch."""
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return TileProgram(problem.region.name, (_Launch(problem, schedule, found).launch(),), symbols=tuple(problem.symbols.ranges))
+
+
+class _Launch:
+    """Builds the launch; `first` and `lane` give subscripts into the cache tiles."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention) -> None:
+        self.problem, self.schedule, self.found = problem, schedule, found
+        self.extents = problem.region.extents
+        self.dtype: DType = found.product.dtype
+        self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
+        self.depth = int(str(self.extents[found.inner[0]]))
+        self.features = int(str(self.extents[found.feature]))
+
+    def launch(self) -> Launch:
+        found, problem = self.found, self.problem
+        block = Block(problem, names={axis.name: 1 for axis in problem.region.axes})
+        grid = []
+        for name in found.batch:
+            block.index[name] = dims.symbol(name)
+            grid.append(GridAxis(name, 0, self.extents[name], None))
+        self.rows = 1
+        if found.row is not None:
+            bound = upper_bound(self.extents[found.row], problem.symbols)
+            self.rows = self.schedule["m"] if bound is None else min(self.schedule["m"], -(-bound // self.mr) * self.mr)
+            grid.append(GridAxis(found.row, 0, self.extents[found.row], self.rows))
+            block.axes.append(found.row)
+        self._locals(block)
+        self._start(block)
+        high = self.extents[found.column]
+        if found.is_causal:
+            high = dims.minimum(high, dims.symbol(f"{found.row}.first") + self.rows)
+        with block.loop(found.column, "tile", 0, high, self.step) as columns:
+            self.columns = columns
+            self._transpose(block)
+            self._row_blocks(block, self._step)
+        self._row_blocks(block, self._finish)
+        return Launch(f"{problem.region.name}.attention", parameters(problem), tuple(grid), tuple(block.body))
+
+    def _locals(self, block: Block) -> None:
+        width = -(-self.features // self.nr) * self.nr
+        self.keys = block.local("keys", self.found.key.dtype, (("d", self.depth), ("t", self.step)))
+        self.scores = block.local("scores", self.dtype, (("r", self.mr), ("t", self.step)))
+        self.sums = block.local("sums", self.dtype, (("r", self.rows), ("e", width)))
+        self.highest = block.local("highest", self.dtype, (("r", self.rows),))
+        self.totals = block.local("totals", self.dtype, (("r", self.rows),))
+
+    def _start(self, block: Block) -> None:
+        with block.loop("r", "scalar", 0, self.rows, 1) as row:
+            place = dims.symbol(row)
+            block.store(self.highest, (place,), block.full(float("-inf"), self.dtype))
+            block.store(self.totals, (place,), block.full(0.0, self.dtype))
+            with self._features(block) as feature:
+                block.store(self.sums, (place, self._lanes(feature)), block.full(0.0, self.dtype, (feature,)))
+
+    def _features(self, block: Block):  # type: ignore[no-untyped-def]
+        """A loop over the value's features in register blocks."""
+        return block.loop(self.found.feature, "tile", 0, self.features, self.nr)
+
+    def _lanes(self, axis: str) -> Dim:
+        """The subscript of every lane of an axis, inside its domain or not."""
+        return dims.symbol(f"{axis}.first") + dims.symbol(f"{axis}.lane")
+
+    def _inside(self, axis: str, parent: str) -> Dim:
+        """The subscript of every lane of an axis in a cache tile that begins where `parent` does."""
+        return self._lanes(axis) - dims.symbol(f"{parent}.first")
+
+    def _transpose(self, block: Block) -> None:
+        """keys[d, t] = key[t, d] for the columns of this step; 0 beyond the last."""
+        with block.loop("d", "scalar", 0, self.depth, 1) as inner, block.loop(self.found.column, "walk", 0, 0, 16, parent=self.columns) as lanes:
+            block.index[self.found.inner[0]] = dims.symbol(inner)
+            block.index[self.found.column] = dims.symbol(lanes)
+            self._named(block)
+            block.outside = True
+            value = block.lower(self.found.key)
+            block.outside = False
+            block.store(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), value)
+
+    def _named(self, block: Block) -> None:
+        for let in self.found.before:
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+
+    def _row_blocks(self, block: Block, body) -> None:  # type: ignore[no-untyped-def]
+        """`body(rows)` for each register block of rows; rows is None where there is one row."""
+        if self.found.row is None:
+            body(block, None)
+            return
+        tail = tuple(n for n in (4, 1) if n < self.mr)
+        with block.loop(self.found.row, "walk", 0, 0, self.mr, parent=self.found.row, tail=tail) as rows:
+            block.index[self.found.row] = dims.symbol(rows)
+            body(block, rows)
+
+    def _step(self, block: Block, rows: str | None) -> None:
+        self._score(block, rows)
+        if rows is None:
+            self._row(block, 0, 0)
+        else:
+            with block.loop("r", "walk", 0, 0, 1, parent=rows) as row:
+                first = dims.symbol(f"{row}.first")
+                self._row(block, first - dims.symbol(f"{rows}.first"), first - dims.symbol(f"{self.found.row}.first"))
+        self._accumulate(block, rows)
+
+    def _score(self, block: Block, rows: str | None) -> None:
+        """scores[r, t] of one row block, -inf beyond the last column."""
+        found, column = self.found, self.found.column
+        with block.loop(column, "walk", 0, 0, self.nr, parent=self.columns) as lanes:
+            block.index[column] = dims.symbol(lanes)
+            axes = (rows, lanes) if rows else (lanes,)
+            inner = block.axis(found.inner[0], 0, self.depth, self.depth)
+            block.index[found.inner[0]] = dims.symbol(inner)
+            query = block.lower(self._wide(found.query))
+            key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), found.key.dtype)
+            kind = TileType(self.dtype, axes)
+            product = block.let(found.product.name, Dot(query, self._cast(block, key), block.full(0.0, self.dtype, axes), kind))
+            block.axes.remove(inner)
+            block.readers[found.product.name] = lambda _: product
+            self._named(block)
+            block.outside = True
+            score = block.lower(found.score)
+            block.outside = False
+            if dims.divides(self.step, self.extents[column], self.problem.symbols) is not True:
+                score = block.inside(dims.symbol(lanes), self.extents[column], score, float("-inf"))
+            place = self._inside(lanes, self.columns)
+            block.store(self.scores, (dims.symbol(f"{rows}.lane"), place) if rows else (0, place), score)
+
+    def _row(self, block: Block, local: Dim, place: Dim) -> None:
+        """One row: scores become exponentials under the new maximum, what was summed is rescaled."""
+        lanes = block.axis("t", 0, self._remaining(), self.step)
+        at = (local, dims.symbol(lanes))
+        scores = block.let("row", block.load(self.scores, at, self.dtype, Constant(float("-inf"), self.dtype)))
+        old = block.let("old", block.load(self.highest, (place,), self.dtype))
+        new = block.let("new", block.apply("max", old, Reduce("max", lanes, scores, TileType(self.dtype))))
+        minus = block.full(float("-inf"), self.dtype)
+        base = block.let("base", block.apply("where", block.apply("eq", new, minus), block.full(0.0, self.dtype), new))
+        weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
+        factor = block.let("factor", block.apply("exp", block.apply("sub", old, base)))
+        block.store(self.scores, at, weights)
+        block.store(self.highest, (place,), new)
+        total = block.apply("mul", block.load(self.totals, (place,), self.dtype), factor)
+        block.store(self.totals, (place,), block.apply("add", total, Reduce("sum", lanes, weights, TileType(self.dtype))))
+        block.axes.remove(lanes)
+        with self._features(block) as feature:
+            at = (place, self._lanes(feature))
+            block.store(self.sums, at, block.apply("mul", block.load(self.sums, at, self.dtype), factor))
+
+    def _remaining(self) -> Dim:
+        """The columns of this step that exist."""
+        return dims.minimum(self.extents[self.found.column] - dims.symbol(f"{self.columns}.first"), self.step)
+
+    def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
+        return (self._inside(rows, self.found.row or ""), self._lanes(feature)) if rows else (0, self._lanes(feature))
+
+    def _accumulate(self, block: Block, rows: str | None) -> None:
+        """sums += weights * values for one row block."""
+        found, columns = self.found, dims.symbol(f"{self.columns}.first")
+        with self._features(block) as feature:
+            axes = (rows, feature) if rows else (feature,)
+            kind = TileType(self.dtype, axes)
+            acc = block.let("acc", block.load(self.sums, self._sums(rows, feature), self.dtype))
+            lanes = block.axis("t", 0, self._remaining(), self.step)
+            place = dims.symbol(lanes)
+            block.index[found.column] = columns + place
+            block.index[found.feature] = dims.symbol(feature)
+            weights = block.load(
+                self.scores, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.dtype, Constant(0.0, self.dtype)
+            )
+            self._named(block)
+            block.outside = True
+            value = block.lower(self._wide(found.value))
+            block.outside = False
+            result = block.let("acc", Dot(weights, value, acc, kind))
+            block.axes.remove(lanes)
+            block.store(self.sums, self._sums(rows, feature), result)
+
+    def _finish(self, block: Block, rows: str | None) -> None:
+        """Write the rows of one block."""
+        found = self.found
+        with self._features(block) as feature:
+            block.index[found.feature] = dims.symbol(feature)
+            result = block.let(found.result.name, block.load(self.sums, self._sums(rows, feature), self.dtype))
+            place: Dim = self._inside(rows, found.row or "") if rows else 0
+            total = block.let(found.total.name, block.load(self.totals, (place,), self.dtype))
+            block.readers[found.result.name] = lambda _: result
+            block.readers[found.total.name] = lambda _: total
+            for let in found.after:
+                block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.store(found.store.output, block.subscripts(found.store.subscripts, ()), block.lower(found.store.value))
+
+    def _wide(self, value: Scalar) -> Scalar:
+        return value if value.dtype == self.dtype else Apply("cast", (value,), self.dtype)
+
+    def _cast(self, block: Block, value: Value) -> Value:
+        return value if value.type.dtype == self.dtype else block.apply("cast", value, dtype=self.dtype)

@@ -1,0 +1,491 @@
+"""Engine files: deterministic bytes, every flipped byte and every truncation found, hostile archives, failing disks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ourcc.ir.errors import EngineError
+from ourcc.runtime import Engine, EngineContents, TargetContents, read_engine, write_engine
+from ourcc.runtime import file as file_module
+from ourcc.runtime.archive import Member, directory, local_header, place
+
+
+@pytest.fixture
+def path(tmp_path, small):
+    target = tmp_path / "m.ourcc"
+    write_engine(target, small)
+    return target
+
+
+@pytest.fixture(scope="session")
+def small(tiny):
+    """The miniature engine with short members, so that every byte can be visited."""
+    parts = replace(tiny.targets["cpu"], files={"baseline.so": b"\x7fELF" * 9, "kernel_0.c": b"/* text */\n"}, libraries=())
+    return replace(tiny, targets={"cpu": parts})
+
+
+def test_it_is_an_ordinary_zip_with_aligned_members(path, small):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+        assert names == [
+            *("manifest.json", "graph.ir", "plan/cpu.json", "kernels/cpu/baseline.so", "kernels/cpu/kernel_0.c"),
+            *("weights/shared.safetensors", "ourcc.lock", "report.json"),
+        ]
+        manifest = archive.read("manifest.json")
+        assert archive.comment.decode() == "sha256:" + hashlib.sha256(manifest).hexdigest()
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+        data = path.read_bytes()
+        for info in archive.infolist():
+            at = info.header_offset + 30 + sum(struct.unpack("<HH", data[info.header_offset + 26 : info.header_offset + 30]))
+            assert at % 4096 == 0 and data[at : at + info.file_size] == archive.read(info)
+    assert json.loads(manifest)["provenance"]["source"] == "m.onnx"
+
+
+def test_contents_come_back_equal(path, small):
+    got = read_engine(path, verify=True)
+    for field in ("inputs", "outputs", "symbols", "graph", "lock", "report", "provenance"):
+        assert getattr(got, field) == getattr(small, field), field
+    assert got.targets["cpu"].plan == small.targets["cpu"].plan
+    assert dict(got.targets["cpu"].files) == small.targets["cpu"].files
+    assert dict(got.weights["shared"]) == small.weights["shared"]
+    assert "gone" not in got.targets and got.weights.get("gone") is None
+
+
+def test_weights_are_mapped_and_read_only(path, small):
+    array = read_engine(path).weights["shared"]["other"].array()
+    assert np.array_equal(array, np.arange(7)) and array.__array_interface__["data"][0] % 64 == 0
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+def test_the_same_contents_give_the_same_bytes(tmp_path, small):
+    code = """
+import sys, os, time
+import numpy as np
+from ourcc.ir import dims
+from ourcc.ir.plan import Plan
+from ourcc.runtime import EngineContents, TargetContents, write_engine
+names = [f"s{n}" for n in range(40)]
+files = {name: name.encode() for name in set(names)}
+plan = Plan("cpu", dims.Facts({n: dims.Range(0, 4) for n in names}), (), (), (), (), ())
+weights = {"shared": {name: np.arange(3.0) for name in set(names)}}
+write_engine(sys.argv[1], EngineContents.of({"cpu": TargetContents(plan, files)}, weights, provenance={name: 1 for name in set(names)}))
+"""
+    for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}
+        (tmp_path / seed).mkdir()
+        subprocess.run(
+            [sys.executable, "-c", code, "e.ourcc"], check=True, cwd=tmp_path / seed, env=environment, umask=0o022 if seed == "1" else 0o077
+        )
+    assert (tmp_path / "1/e.ourcc").read_bytes() == (tmp_path / "2/e.ourcc").read_bytes()
+
+
+def interesting(data: bytes) -> list[int]:
+    """Positions of all bytes but long runs of the padding's zeros, of which a few are taken."""
+    return [n for n in range(len(data)) if data[n] or n % 97 == 0 or data[n - 1 : n + 2].strip(b"\0")]
+
+
+def test_every_flipped_byte_is_found(path):
+    data = bytearray(path.read_bytes())
+    archive = zipfile.ZipFile(path)
+    weights = archive.getinfo("weights/shared.safetensors")
+    end = next(i for i in archive.infolist() if i.header_offset > weights.header_offset).header_offset
+    head = int.from_bytes(data[end - weights.file_size : end - weights.file_size + 8], "little") + 8
+    values = range(end - weights.file_size + head, end)
+    missed = []
+    for position in interesting(bytes(data)):
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        try:
+            read_engine(path)
+            missed.append(position)
+        except EngineError:
+            pass
+        data[position] ^= 1 << position % 8
+    # Only the values of weights are not hashed by a plain load; `verify` hashes them too.
+    assert set(missed) <= set(values) and len(missed) > 4
+    for position in values:
+        data[position] ^= 0x80
+        path.write_bytes(data)
+        with pytest.raises(EngineError, match="weights/shared.safetensors does not match its digest"):
+            read_engine(path, verify=True)
+        data[position] ^= 0x80
+
+
+def test_every_truncation_is_found(path):
+    data = path.read_bytes()
+    lengths = {*range(200), *range(0, len(data), 61), *range(len(data) - 1200, len(data))}
+    for length in sorted(lengths, reverse=True):
+        os.truncate(path, length)
+        with pytest.raises(EngineError):
+            read_engine(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(EngineError, match="its end holds no digest of a manifest"):
+        read_engine(path)
+
+
+def forge(path, change=None, members=None, raw=None, comment=None):
+    """A file whose digests all fit, with a manifest that says something else."""
+    members = members if members is not None else [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]
+    manifest = {
+        **{"format": "ourcc engine", "schema": 1, "inputs": [], "outputs": [], "symbols": [], "targets": [], "provenance": {}},
+        "members": [[name, len(data), zlib.crc32(data), hashlib.sha256(data).hexdigest(), None] for name, data in members],
+    }
+    if change:
+        change(manifest)
+    text = raw if raw is not None else json.dumps(manifest).encode()
+    placed = place([Member("manifest.json", len(text), zlib.crc32(text)), *(Member(n, len(d), zlib.crc32(d)) for n, d in members)])
+    parts = [local_header(placed[0]), text]
+    for p, (_, data) in zip(placed[1:], members, strict=True):
+        parts += [local_header(p), data]
+    tail = directory(placed, ("sha256:" + hashlib.sha256(text).hexdigest()).encode() if comment is None else comment)
+    path.write_bytes(b"".join(parts) + tail)
+    return path
+
+
+def test_the_forge_itself_is_accepted(tmp_path):
+    assert read_engine(forge(tmp_path / "f")).graph == "g"
+
+
+def replaced(index, column, value):
+    def change(manifest):
+        manifest["members"][index][column] = value
+
+    return change
+
+
+def put(key, value):
+    def change(manifest):
+        manifest[key] = value
+
+    return change
+
+
+HOSTILE = [
+    (put("format", "other"), "its manifest names another format"),
+    (put("schema", 2), "engine has schema 2, expected 1"),
+    (put("schema", "1"), "its manifest names another format"),
+    (put("members", 5), "list of members is damaged"),
+    (put("members", [["graph.ir", 1, 2]]), "list of members is damaged"),
+    (replaced(0, 0, "../graph.ir"), "name '../graph.ir' is not allowed"),
+    (replaced(0, 0, "/etc/passwd"), "name '/etc/passwd' is not allowed"),
+    (replaced(0, 0, "a\\b"), "is not allowed"),
+    (replaced(0, 0, "a/../b"), "is not allowed"),
+    (replaced(0, 0, "a\0b"), "is not allowed"),
+    (replaced(0, 0, "kernels/" * 32), "is not allowed"),
+    (replaced(0, 0, 7), "name 7 is not allowed"),
+    (replaced(0, 0, "ourcc.lock"), "names one twice"),
+    (replaced(0, 0, "manifest.json"), "names one twice"),
+    (replaced(0, 1, -1), "size -1 or checksum"),
+    (replaced(0, 1, 2**63), "size 9223372036854775808 or checksum"),
+    (replaced(0, 1, 1.5), "size 1.5 or checksum"),
+    (replaced(0, 1, 2**40), "engine has [0-9]+ bytes, expected 10995"),
+    (replaced(0, 2, 2**32), "checksum 4294967296 of graph.ir is out of range"),
+    (replaced(0, 3, 5), "digest of graph.ir is damaged"),
+    (replaced(0, 3, "0" * 64), "graph.ir does not match its digest"),
+    (replaced(0, 4, ["a", "b"]), "digest of graph.ir is damaged"),
+    (replaced(1, 0, "x"), "engine has [0-9]+ bytes, expected|directory of the archive does not match"),
+    (replaced(0, 0, "graph.iq"), "directory of the archive does not match the manifest"),
+    (put("targets", [["cpu", []]]), "engine has no plan for its target cpu"),
+    (put("targets", {"cpu": 1}), "manifest is damaged: ValueError"),
+    (put("inputs", [["x", "f33", []]]), "port 'x' has dtype 'f33'"),
+    (put("inputs", [["x", "f32", ["__import__('os')"]]]), "manifest is damaged: ParseError"),
+    (put("symbols", [["B", 1]]), "manifest is damaged: ValueError"),
+    (put("provenance", []), "got list, expected an object"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), HOSTILE, ids=[str(n) for n in range(len(HOSTILE))])
+def test_hostile_manifests(tmp_path, change, message):
+    with pytest.raises(EngineError, match=message):
+        read_engine(forge(tmp_path / "f", change))
+
+
+def test_hostile_members(tmp_path):
+    graph = ("graph.ir", b"g")
+    with pytest.raises(EngineError, match="engine has no member report.json"):
+        read_engine(forge(tmp_path / "f", members=[graph]))
+    with pytest.raises(EngineError, match="manifest is damaged"):
+        read_engine(forge(tmp_path / "f", members=[graph, ("ourcc.lock", b""), ("report.json", b"{")]))
+    plan = forge(
+        tmp_path / "f", put("targets", [["cpu", []]]), [graph, ("plan/cpu.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")]
+    )
+    with pytest.raises(EngineError, match="plan/cpu.json is damaged: KeyError"):
+        read_engine(plan).targets["cpu"]
+    bomb = b"[" * 100_000
+    with pytest.raises(EngineError, match="manifest is not valid JSON"):
+        read_engine(forge(tmp_path / "f", raw=bomb))
+    with pytest.raises(EngineError, match="its manifest names another format"):
+        read_engine(forge(tmp_path / "f", raw=b"[]"))
+    with pytest.raises(EngineError, match="weights member weights/w.bin is not a safetensors file"):
+        read_engine(forge(tmp_path / "f", members=[("weights/w.bin", b"")]))
+    with pytest.raises(EngineError, match="weights/w.safetensors has no digest of its header"):
+        read_engine(forge(tmp_path / "f", members=[("weights/w.safetensors", b"12345678")]))
+    with pytest.raises(EngineError, match="header of weights/w.safetensors does not match its digest"):
+        read_engine(forge(tmp_path / "f", replaced(0, 4, [4, "00"]), [("weights/w.safetensors", b"12345678")]))
+    with pytest.raises(EngineError, match="its end holds no digest"):
+        read_engine(forge(tmp_path / "f", comment=b"sha256:" + b"z" * 64))
+
+
+def test_foreign_files(tmp_path, path):
+    with pytest.raises(EngineError, match="cannot read engine .*gone: No such file"):
+        read_engine(tmp_path / "gone")
+    with pytest.raises(EngineError, match="not a regular file, expected an engine"):
+        read_engine(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(EngineError, match="not a regular file"):
+        read_engine(tmp_path / "pipe")
+    with pytest.raises(EngineError, match="not a regular file"):
+        read_engine("/dev/zero")
+    (tmp_path / "text").write_text("hello " * 2000)
+    with pytest.raises(EngineError, match="not an engine: got 12000 bytes that do not start as one"):
+        read_engine(tmp_path / "text")
+    with zipfile.ZipFile(tmp_path / "z.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", "{}" * 9)
+        archive.writestr("data", os.urandom(9000))
+        archive.comment = b"sha256:" + b"0" * 64
+    with pytest.raises(EngineError, match="manifest does not match its digest"):
+        read_engine(tmp_path / "z.zip")
+    # The same members written by an ordinary archiver: deflated, dated, not aligned.
+    with zipfile.ZipFile(path) as good, zipfile.ZipFile(tmp_path / "re.zip", "w", zipfile.ZIP_STORED) as archive:
+        for name in good.namelist():
+            archive.writestr(name, good.read(name))
+        archive.comment = good.comment
+    with pytest.raises(EngineError):
+        read_engine(tmp_path / "re.zip")
+
+
+def test_damaged_files_say_what_to_do(path):
+    data = bytearray(path.read_bytes())
+    data[4096] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(EngineError, match="m.ourcc: manifest does not match its digest") as error:
+        Engine.load(path)
+    assert error.value.hint == "the file was damaged, cut off or changed after it was written: build or copy it again"
+
+
+def test_a_manifest_that_claims_more_than_the_file(path):
+    data = bytearray(path.read_bytes())
+    data[18:22] = b"\xff\xff\xff\xff"
+    path.write_bytes(data)
+    with pytest.raises(EngineError, match="manifest of 4294967295 bytes does not fit into"):
+        read_engine(path)
+
+
+def test_a_member_changed_after_opening_is_found(path):
+    contents = read_engine(path)
+    files = contents.targets["cpu"].files
+    data = bytearray(path.read_bytes())
+    at = data.index(b"/* text */")
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(b"X")
+    with pytest.raises(EngineError, match="kernels/cpu/kernel_0.c does not match its digest"):
+        files["kernel_0.c"]
+    os.truncate(path, 100)
+    with pytest.raises(EngineError, match="engine ends early"):
+        files["kernel_0.c"]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_old_file(path, small):
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (0, 5000, len(before) - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+        try:
+            with pytest.raises(EngineError, match="cannot write engine .*m.ourcc: File too large") as error:
+                write_engine(path, small)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert error.value.hint == "nothing was changed; free space or choose another folder"
+        assert path.read_bytes() == before and os.listdir(path.parent) == ["m.ourcc"]
+
+
+CALLS = ("open", "write", "fsync", "close", "replace")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_every_failing_system_call(path, small, monkeypatch, call, code):
+    before = path.read_bytes()
+    count = 0
+    for nth in range(1, 60):
+        real = getattr(os, call)
+        count = 0
+
+        def fail(*arguments, **keywords):
+            nonlocal count
+            count += 1
+            if count == nth:
+                if call == "close":
+                    real(*arguments)
+                raise OSError(code, os.strerror(code))
+            return real(*arguments, **keywords)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(file_module.os, call, fail)
+            try:
+                write_engine(path, small)
+                assert count < nth, "a failing call was ignored"
+                break
+            except EngineError as error:
+                assert os.strerror(code) in str(error)
+        assert path.read_bytes() == before and os.listdir(path.parent) == ["m.ourcc"]
+    else:
+        pytest.fail("never got through")
+    assert nth > 1
+
+
+def test_short_writes_are_continued(path, small, monkeypatch):
+    before = path.read_bytes()
+    real = os.write
+    monkeypatch.setattr(file_module.os, "write", lambda handle, data: real(handle, data[:700]))
+    write_engine(path, small)
+    assert path.read_bytes() == before
+
+
+def test_an_interrupt_leaves_nothing(path, small, monkeypatch):
+    def interrupt(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(file_module.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_engine(path, small)
+    assert os.listdir(path.parent) == ["m.ourcc"]
+
+
+def test_places_that_cannot_be_written(tmp_path, small):
+    with pytest.raises(EngineError, match="cannot write engine .*: No such file or directory"):
+        write_engine(tmp_path / "gone" / "m.ourcc", small)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(EngineError, match="Is a directory"):
+        write_engine(tmp_path / "folder", small)
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_names_that_may_not_be_members(tmp_path, small):
+    for name in ("../evil.so", "a b", ".hidden", "x" * 300):
+        parts = replace(small.targets["cpu"], files={name: b""})
+        with pytest.raises(EngineError, match="engine member name .* is not allowed"):
+            write_engine(tmp_path / "m", replace(small, targets={"cpu": parts}))
+    double = replace(small.targets["cpu"], files={"a": b""})
+    with pytest.raises(EngineError, match="is not allowed"):
+        write_engine(tmp_path / "m", replace(small, targets={"cpu/../cpu": double}))
+
+
+def test_files_over_four_gigabytes_have_wide_headers():
+    members = [Member("a", 5 << 30, 1), Member("b", 3, 2)]
+    placed = place(members)
+    assert all(p.data % 4096 == 0 for p in placed) and placed[1].header == placed[0].end
+    for p in placed:
+        assert len(local_header(p)) == p.data - p.header
+    tail = directory(placed, b"c")
+    assert b"PK\x06\x06" in tail and struct.pack("<Q", placed[1].header) in tail and struct.pack("<Q", 5 << 30) in tail
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs sparse anonymous files")
+def test_an_ordinary_reader_understands_wide_headers():
+    members = [Member("a", 5 << 30, 1), Member("b", 3, zlib.crc32(b"abc"))]
+    placed = place(members)
+    handle = os.memfd_create("big")
+    for p in placed:
+        os.pwrite(handle, local_header(p), p.header)
+    os.pwrite(handle, b"abc", placed[1].data)
+    os.pwrite(handle, directory(placed, b""), placed[1].end)
+    with os.fdopen(handle, "rb") as file, zipfile.ZipFile(file) as archive:
+        assert archive.getinfo("a").file_size == 5 << 30 and archive.read("b") == b"abc"
+
+
+# --- signatures -------------------------------------------------------------------------------------------------------
+
+
+def test_signatures(tmp_path, small):
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    ours, other = bytes(range(32)), bytes(range(1, 33))
+    public, foreign = (ed25519.Ed25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw() for key in (ours, other))
+    path = tmp_path / "m.ourcc"
+    write_engine(path, small)
+    with pytest.raises(EngineError, match="engine is not signed, expected a signature by a trusted key"):
+        read_engine(path, trusted_keys=[public])
+    write_engine(path, small, signing_key=ours)
+    assert read_engine(path, trusted_keys=[foreign, public]).graph == small.graph
+    assert read_engine(path).graph == small.graph
+    with pytest.raises(EngineError, match=f"engine is signed by {public.hex()}, which is not among the trusted keys"):
+        read_engine(path, trusted_keys=[foreign])
+    with pytest.raises(EngineError, match="not among the trusted keys"):
+        read_engine(path, trusted_keys=[])
+    data = bytearray(path.read_bytes())
+    data[-1] = ord("0") if data[-1] != ord("0") else ord("1")
+    path.write_bytes(data)
+    with pytest.raises(EngineError, match="signature does not fit the engine"):
+        read_engine(path, trusted_keys=[public])
+    # A signature moved to another engine does not fit it.
+    write_engine(path, replace(small, graph="other"), signing_key=ours)
+    moved = path.read_bytes()
+    write_engine(path, small, signing_key=ours)
+    good = path.read_bytes()
+    path.write_bytes(good[:-128] + moved[-128:])
+    with pytest.raises(EngineError, match="signature does not fit the engine"):
+        read_engine(path, trusted_keys=[public])
+    with pytest.raises(EngineError, match="signing key has 3 bytes, expected 32"):
+        write_engine(path, small, signing_key=b"abc")
+
+
+def test_signing_without_the_package(path, small, monkeypatch):
+    from ourcc.ir.errors import ToolchainError
+
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    with pytest.raises(ToolchainError, match="signing needs the package cryptography"):
+        write_engine(path, small, signing_key=bytes(32))
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def test_loading_ninety_megabytes_is_fast_and_copies_nothing(tmp_path, tiny):
+    weights = {"shared": {**tiny.weights["shared"]}}
+    big = EngineContents.of(
+        {"cpu": TargetContents(tiny.targets["cpu"].plan, tiny.targets["cpu"].files, tiny.targets["cpu"].libraries)},
+        {"shared": {**weights["shared"], **{f"w{n}": np.zeros((15, 100, 1000), np.float32) for n in range(15)}}},
+    )
+    path = tmp_path / "big.ourcc"
+    write_engine(path, big)
+    assert path.stat().st_size > 90_000_000
+    Engine.load(path)
+    best = min(_seconds(path) for _ in range(5))
+    assert best < 0.050
+    code = """
+import resource, sys
+import numpy as np
+from ourcc.runtime import Engine
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+engine = Engine.load(sys.argv[1])
+engine(np.zeros((2, 2), np.float32))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20_000, "kilobytes: the weights were copied"
+
+
+def _seconds(path) -> float:
+    start = time.perf_counter()
+    Engine.load(path)
+    return time.perf_counter() - start
