@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..codegen.c.compile import Compiler, compile_shared, find_compiler
-from ..codegen.c.printer import print_kernels
+from ..codegen.c.printer import SourceFile
 from ..codegen.host.c import print_plan
 from ..ir.errors import UnsupportedError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
 from ..passes.build_plan import Lowered, PackedConstant, build_plan
 from ..passes.fuse import HostOp, partition
-from ..passes.layout import constant_layouts
+from ..passes.layout import channels_last, constant_layouts
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import Choose, Scheduler, cheapest
@@ -103,7 +103,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
 
 def lower(module: Module, level: CpuLevel, choose: Choose, progress: Progress = SILENT) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
-    units = partition(module, module.main)
+    units = partition(module, module.main, channels_last(module.main))
     scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts)
     scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
     return build_plan(module, module.main, scheduled, "cpu")
@@ -115,8 +115,10 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> dict[str, str]:
     count = max(1, min(4, len(names) // 4))
     sources = {}
     for n in range(count):
-        part = {name: lowered.kernels[name] for name in names[n::count]}
-        sources[f"kernels_{n}.c"] = print_kernels(part, level, lowered.plan.symbols)
+        file = SourceFile(level)
+        for name in names[n::count]:
+            file.add(lowered.kernels[name], name, tuple(lowered.plan.symbols.ranges), lowered.plan.symbols)
+        sources[f"kernels_{n}.c"] = file.text()
     sources["plan.c"] = print_plan(lowered.plan, names)
     return sources
 

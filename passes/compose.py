@@ -6,7 +6,7 @@ consumer's subscripts; its reductions keep their own axes under fresh names.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..ir import dims
@@ -14,6 +14,7 @@ from ..ir.dims import Dim
 from ..ir.expression import Apply, Constant, Index
 from ..ir.graph import Op, Value
 from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from ..ir.types import TensorType
 
 
 class CannotInline(Exception):
@@ -50,9 +51,25 @@ def plain_axes(region: Region) -> dict[str, int] | None:
     return places if set(stores[0].axes) <= places.keys() else None
 
 
-def compose(root: Op, regions: Callable[[Op], Region | None], is_inlined: Callable[[Value], bool], facts: dims.Facts) -> Group:
-    """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside."""
-    return _Composer(regions, is_inlined, facts).compose(root)
+def compose(
+    root: Op,
+    regions: Callable[[Op], Region | None],
+    is_inlined: Callable[[Value], bool],
+    facts: dims.Facts,
+    orders: Mapping[Value, tuple[int, ...]],
+) -> Group:
+    """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside.
+
+    `orders` gives the memory order of buffers that are not row-major, slowest dimension first; the region sees their
+    dimensions in that order.
+    """
+    return _Composer(regions, is_inlined, facts, orders).compose(root)
+
+
+def in_order(value: Value, orders: Mapping[Value, tuple[int, ...]]) -> TensorType:
+    """The type of a value's buffer, its dimensions in memory order."""
+    order = orders.get(value)
+    return value.type if order is None else value.type.with_shape(tuple(value.shape[n] for n in order))
 
 
 @dataclass
@@ -62,6 +79,7 @@ class _Composer:
     regions: Callable[[Op], Region | None]
     is_inlined: Callable[[Value], bool]
     facts: dims.Facts
+    orders: Mapping[Value, tuple[int, ...]]
     axes: list[Axis] = field(default_factory=list)
     body: list[Statement] = field(default_factory=list)
     inputs: dict[Value, Operand] = field(default_factory=dict)
@@ -71,12 +89,14 @@ class _Composer:
 
     def compose(self, root: Op) -> Group:
         region = self._region(root)
-        outputs = tuple(Operand(f"y{n}", result.type) for n, result in enumerate(root.results))
+        outputs = tuple(Operand(f"y{n}", in_order(result, self.orders)) for n, result in enumerate(root.results))
+        values = dict(zip((o.name for o in region.outputs), root.results, strict=True))
         renamed = dict(zip((o.name for o in region.outputs), outputs, strict=True))
         operands = self._operands(root, region)
         axis_map = {axis.name: self._axis(axis.name, axis.extent) for axis in region.axes}
         for statement in self._inline(root, region, operands, axis_map):
             subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in statement.subscripts)
+            subscripts = self._ordered(values[statement.output], subscripts)
             self.body.append(
                 replace(
                     statement,
@@ -157,19 +177,19 @@ class _Composer:
         self.value_axes[name] = axes
         return Ref(name, changed.dtype if isinstance(changed, (Reduce, Scan)) else value.dtype)
 
-    def _names(self, subscripts: object) -> tuple[str, ...]:
+    def _names(self, subscripts: Iterable[Dim]) -> tuple[str, ...]:
         """The axes that index expressions vary over, in the region's order."""
         found: set[str] = set()
-        for subscript in subscripts:  # type: ignore[attr-defined]
+        for subscript in subscripts:
             found |= dims.symbols(subscript)
         return tuple(axis.name for axis in self.axes if axis.name in found)
 
     def _load(self, load: Load, value: Value, axis_map: dict[str, Dim], rewrite: Callable[[Scalar], Scalar], shared: bool) -> Scalar:
         subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in load.subscripts)
         if not self.is_inlined(value):
-            operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", value.type))
+            operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", in_order(value, self.orders)))
             gathers = tuple((name, rewrite(gather)) for name, gather in load.gathers)
-            return Load(operand.name, subscripts, load.dtype, load.other, gathers)
+            return Load(operand.name, self._ordered(value, subscripts), load.dtype, load.other, gathers)
         if (value, subscripts) in self.known:
             return self.known[value, subscripts]
         element = self._element(value, subscripts)
@@ -181,6 +201,11 @@ class _Composer:
             element = Ref(name, element.dtype)
         self.known[value, subscripts] = element
         return element
+
+    def _ordered(self, value: Value, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Subscripts of a buffer in its memory order."""
+        order = self.orders.get(value)
+        return subscripts if order is None else tuple(subscripts[n] for n in order)
 
     def _element(self, value: Value, subscripts: tuple[Dim, ...]) -> Scalar:
         """The expression of one element of an inlined value."""
@@ -237,4 +262,4 @@ def _collapse_casts(value: Scalar) -> Scalar:
     return value
 
 
-__all__ = ["CannotInline", "Group", "compose", "plain_axes"]
+__all__ = ["CannotInline", "Group", "compose", "in_order", "plain_axes"]

@@ -11,6 +11,7 @@ Walking from the outputs to the inputs, every op is either *materialised* (its r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..ir import dims
@@ -43,9 +44,9 @@ class _Facts:
     inlinable: bool
 
 
-def partition(module: Module, graph: Graph) -> list[Group | HostOp]:
-    """The kernels and host steps of a graph, in an order that respects data flow."""
-    return _Partition(module, graph).run()
+def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]] | None = None) -> list[Group | HostOp]:
+    """The kernels and host steps of a graph, in an order that respects data flow; `orders` as in `compose`."""
+    return _Partition(module, graph, orders or {}).run()
 
 
 def classify(region: Region | None) -> str:
@@ -84,6 +85,7 @@ class _Partition:
 
     module: Module
     graph: Graph
+    orders: Mapping[Value, tuple[int, ...]]
     facts: dict[Op, _Facts] = field(default_factory=dict)
     inlined: set[Value] = field(default_factory=set)
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class _Partition:
         return _Facts(region, kind, inlinable)
 
     def _group(self, op: Op) -> Group:
-        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts)
+        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders)
         return Group(simplify_region(group.region, self.module.facts), group.inputs, group.outputs, group.ops)
 
     def _decide(self, op: Op, outputs: set[Value]) -> None:

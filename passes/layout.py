@@ -1,12 +1,14 @@
-"""Layout of constants: the one memory order that each constant operand of a contraction gets on a target.
+"""Layouts: the memory order of constants and of images between kernels.
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
-`n/16 k n%16`), which AVX2 and AVX-512 stream alike.
+`n/16 k n%16`), which AVX2 and AVX-512 stream alike. Images lie with their channels
+innermost, so that a convolution's output channels are the lanes.
 """
 
 from __future__ import annotations
 
 from ..ir import dims
+from ..ir.graph import Graph, Value
 from ..ir.layout import Factor, Layout
 from ..ir.region import Region
 from .tile.contraction import plain_load, read_contraction
@@ -30,5 +32,32 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     if region.operand(load.operand).type.shape[place[0]] != region.axis(column).extent:
         return {}
     lane = labels[place[0]]
-    rest = tuple(Factor(label) for label in labels if label != lane)
+    depth = {str(load.subscripts[n]): labels[n] for n in range(len(labels)) if n != place[0]}
+    # The contracted axes lie in the order in which they are looped over; what is left goes before them.
+    inner = [depth[name] for name in found.over if name in depth]
+    outer = [label for label in labels if label != lane and label not in inner]
+    rest = tuple(Factor(label) for label in (*outer, *inner))
     return {load.operand: Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))}
+
+
+def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
+    """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
+
+    The caller's inputs and outputs and what host steps see stay row-major.
+    """
+    fixed = set(graph.outputs)
+    orders: dict[Value, tuple[int, ...]] = {}
+    for op in graph:
+        if not op.definition.has_region:
+            fixed |= {value for value in op.operands if value is not None}
+    for op in graph:
+        if len(op.results) != 1 or op.result.type.rank < 3 or op.result in fixed:
+            continue
+        follows = op.definition.kind == "pointwise" and any(v in orders and v.type.rank == op.result.type.rank for v in op.operands if v is not None)
+        if op.name in IMAGE_OPS or follows:
+            rank = op.result.type.rank
+            orders[op.result] = (0, *range(2, rank), 1)
+    return orders
+
+
+IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})

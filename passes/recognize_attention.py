@@ -297,7 +297,7 @@ def _unbroadcast(mask: Value) -> Value:
 
 
 def _unscaled(side: Side) -> tuple[Side, float]:
-    """The operand without a uniform factor, which moves into the scale; looks below one transpose or reshape."""
+    """The operand without a uniform factor, which moves into the scale."""
     value, factor = side.value, 1.0
     for _ in range(MAXIMUM_STEPS):
         op = producer(value, "mul", "div")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from typing import Any
@@ -109,10 +110,10 @@ def packed(value: Array, dtype: DType) -> Array:
     return pack(value, dtype.bits)
 
 
-def new_output(dtype: DType, shape: tuple[int, ...], as_torch: bool) -> Any:
+def new_output(dtype: DType, shape: tuple[int, ...], as_torch: bool, device: str = "cpu") -> Any:
     """Fresh memory for a result, of the caller's kind."""
     if as_torch and dtype != string:
-        return torch_module().empty(shape, dtype=torch_dtype(dtype))
+        return torch_module().empty(shape, dtype=torch_dtype(dtype), device=device)
     return np.empty(shape, dtype=dtype.numpy)
 
 
@@ -129,7 +130,8 @@ def view(memory: Array, type: TensorType) -> Array:
     data = memory[: size if isinstance(size, int) else 0]
     if type.dtype.bits < 8:
         return unpack(data, type.dtype, shape)
-    return data.view(type.dtype.numpy).reshape(shape)
+    result: Array = data.view(type.dtype.numpy).reshape(shape)
+    return result
 
 
 def store(memory: Array, value: Array, dtype: DType) -> None:
@@ -140,8 +142,6 @@ def store(memory: Array, value: Array, dtype: DType) -> None:
 
 def memory_at(address: int, size: int) -> Array:
     """A flat u8 array over memory that somebody else owns and keeps alive."""
-    import ctypes
-
     if size == 0:
         return np.zeros(0, np.uint8)
-    return np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))

@@ -116,7 +116,10 @@ class EngineContents:
         weights: Mapping[str, Mapping[str, Constant | np.ndarray[Any, Any]]] | None = None,
         **rest: Any,
     ) -> EngineContents:
-        """Contents whose ports and symbols are those of the first plan; numpy arrays become constants."""
+        """Contents whose ports and symbols are those of the first plan; numpy arrays become constants.
+
+        A constant that several targets keep alike is kept once.
+        """
         if not targets:
             raise EngineError("an engine needs a plan for at least one target")
         plan = next(iter(targets.values())).plan
@@ -124,7 +127,8 @@ class EngineContents:
             file: {name: array if isinstance(array, Constant) else Constant.of(array) for name, array in group.items()}
             for file, group in (weights or {}).items()
         }
-        return EngineContents(ports(plan, plan.inputs), ports(plan, plan.outputs), targets, plan.symbols, weights=constants, **rest)
+        merged = _share(constants)
+        return EngineContents(ports(plan, plan.inputs), ports(plan, plan.outputs), targets, plan.symbols, weights=merged, **rest)
 
     def constant(self, target: str, name: str) -> Constant:
         """A constant as the target keeps it; EngineError if there is none."""
@@ -132,6 +136,20 @@ class EngineContents:
             if name in self.weights.get(file, {}):
                 return self.weights[file][name]
         raise EngineError(f"engine holds no constant {name!r} for target {target}")
+
+
+def _share(weights: Mapping[str, Mapping[str, Constant]]) -> Mapping[str, Mapping[str, Constant]]:
+    shared = dict(weights.get(SHARED, {}))
+    own: dict[str, dict[str, Constant]] = {file: dict(group) for file, group in weights.items() if file != SHARED}
+    for name in sorted({name for group in own.values() for name in group} - shared.keys()):
+        holders = [file for file in sorted(own) if name in own[file]]
+        alike = [file for file in holders if own[file][name] == own[holders[0]][name]]
+        if len(alike) > 1:
+            shared[name] = own[alike[0]][name]
+            for file in alike:
+                del own[file][name]
+    kept = {file: group for file, group in own.items() if group}
+    return {**kept, SHARED: shared} if shared else kept
 
 
 def ports(plan: Plan, pairs: tuple[tuple[str, str], ...]) -> tuple[Port, ...]:

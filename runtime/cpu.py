@@ -202,6 +202,8 @@ class _Context:
             raise EngineError(f"buffer {self.program.buffers[number].name} of the plan is read before its size is known")
         return view(self._bytes(number, type), type)
 
+    share = read
+
     def write(self, number: int, value: Any) -> None:
         type = self.type(number)
         if type is None or type.dtype == string:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..ir.errors import EngineError
@@ -22,7 +22,7 @@ class Executor(Protocol):
     program: Program
     device: str
 
-    def run(self, values: list[Any]) -> list[Any]:
+    def run(self, values: Sequence[Any]) -> list[Any]:
         """The outputs for inputs in order."""
 
 
@@ -35,12 +35,14 @@ class Engine:
     back into a framework.
     """
 
-    def __init__(self, contents: EngineContents, *, target: str | None = None, threads: int = 0, call: Callback | None = None) -> None:
-        if threads < 0:
+    def __init__(
+        self, contents: EngineContents, *, target: str | None = None, threads: int | None = None, call: Callback | None = None
+    ) -> None:
+        if threads is not None and threads < 0:
             raise EngineError(f"got {threads} threads, expected 0 (all) or more")
         self._contents = contents
         self._target = choose_target(contents, target)
-        self._executor = _executor(contents, self._target, threads, call)
+        self._executor = _executor(contents, self._target, threads or 0, call)
         self._signature = self._executor.program.signature
         self._count = len(self._signature.inputs)
         if self._signature.inputs != contents.inputs:
@@ -53,7 +55,7 @@ class Engine:
         path: str | os.PathLike[str],
         *,
         target: str | None = None,
-        threads: int = 0,
+        threads: int | None = None,
         verify: bool = False,
         trusted_keys: Iterable[bytes] | None = None,
         call: Callback | None = None,
@@ -69,7 +71,7 @@ class Engine:
         """The output, or a tuple of outputs, for inputs in order."""
         if len(inputs) != self._count:
             self._signature.check_count(len(inputs))
-        outputs = self._executor.run(inputs)  # type: ignore[arg-type]
+        outputs = self._executor.run(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,6 +78,11 @@ def _function(library: ctypes.CDLL, name: str, result: Any, arguments: tuple[Any
     return function
 
 
+def _address(library: ctypes.CDLL, name: str) -> int:
+    _function(library, name, None, ())
+    return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+
+
 class _Process:
     """What all engines of this process share: the thread pool of the library that was loaded first."""
 
@@ -100,12 +105,12 @@ class _Process:
         if version != ABI:
             hint = "build the engine again with this version of ourcc"
             raise EngineError(f"native code {name} has interface version {version}, expected {ABI}", hint=hint)
-        set_parallel = _function(library, "ourcc_set_parallel", None, (ctypes.c_void_p,))
+        use_parallel = _function(library, "ourcc_use_parallel", None, (ctypes.c_void_p,))
         with self._lock:
             first = self._parallel is None
             if self._parallel is None:
-                self._parallel = ctypes.cast(_function(library, "ourcc_parallel", None, ()), ctypes.c_void_p).value
-        set_parallel(self._parallel)
+                self._parallel = _address(library, "ourcc_parallel")
+        use_parallel(self._parallel)
         return first
 
 

@@ -19,7 +19,10 @@ class Frame(Protocol):
     """The buffers of one call."""
 
     def read(self, number: int) -> Any:
-        """A buffer's value."""
+        """A buffer as a numpy array."""
+
+    def share(self, number: int) -> Any:
+        """A buffer where it lies: a numpy array, or on a GPU a device array."""
 
     def write(self, number: int, value: Any) -> None:
         """Set a buffer's value; it has the buffer's type."""
@@ -45,7 +48,8 @@ def prepare(program: Program, step: Host | Call, callback: Callback | None) -> P
     title = f"host step {step.routine}" if isinstance(step, Host) else f"call {step.target}"
 
     def run(frame: Frame) -> None:
-        arrays = compute(frame, [None if number is None else frame.read(number) for number in operands])
+        read = frame.read if isinstance(step, Host) else frame.share
+        arrays = compute(frame, [None if number is None else read(number) for number in operands])
         if len(arrays) != len(targets):
             raise EngineError(f"{title} gave {len(arrays)} results, expected {len(targets)}")
         _bind(program, frame, step, arrays, title)

@@ -79,7 +79,8 @@ def pack(array: Array, bits: int) -> Array:
     padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
     padded[: codes.size] = codes
     shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+    result: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+    return result
 
 
 def unpack(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -91,7 +92,8 @@ def unpack(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:
     if dtype.kind == "int":
         # ml_dtypes keeps signed codes sign-extended in their byte.
         codes = ((codes ^ (1 << (dtype.bits - 1))) - (1 << (dtype.bits - 1))).astype(np.int8).view(np.uint8)
-    return codes[:count].view(dtype.numpy).reshape(shape)
+    result: Array = codes[:count].view(dtype.numpy).reshape(shape)
+    return result
 
 
 def nbytes(type: TensorType) -> int | None:

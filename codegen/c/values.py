@@ -314,13 +314,11 @@ class Values:
         per, place = 8 // value.bits, spot.positions[value.after]
         text, lanes = self.vector(value.value, self.moved(spot, **{value.before: place // per}))
         field = self.access.tidy(place % per, spot.lanes)
-        if lane_stride(field) != 0:
-            hint = "let the fields lie along a loop axis, not along the lanes"
-            raise UnsupportedError(f"unpack of {value.before} gives each lane another field", hint=hint)
-        byte = self.library.vector("u8", lanes)
         kind = register(value.value.type.dtype)
         raw = text if kind == "u8" else self.library.call(f"bits_{kind}_u8", lanes, text)
-        amount = field * value.bits if isinstance(field, int) else f"(uint8_t)({value.bits} * {self.writer.index(field)})"
+        raw, lanes = (raw, lanes) if lane_stride(field) == 0 else (self.spread(value.value.type.dtype, (raw, lanes), spot.lanes), spot.lanes)
+        amount = str(field * value.bits) if isinstance(field, int) else self._as_vector(field * value.bits, "u8", lanes)
+        byte = self.library.vector("u8", lanes)
         code = f"({byte})(({byte})({raw} >> {amount}) & {(1 << value.bits) - 1})"
         target = value.type.dtype
         if target.kind == "int":

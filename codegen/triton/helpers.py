@@ -129,8 +129,8 @@ def fmod_f32(x, y):
     left = tl.abs(x).to(tl.float64)
     by = tl.abs(y).to(tl.float64)
     infinite = by == float("inf")
-    step = tl.where(infinite, 1.0, by) * 2.5198736287200926e86
-    for _ in tl.static_range(13):
+    step = tl.where(infinite, 1.0, by) * 2.9642774844752946e79
+    for _ in tl.static_range(12):
         left = left - tl.floor(left / step) * step
         left = tl.where(left < 0, left + step, left)
         left = tl.where(left >= step, left - step, left)
@@ -169,7 +169,7 @@ def exp_f32(x):
 def expm1_f32(x):
     wide = x.to(tl.float64)
     series = wide * (1.0 + wide * (0.5 + wide * (1.0 / 6 + wide * (1.0 / 24))))
-    return tl.where(tl.abs(wide) < 0.001, series, tl.exp(wide) - 1.0).to(tl.float32) + x * 0.0
+    return tl.where(tl.abs(wide) < 0.001, series, tl.exp(wide) - 1.0).to(tl.float32)
 """,
     """
 def log1p_f32(x):
@@ -287,7 +287,8 @@ def erfc_f32(x):
     tail = tl.where(size > 20.0, 0.0, tail)
     return tl.where(wide > 3.0, tail, 1.0 - tl.erf(wide)).to(tl.float32)
 """,
-    # Stirling's series beyond 8, reached by the recurrence; the reflection formula below one half.
+    # Stirling's series beyond 8, reached by the recurrence; Taylor's around the zeros at 1 and 2; the reflection
+    # formula below one half.
     """
 def lgamma_f32(x):
     wide = x.to(tl.float64)
@@ -300,8 +301,15 @@ def lgamma_f32(x):
         shifted = tl.where(small, shifted + 1.0, shifted)
     inverse = 1.0 / shifted
     square = inverse * inverse
-    series = inverse * (1.0 / 12 - square * (1.0 / 360 - square * (1.0 / 1260 - square * (1.0 / 1680))))
+    series = 1.0 / 1260 - square * (1.0 / 1680 - square * (1.0 / 1188 - square * (691.0 / 360360)))
+    series = inverse * (1.0 / 12 - square * (1.0 / 360 - square * series))
     value = (shifted - 0.5) * tl.log(shifted) - shifted + 0.9189385332046727 + series - tl.log(product)
+    t = z - 1.0
+    near = t * (-0.5772156649015329 + t * (0.8224670334241132 - t * (0.40068563438653143 - t * (0.27058080842778454 - t * 0.20738555102867398))))
+    value = tl.where(tl.abs(t) < 0.01, near, value)
+    t = z - 2.0
+    near = t * (0.42278433509846714 + t * (0.3224670334241132 - t * (0.06735230105319810 - t * (0.02058080842778454 - t * 0.00738555102867398))))
+    value = tl.where(tl.abs(t) < 0.01, near, value)
     distance = tl.abs(wide - tl.floor(wide + 0.5))
     mirrored = tl.log(3.141592653589793 / tl.sin(3.141592653589793 * distance)) - value
     value = tl.where(wide < 0.5, mirrored, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -86,9 +87,10 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED_STATUS
-    except BrokenPipeError:
-        # The reader has gone (`ourcc inspect ... | head`): the rest is not wanted, and no error.
-        sys.stderr.close()
+    except (BrokenPipeError, SystemExit):
+        # The reader has gone (`ourcc inspect ... | head`), which click turns into an exit of its own: the rest is not
+        # wanted, and that is no error, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     # The one place that may catch everything: what is not a known error is our bug, and says so.
     except Exception as error:  # noqa: BLE001

@@ -14,7 +14,7 @@ from .output import print_report
 
 @frame("opt")
 @click.argument("program", type=READABLE, metavar="FILE.ir")
-@click.option("--pipeline", required=True, metavar="PASSES", help="Passes in order, like 'canonicalize,fuse{max-ops=8},dce'.")
+@click.option("--pipeline", required=True, metavar="PASSES", help="Passes in order, like 'canonicalize, fold_constants{limit=4096}'.")
 @click.option("--print-changes", is_flag=True, help="Print the program after every pass that changed it.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after N passes.")
 def command(program: Path, pipeline: str, print_changes: bool, limit: int | None, as_json: bool) -> None:

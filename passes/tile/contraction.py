@@ -63,8 +63,25 @@ def read_contraction(region: Region) -> Contraction | str:
     if set(store.axes) != set(reduce.axes) or set(reduce.axes) != ours | theirs:
         return "the result varies over other axes than the factors"
     return Contraction(
-        reduce, left, right, ordered(ours & theirs), ordered(ours - theirs), ordered(theirs - ours), ordered(over), prologue, epilogue, store
+        reduce,
+        left,
+        right,
+        ordered(ours & theirs),
+        ordered(ours - theirs),
+        ordered(theirs - ours),
+        _streamed_last(region, left, ordered(over)),
+        prologue,
+        epilogue,
+        store,
     )
+
+
+def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple[str, ...]:
+    """The contracted axes in loop order: last the one along which the left factor is contiguous."""
+    load = plain_load(left)
+    if load is None:
+        return over
+    return tuple(sorted(over, key=lambda name: stride_of(load, region, name) == 1))
 
 
 def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:

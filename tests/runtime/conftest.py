@@ -30,7 +30,7 @@ void ourcc_parallel(int threads, int64_t points, body_t body, void *context) {
     body(context, 0, points);
 }
 static parallel_t parallel = ourcc_parallel;
-void ourcc_set_parallel(void *function) { parallel = (parallel_t)function; }
+void ourcc_use_parallel(void *function) { parallel = (parallel_t)function; }
 """
 
 SOURCE = (

@@ -158,7 +158,7 @@ def test_torch_tensors_in_torch_tensors_out(engine, expected):
     assert isinstance(engine.run({"x": x})["z"], torch.Tensor)
     with pytest.raises(InputError, match=r"input 'x' has dtype f64, expected f32\n  help: convert it with .to\(torch.float32\)"):
         engine(x.double())
-    with pytest.raises(InputError, match="input 'x' has layout torch.sparse_coo, expected a dense tensor"):
+    with pytest.raises(InputError, match=r"input 'x' has layout torch.sparse_coo, expected a dense tensor"):
         engine(x.detach().to_sparse())
     with pytest.raises(InputError, match="input 'x' is on meta, expected cpu"):
         engine(x.to("meta"))
@@ -303,11 +303,11 @@ int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t t
     for x in ([0, 1, 0, 5], [], [0], [2, 2, 2]):
         y, d = engine(np.array(x, np.float32))
         assert np.array_equal(d, np.stack(np.nonzero(x))) and np.array_equal(y, d * 10)
-    with pytest.raises(EngineError, match="call aten.nonzero gives K = 51, expected K in 0..50"):
+    with pytest.raises(EngineError, match=r"call aten.nonzero gives K = 51, expected K in 0..50"):
         engine(np.ones(51, np.float32))
-    with pytest.raises(EngineError, match="engine calls aten.nonzero of its framework, and no callback was given"):
+    with pytest.raises(EngineError, match=r"engine calls aten.nonzero of its framework, and no callback was given"):
         Engine(contents)
-    with pytest.raises(EngineError, match="call aten.nonzero gave 2 results, expected 1"):
+    with pytest.raises(EngineError, match=r"call aten.nonzero gave 2 results, expected 1"):
         Engine(contents, call=lambda step, operands: [operands[0], operands[0]])(np.ones(3, np.float32))
     with pytest.raises(EngineError, match=r"call aten.nonzero gave f32\[1, 2\] for d, expected i64\[1, 2\]"):
         Engine(contents, call=lambda step, operands: [np.zeros((1, 2), np.float32)])(np.ones(3, np.float32))

@@ -12,7 +12,10 @@ from ourcc.runtime import native
 from ourcc.runtime.contents import Library
 from ourcc.runtime.native import NativeLibrary, choose, cpu_flags, load, why_not
 
-SOURCE = "int64_t ourcc_arena(const int64_t *s) { return %d; }\nint32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { return %d; }\n"
+SOURCE = """
+int64_t ourcc_arena(const int64_t *s) { return %d; }
+int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { return %d; }
+"""
 
 
 def test_libraries_of_one_name_stay_apart(compiled):
@@ -46,12 +49,12 @@ def test_unused_libraries_are_closed(compiled):
 
 
 def test_foreign_code_is_refused(compiled):
-    with pytest.raises(EngineError, match="cannot load native code x.so: .*(ELF|too short)"):
+    with pytest.raises(EngineError, match=r"cannot load native code x.so: .*(ELF|too short)"):
         NativeLibrary("x.so", b"not a library")
     with pytest.raises(EngineError, match="native code of the engine has no function ourcc_abi"):
         NativeLibrary("x.so", compiled("int ourcc_abi_other; /* ourcc_abi is absent */"))
     newer = "#include <stdint.h>\nint32_t ourcc_abi(void) { return 9; }"
-    with pytest.raises(EngineError, match="native code x.so has interface version 9, expected 1"):
+    with pytest.raises(EngineError, match=r"native code x.so has interface version 9, expected 1"):
         NativeLibrary("x.so", compiled(newer))
     with pytest.raises(EngineError, match="has no function ourcc_segment_7"):
         NativeLibrary("x.so", compiled(SOURCE % (0, 0))).segment(7)
@@ -62,7 +65,7 @@ def test_systems_without_anonymous_files(compiled, monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(native.os, "memfd_create", refuse)
-    with pytest.raises(EngineError, match="cannot load native code x.so: this system has no anonymous files"):
+    with pytest.raises(EngineError, match=r"cannot load native code x.so: this system has no anonymous files"):
         NativeLibrary("x.so", compiled(SOURCE % (0, 0)))
 
 
@@ -75,11 +78,11 @@ def test_the_best_library_that_runs_is_chosen(monkeypatch):
     assert choose((fast, slow)) is slow
     assert why_not(fast, "x86_64", frozenset({"avx512f"})) == "fast.so needs avx512vl, which this cpu lacks"
     assert why_not(fast, "aarch64", frozenset()) == "fast.so is for x86_64, this machine is aarch64"
-    with pytest.raises(EngineError, match="engine has no cpu code for this machine\n  note: fast.so needs avx512vl"):
+    with pytest.raises(EngineError, match=r"engine has no cpu code for this machine\n  note: fast.so needs avx512vl"):
         choose((fast,))
     with pytest.raises(EngineError, match="it holds no library at all"):
         choose(())
-    with pytest.raises(EngineError, match="engine names the library slow.so and does not hold it"):
+    with pytest.raises(EngineError, match=r"engine names the library slow.so and does not hold it"):
         load((slow,), {})
 
 

@@ -54,11 +54,16 @@ class Packed:
 
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
         """Register blocks that fit the registers; grid tiles by cache size."""
-        rows, vectors = (12, 2) if target.registers >= 32 else (6, 2)
-        for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256)):
-            yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", vectors * target.lanes)))
-        rows, vectors = (6, 4) if target.registers >= 32 else (4, 3)
-        yield Schedule(self.name, (("m", 8 * rows), ("n", 8 * vectors * target.lanes), ("mr", rows), ("nr", vectors * target.lanes)))
+        found = read_contraction(problem.region)
+        extent = problem.region.axis(found.rows[-1]).extent if not isinstance(found, str) and found.rows else None
+        seen = set()
+        for vectors in (2, 4, 1):
+            rows = _block_rows(extent, (target.registers - 4) // vectors - (1 if target.registers < 32 else 2))
+            for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256)):
+                schedule = Schedule(self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes)))
+                if schedule not in seen:
+                    seen.add(schedule)
+                    yield schedule
 
     def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
         """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
@@ -71,7 +76,12 @@ class Packed:
             count *= typical(extents[name], problem.symbols)
         columns = typical(extents[found.columns[-1]], problem.symbols)
         padded = -(-columns // schedule["nr"]) * schedule["nr"]
-        return count * padded / columns / (2 * target.lanes * 3e9)
+        wasted = padded / columns
+        if found.rows:
+            wasted *= _waste(problem.region.axis(found.rows[-1]).extent, schedule["mr"])
+        # Fewer accumulators than the latency of two multiply-adds needs leave units idle.
+        chains = schedule["mr"] * schedule["nr"] / target.lanes
+        return count * wasted * max(1.0, 10 / chains) / (2 * target.lanes * 3e9)
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
@@ -80,6 +90,24 @@ class Packed:
             raise ValueError(found)
         launch = _Packed(problem, schedule, found).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def _block_rows(extent: Dim | None, most: int) -> int:
+    """Rows of a register block: the largest divisor of a known extent that is not much smaller than what fits."""
+    if not isinstance(extent, int):
+        return most - most % 6 if most >= 6 else most
+    whole = [n for n in range(1, most + 1) if extent % n == 0]
+    if whole and (whole[-1] * 3 >= most * 2 or whole[-1] == extent):
+        return whole[-1]
+    return most - most % 6 if most >= 6 else most
+
+
+def _waste(extent: Dim, rows: int) -> float:
+    """How much longer ragged row blocks take: blocks of 4 run at 0.7 of the rate, single rows at 0.3."""
+    if not isinstance(extent, int):
+        return 1.0
+    left = extent % rows
+    return (extent - left + (left - left % 4) / 0.7 + (left % 4) / 0.3) / extent
 
 
 class _Packed:

@@ -1,0 +1,221 @@
+"""Rules of RNN, GRU and LSTM: unrolled over a known sequence length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from .....ir.types import i64
+from ..context import Node, cast, rule
+from .movement import slice_axis, transpose
+from .shape import unsqueeze
+
+STEPS = 1024
+Activation = Callable[[Value], Value]
+# The simple activations, by ONNX's names in lower case, and the parameters of the others with their defaults.
+SIMPLE = {"relu": "relu", "tanh": "tanh", "sigmoid": "sigmoid", "softsign": "softsign", "softplus": "softplus"}
+WITH_ALPHA = {"leakyrelu": ("leaky_relu", 0.01), "elu": ("elu", 1.0), "thresholdedrelu": ("thresholded_relu", 1.0)}
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """The weights of one direction, each gate's rows one after another."""
+
+    w: Value
+    r: Value
+    w_bias: Value | None
+    r_bias: Value | None
+    initial: Value
+    initial_cell: Value | None
+    peepholes: Value | None
+    activations: Sequence[Activation]
+    backwards: bool
+
+
+class _Recurrent:
+    """One recurrent node: its operands put into one layout, its outputs put back."""
+
+    def __init__(self, n: Node, gates: int, defaults: tuple[str, ...]) -> None:
+        self.n, self.gates = n, gates
+        self.batch_first = n.attr_flag("layout")
+        self.x = transpose(n, n.x(0), (1, 0, 2)) if self.batch_first else n.x(0)
+        if self.x.type.rank != 3 or n.x(1).type.rank != 3:
+            raise n.fail(f"got {n.x(0)} and {n.x(1)}, expected rank 3")
+        steps, self.batch = self.x.shape[0], self.x.shape[1]
+        if not isinstance(steps, int) or steps > STEPS:
+            raise UnsupportedError(f"sequence length {steps}, expected a known one up to {STEPS}", hint="fix that size at import (shapes)")
+        self.steps = steps
+        self.directions = int(str(n.x(1).shape[0]))
+        self.hidden = n.x(2).shape[2]
+        self.clip = n.attr_float("clip")
+        self.activations = self._activations(n.attr_strings("activations") or defaults * self.directions, len(defaults))
+        kind = n.attr_string("direction", "forward")
+        if kind not in ("forward", "reverse", "bidirectional") or self.directions != 1 + (kind == "bidirectional"):
+            raise n.fail(f"direction {kind!r} does not fit weights for {self.directions}")
+        self.backwards = [kind == "reverse", True][: self.directions]
+
+    def _activations(self, names: tuple[str, ...], each: int) -> list[list[Activation]]:
+        n = self.n
+        if len(names) != each * self.directions:
+            raise n.fail(f"got {len(names)} activations, expected {each * self.directions}")
+        alphas, betas = list(n.attr_floats("activation_alpha") or ()), list(n.attr_floats("activation_beta") or ())
+        flat = [self._activation(name.lower(), alphas, betas) for name in names]
+        return [flat[k * each : (k + 1) * each] for k in range(self.directions)]
+
+    def _activation(self, name: str, alphas: list[float], betas: list[float]) -> Activation:
+        b = self.n.b
+        if name in SIMPLE:
+            return lambda x: getattr(b, SIMPLE[name])(x)  # type: ignore[no-any-return]
+        if name in WITH_ALPHA:
+            op, default = WITH_ALPHA[name]
+            alpha = alphas.pop(0) if alphas else default
+            return lambda x: getattr(b, op)(x, alpha=alpha)  # type: ignore[no-any-return]
+        if name in ("hardsigmoid", "affine", "scaledtanh"):
+            first = alphas.pop(0) if alphas else {"hardsigmoid": 0.2}.get(name, 1.0)
+            second = betas.pop(0) if betas else {"hardsigmoid": 0.5, "affine": 0.0}.get(name, 1.0)
+            if name == "hardsigmoid":
+                return lambda x: b.hard_sigmoid(x, alpha=first, beta=second)  # type: ignore[no-any-return]
+            if name == "affine":
+                return lambda x: b.add(b.mul(x, first), second)  # type: ignore[no-any-return]
+            return lambda x: b.mul(b.tanh(b.mul(x, second)), first)  # type: ignore[no-any-return]
+        raise self.n.fail(f"activation {name!r} is not known")
+
+    def part(self, value: Value, direction: int) -> Value:
+        """One direction of an operand."""
+        result: Value = self.n.b.take(value, self.n.b.scalar(direction, i64), axis=0)
+        return result
+
+    def gate(self, value: Value, gate: int, count: Dim | None = None, axis: int = 0) -> Value:
+        """One gate's block of stacked ones."""
+        size = self.hidden if count is None else count
+        return slice_axis(self.n, value, axis, size * gate, size)
+
+    def direction(self, k: int) -> _Direction:
+        n, b = self.n, self.n.b
+        bias = self.part(n.x(3), k) if n.given(3) else None
+        both = self.hidden * self.gates
+        shape = (self.batch, self.hidden)
+        zero = b.full(shape=shape, value=0.0, dtype=self.x.dtype)
+
+        def initial(position: int) -> Value:
+            if not n.given(position):
+                return zero  # type: ignore[no-any-return]
+            value = transpose(n, n.x(position), (1, 0, 2)) if self.batch_first else n.x(position)
+            return self.part(value, k)
+
+        return _Direction(
+            w=self.part(n.x(1), k),
+            r=self.part(n.x(2), k),
+            w_bias=None if bias is None else slice_axis(n, bias, 0, 0, both),
+            r_bias=None if bias is None else slice_axis(n, bias, 0, both, both),
+            initial=initial(5),
+            initial_cell=initial(6),
+            peepholes=self.part(n.x(7), k) if n.given(7) else None,
+            activations=self.activations[k],
+            backwards=self.backwards[k],
+        )
+
+    def clipped(self, x: Value) -> Value:
+        """Pre-activations within the node's clip."""
+        if self.clip <= 0:
+            return x
+        result: Value = self.n.b.clip(x, self.n.b.scalar(-self.clip, x.dtype), self.n.b.scalar(self.clip, x.dtype))
+        return result
+
+    def linear(self, x: Value, w: Value, bias: Value | None) -> Value:
+        """x w^T + bias."""
+        product: Value = self.n.b.matmul(x, w, transpose_b=True)
+        return product if bias is None else self.n.b.add(product, bias)  # type: ignore[no-any-return]
+
+    def run(self, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int) -> list[Value]:
+        """All directions: Y, and the last of each state."""
+        rows: list[Value] = []
+        lasts: list[list[Value]] = [[] for _ in range(states)]
+        for k in range(self.directions):
+            outputs, final = self._run_direction(self.direction(k), step, states)
+            rows.append(outputs)
+            for collected, last in zip(lasts, final, strict=True):
+                collected.append(unsqueeze(self.n, last, (0,)))
+        y = self._concat([unsqueeze(self.n, row, (1,)) for row in rows], 1)
+        ends = [self._concat(parts, 0) for parts in lasts]
+        if self.batch_first:
+            y, ends = transpose(self.n, y, (2, 0, 1, 3)), [transpose(self.n, end, (1, 0, 2)) for end in ends]
+        return [y, *ends]
+
+    def _concat(self, parts: list[Value], axis: int) -> Value:
+        return self.n.b.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
+
+    def _run_direction(self, d: _Direction, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int) -> tuple[Value, list[Value]]:
+        n, b = self.n, self.n.b
+        state = [d.initial] if states == 1 else [d.initial, d.initial_cell or d.initial]
+        lengths = cast(n, n.x(4), i64) if n.given(4) else None
+        outputs: list[Value] = [d.initial] * self.steps
+        # The input's share of every step is one product; only the recurrent share is sequential.
+        projected = self.linear(self.x, d.w, d.w_bias)
+        for trip in range(self.steps):
+            time = self.steps - 1 - trip if d.backwards else trip
+            following = step(d, b.take(projected, b.scalar(time, i64), axis=0), state)
+            if lengths is not None:
+                alive = b.reshape(b.gt(lengths, time), shape=(self.batch, 1))
+                outputs[time] = b.where(alive, following[0], b.scalar(0.0, self.x.dtype))
+                following = [b.where(alive, new, old) for new, old in zip(following, state, strict=True)]
+            else:
+                outputs[time] = following[0]
+            state = following
+        return self._concat([unsqueeze(n, row, (0,)) for row in outputs], 0), state
+
+
+@rule("RNN")
+def _rnn(n: Node) -> list[Value]:
+    node = _Recurrent(n, 1, ("Tanh",))
+
+    def step(d: _Direction, x: Value, state: list[Value]) -> list[Value]:
+        total = n.b.add(x, node.linear(state[0], d.r, d.r_bias))
+        return [d.activations[0](node.clipped(total))]
+
+    return node.run(step, 1)
+
+
+@rule("GRU")
+def _gru(n: Node) -> list[Value]:
+    node = _Recurrent(n, 3, ("Sigmoid", "Tanh"))
+    before_reset = n.attr_flag("linear_before_reset")
+
+    def step(d: _Direction, x: Value, state: list[Value]) -> list[Value]:
+        hidden = state[0]
+        blocks = [(node.gate(x, k, axis=1), node.gate(d.r, k), None if d.r_bias is None else node.gate(d.r_bias, k)) for k in range(3)]
+        update, reset = (d.activations[0](node.clipped(n.b.add(part, node.linear(hidden, r, bias)))) for part, r, bias in blocks[:2])
+        part, r, bias = blocks[2]
+        recurrent = n.b.mul(reset, node.linear(hidden, r, bias)) if before_reset else node.linear(n.b.mul(reset, hidden), r, bias)
+        candidate = d.activations[1](node.clipped(n.b.add(part, recurrent)))
+        return [n.b.add(n.b.mul(n.b.sub(n.b.scalar(1.0, hidden.dtype), update), candidate), n.b.mul(update, hidden))]
+
+    return node.run(step, 1)
+
+
+@rule("LSTM")
+def _lstm(n: Node) -> list[Value]:
+    node = _Recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"))
+    coupled = n.attr_flag("input_forget")
+
+    def step(d: _Direction, x: Value, state: list[Value]) -> list[Value]:
+        hidden, cell = state
+        total = n.b.add(x, node.linear(hidden, d.r, d.r_bias))
+        into, out, forget, new = (node.gate(total, k, axis=1) for k in range(4))
+
+        def peeped(gate: Value, k: int, source: Value) -> Value:
+            if d.peepholes is None:
+                return gate
+            return n.b.add(gate, n.b.mul(node.gate(d.peepholes, k), source))  # type: ignore[no-any-return]
+
+        f, g, h = d.activations
+        opened = f(node.clipped(peeped(into, 0, cell)))
+        kept = n.b.sub(n.b.scalar(1.0, cell.dtype), opened) if coupled else f(node.clipped(peeped(forget, 2, cell)))
+        following = n.b.add(n.b.mul(kept, cell), n.b.mul(opened, g(node.clipped(new))))
+        shown = f(node.clipped(peeped(out, 1, following)))
+        return [n.b.mul(shown, h(following)), following]
+
+    return node.run(step, 2)

@@ -1,0 +1,224 @@
+"""Rules of resampling: Resize and Upsample as gathers and weighted sums along one axis after another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from .....ir.types import f32
+from ..context import Node, cast, rule
+from .pointwise import constant
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """How result indices become places in the input, and places become weights."""
+
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic: float
+    outside: bool
+    antialias: bool
+    extrapolation: float
+
+
+def _sampling(n: Node) -> _Sampling:
+    sampling = _Sampling(
+        mode=n.attr_string("mode", "nearest"),
+        coordinates=n.attr_string("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
+        nearest=n.attr_string("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor"),
+        cubic=n.attr_float("cubic_coeff_a", -0.75),
+        outside=n.attr_flag("exclude_outside"),
+        antialias=n.attr_flag("antialias"),
+        extrapolation=n.attr_float("extrapolation_value"),
+    )
+    if sampling.mode not in ("nearest", "linear", "cubic", "bilinear"):
+        raise n.fail(f"mode {sampling.mode!r} is not known")
+    return sampling
+
+
+@rule("Upsample")
+def _upsample(n: Node) -> Value:
+    x = n.x(0)
+    if n.opset >= 9:
+        scales = [float(s) for s in n.array(1, "the scales")]
+    else:
+        scales = list(n.attr_floats("scales") or ())
+    sizes = n.static_shape(x, "the input")
+    if len(scales) != len(sizes):
+        raise n.fail(f"got {len(scales)} scales for rank {len(sizes)}")
+    sampling = _Sampling(n.attr_string("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
+    targets = [math.floor(size * scale) for size, scale in zip(sizes, scales, strict=True)]
+    return _resampled(n, x, targets, scales, sampling, None)
+
+
+@rule("Resize")
+def _resize(n: Node) -> Value:
+    x = n.x(0)
+    shape = n.static_shape(x, "the input")
+    sampling = _sampling(n)
+    axes = n.axes(n.attr_ints("axes") or tuple(range(len(shape))), len(shape))
+    # Opset 10 had no region operand: scales came second.
+    scales_at, sizes_at = (1, 9) if n.opset < 11 else (2, 3)
+    targets, scales = list(shape), [1.0] * len(shape)
+    if n.given(scales_at) and n.x(scales_at).shape != (0,):
+        given = n.array(scales_at, "the scales").reshape(-1)
+        if len(given) != len(axes) or not (given > 0).all():
+            raise n.fail(f"scales are {given[:8].tolist()}, expected a positive one for each of {len(axes)} axes")
+        for axis, scale in zip(axes, given, strict=True):
+            scales[axis] = float(scale)
+            targets[axis] = math.floor(shape[axis] * float(scale))
+    elif n.given(sizes_at):
+        wanted = n.integers(sizes_at, "the sizes")
+        if len(wanted) != len(axes):
+            raise n.fail(f"got {len(wanted)} sizes for {len(axes)} axes")
+        _fit(n, shape, axes, wanted, targets, scales)
+    else:
+        raise n.fail("neither scales nor sizes are given")
+    region = None
+    if sampling.coordinates == "tf_crop_and_resize":
+        region = _region(n, axes, len(shape))
+        for axis in axes:
+            if not (n.given(sizes_at)):
+                low, high = region[axis]
+                targets[axis] = math.floor(shape[axis] * (high - low) * scales[axis])
+    return _resampled(n, x, targets, scales, sampling, region)
+
+
+def _fit(n: Node, shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...], targets: list[int], scales: list[float]) -> None:
+    """Sizes as they are, or the aspect ratio kept within or around them."""
+    policy = n.attr_string("keep_aspect_ratio_policy", "stretch")
+    ratios = [want / shape[axis] for axis, want in zip(axes, wanted, strict=True)]
+    if policy == "stretch":
+        for axis, want, ratio in zip(axes, wanted, ratios, strict=True):
+            targets[axis], scales[axis] = want, ratio
+        return
+    if policy not in ("not_larger", "not_smaller"):
+        raise n.fail(f"keep_aspect_ratio_policy {policy!r} is not known")
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    for axis in axes:
+        targets[axis], scales[axis] = int(math.floor(shape[axis] * ratio + 0.5)), ratio
+
+
+def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, float]]:
+    given = n.array(1, "the region").reshape(-1)
+    if len(given) != 2 * len(axes):
+        raise n.fail(f"the region has {len(given)} bounds, expected two for each of {len(axes)} axes")
+    region = [(0.0, 1.0)] * rank
+    for position, axis in enumerate(axes):
+        region[axis] = (float(given[position]), float(given[position + len(axes)]))
+    return region
+
+
+def _resampled(n: Node, x: Value, targets: list[int], scales: list[float], sampling: _Sampling, region: list[tuple[float, float]] | None) -> Value:
+    sizes = n.static_shape(x, "the input")
+    result, beyond = x, np.zeros((1,) * len(sizes), dtype=bool)
+    for axis, (size, target) in enumerate(zip(sizes, targets, strict=True)):
+        if size == target and scales[axis] == 1.0 and region is None:
+            continue
+        places = _places(n, size, target, scales[axis], sampling, None if region is None else region[axis])
+        if region is not None:
+            # The reference's places beyond the input take the extrapolation value, nearest as well.
+            view = [1] * len(sizes)
+            view[axis] = target
+            beyond = beyond | ((places < 0) | (places > size - 1)).reshape(view)
+        result = _along(n, result, axis, size, places, scales[axis], sampling)
+    result = cast(n, result, x.dtype)
+    if beyond.any():
+        result = n.b.where(constant(n, np.broadcast_to(beyond, tuple(targets)).copy()), n.b.scalar(sampling.extrapolation, x.dtype), result)
+    return result
+
+
+def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, region: tuple[float, float] | None) -> np.ndarray:  # type: ignore[type-arg]
+    """Where each result index lies in the input."""
+    index = np.arange(target, dtype=np.float64)
+    exact = size * scale
+    kind = sampling.coordinates
+    if kind == "asymmetric":
+        return index / scale
+    if kind == "half_pixel":
+        return (index + 0.5) / scale - 0.5
+    if kind == "pytorch_half_pixel":
+        return (index + 0.5) / scale - 0.5 if target > 1 else np.zeros(target)
+    if kind == "align_corners":
+        return index * ((size - 1) / (exact - 1)) if target > 1 else np.zeros(target)
+    if kind == "half_pixel_symmetric":
+        adjustment = target / exact
+        center = size / 2
+        return center * (1 - adjustment) + (index + 0.5) / scale - 0.5
+    if kind == "tf_half_pixel_for_nn":
+        return (index + 0.5) / scale
+    if kind == "tf_crop_and_resize" and region is not None:
+        low, high = region
+        if target > 1:
+            return low * (size - 1) + index * (high - low) * (size - 1) / (target - 1)
+        return np.full(target, 0.5 * (low + high) * (size - 1))
+    raise n.fail(f"coordinate_transformation_mode {kind!r} is not known")
+
+
+def _along(n: Node, x: Value, axis: int, size: int, places: np.ndarray, scale: float, sampling: _Sampling) -> Value:  # type: ignore[type-arg]
+    if size == 0:
+        raise UnsupportedError("resizes an empty axis", hint="give the input a size")
+    if sampling.mode == "nearest":
+        index = np.clip(_nearest(n, places, sampling.nearest), 0, size - 1).astype(np.int64)
+        nearest: Value = n.b.take(x, constant(n, index), axis=axis)
+        return nearest
+    taps, weights = _weights(places, size, scale, sampling)
+    if len(taps) > 256:
+        raise UnsupportedError(f"antialiasing over {len(taps)} elements", hint="resize in two steps")
+    wide = cast(n, x, f32) if not x.dtype.is_float else x
+    total: Value | None = None
+    for index, weight in zip(taps, weights, strict=True):
+        view = [1] * x.type.rank
+        view[axis] = len(places)
+        factor = constant(n, weight.reshape(view).astype(wide.dtype.numpy))
+        term = n.b.mul(n.b.take(wide, constant(n, index), axis=axis), factor)
+        total = term if total is None else n.b.add(total, term)
+    if total is None:
+        raise n.fail("no element to interpolate from")
+    return total
+
+
+def _nearest(n: Node, places: np.ndarray, kind: str) -> np.ndarray:  # type: ignore[type-arg]
+    if kind == "round_prefer_floor":
+        return np.ceil(places - 0.5)
+    if kind == "round_prefer_ceil":
+        return np.floor(places + 0.5)
+    if kind == "floor":
+        return np.floor(places)
+    if kind == "ceil":
+        return np.ceil(places)
+    raise n.fail(f"nearest_mode {kind!r} is not known")
+
+
+def _weights(places: np.ndarray, size: int, scale: float, sampling: _Sampling) -> tuple[list[np.ndarray], list[np.ndarray]]:  # type: ignore[type-arg]
+    """For each tap: the input index and the weight at every place; the weights of a place add up to one."""
+    shrink = min(scale, 1.0) if sampling.antialias else 1.0
+    reach = 2 if sampling.mode == "cubic" else 1
+    support = reach / shrink
+    first = np.floor(places - support).astype(np.int64) + 1
+    count = math.ceil(2 * support) + (1 if shrink < 1.0 else 0)
+    taps, weights = [], []
+    for k in range(count):
+        index = first + k
+        distance = np.abs((places - index) * shrink)
+        weight = _cubic(distance, sampling.cubic) if sampling.mode == "cubic" else np.maximum(1 - distance, 0)
+        if sampling.outside:
+            weight = np.where((index < 0) | (index >= size), 0.0, weight)
+        taps.append(np.clip(index, 0, size - 1))
+        weights.append(weight)
+    total = sum(weights)
+    if shrink < 1.0 or sampling.outside:
+        weights = [weight / total for weight in weights]
+    return taps, weights
+
+
+def _cubic(distance: np.ndarray, a: float) -> np.ndarray:  # type: ignore[type-arg]
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -1,0 +1,362 @@
+"""The executor of CUDA targets: kernels launched through the driver on one device arena per concurrent call."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import EngineError
+from ..ir.plan import Call, Copy, Host, Launch, Zero
+from ..ir.types import TensorType, string
+from . import driver as cuda_driver
+from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
+from .contents import EngineContents, TargetContents
+from .driver import Device
+from .launches import PreparedLaunch, prepare_launch
+from .program import Binding, Callback, Program
+from .steps import PythonStep, prepare
+from .weights import Array, Constant, nbytes
+
+ALIGNMENT = 256
+
+
+@functools.cache
+def _device(ordinal: int) -> Device:
+    return cuda_driver.open_driver().device(ordinal)
+
+
+def capability_of(target: str) -> tuple[int, int]:
+    """The compute capability that code for a target needs: sm_90a runs on 9.0 and nothing else."""
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", target)
+    if match is None:
+        raise EngineError(f"unknown target {target!r}, expected sm_ and a compute capability, such as sm_90a")
+    return int(match[1]), int(match[2])
+
+
+def why_not(target: str) -> str | None:
+    """Why a CUDA target does not run on this machine; None if it does."""
+    try:
+        wanted = capability_of(target)
+        device = _device(0)
+    except EngineError as error:
+        return error.message
+    if device.capability != wanted:
+        major, minor = device.capability
+        return f"it needs a GPU of compute capability {wanted[0]}.{wanted[1]}, {device.name} has {major}.{minor}"
+    return None
+
+
+class CudaExecutor:
+    """A plan for a GPU, ready to run: kernels loaded, constants on the device; a pool of contexts per stream."""
+
+    device = "cuda"
+
+    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
+        parts = contents.targets[target]
+        self.program = Program(parts.plan)
+        self.gpu = _device(0)
+        with self.gpu:
+            self.functions = _kernels(self.gpu, parts)
+            self.host_constants, self.constants = _constants(self.gpu, contents, target, self.program)
+        self.steps = tuple(self._prepare(step, callback) for step in parts.plan.steps)
+        self.expected = tuple((port.name, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
+        self._contexts: dict[int, list[_Context]] = {}
+
+    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | PythonStep:
+        if isinstance(step, Launch):
+            return prepare_launch(self.program, step, self.functions)
+        if isinstance(step, (Host, Call)):
+            return prepare(self.program, step, callback)
+        if isinstance(step, (Copy, Zero)):
+            return step
+        raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The outputs, fresh memory of the inputs' kind and place; InputError if the inputs do not fit."""
+        pairs = zip(values, self.expected, strict=True)
+        inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
+        binding = self.program.bind(tuple(tuple(value.shape) for value in inputs))
+        with self.gpu:
+            stream = _stream(inputs)
+            pool = self._contexts.setdefault(stream, [])
+            try:
+                context = pool.pop()
+            except IndexError:
+                context = _Context(self, stream)
+            try:
+                return context.run(inputs, binding)
+            finally:
+                context.forget()
+                pool.append(context)
+
+
+def _stream(inputs: Sequence[Any]) -> int:
+    """The stream that the caller's own work on its tensors is queued on."""
+    for value in inputs:
+        if is_torch(value) and value.device.type == "cuda":
+            return int(torch_module().cuda.current_stream(value.device).cuda_stream)
+    return 0
+
+
+def _kernels(gpu: Device, parts: TargetContents) -> Mapping[str, int]:
+    functions: dict[str, int] = {}
+    for step in parts.plan.steps:
+        for variant in step.variants if isinstance(step, Launch) else ():
+            if variant.kernel in functions:
+                continue
+            file = f"{variant.kernel}.cubin"
+            if file not in parts.files:
+                raise EngineError(f"engine holds no kernel {file} for target {parts.plan.target}")
+            functions[variant.kernel] = gpu.load(parts.files[file], variant.kernel, variant.shared)
+    return functions
+
+
+def _constants(gpu: Device, contents: EngineContents, target: str, program: Program) -> tuple[dict[int, Constant], dict[int, int]]:
+    """Constants on the host and their addresses on the device, all in one allocation that lives as long as the process.
+
+    The driver's own teardown order at exit is unknown, so nothing is freed there.
+    """
+    found: dict[int, Constant] = {}
+    offsets: dict[int, int] = {}
+    total = 0
+    for number, buffer in enumerate(program.buffers):
+        if buffer.storage != "constant":
+            continue
+        found[number] = contents.constant(target, buffer.key)
+        expected = nbytes(buffer.type)
+        if buffer.type.dtype != string and (expected is None or found[number].data.size < expected):
+            raise EngineError(f"constant {buffer.key!r} has {found[number].data.size} bytes, expected {buffer.type}")
+        offsets[number] = total
+        total += _rounded(found[number].data.size)
+    base = gpu.allocate(total) if found else 0
+    for number, constant in found.items():
+        gpu.upload(base + offsets[number], pointer(constant.data), constant.data.size, 0)
+    gpu.synchronize(0)
+    return found, {number: base + offset for number, offset in offsets.items()}
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class DeviceArray:
+    """A tensor in device memory as other libraries take it without a copy."""
+
+    def __init__(self, address: int, type: TensorType, stream: int) -> None:
+        self.address = address
+        self.type = type
+        self.shape = _shape(type)
+        kind = type.dtype.numpy.str
+        # Types that this protocol cannot name travel as raw bytes; `type` says what they are.
+        typestr = kind if kind[1] in "biufc" else f"<u{type.dtype.itemsize}"
+        # Stream 1 is the protocol's name of the default stream; 0 is forbidden.
+        self.__cuda_array_interface__ = {
+            "shape": self.shape,
+            "typestr": typestr,
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+            "stream": stream or 1,
+        }
+
+
+class _Context:
+    """The device arena and the pointers of one call at a time, on one stream."""
+
+    def __init__(self, executor: CudaExecutor, stream: int) -> None:
+        self.executor = executor
+        self.program = executor.program
+        self.gpu = executor.gpu
+        self.stream = stream
+        # Kernels read their pointers from these cells, so a launch's list of parameters is made once.
+        self.cells = tuple(ctypes.c_void_p() for _ in self.program.buffers)
+        for number, address in executor.constants.items():
+            self.cells[number].value = address
+        self.arena = 0
+        self.size = 0
+        self.binding: Binding | None = None
+        self.outputs: dict[int, Any] = {}
+        self.objects: dict[int, Array] = {}
+        self.own: list[int] = []
+        self.place: str | None = None
+
+    def run(self, inputs: Sequence[Any], binding: Binding) -> list[Any]:
+        program = self.program
+        self.binding = binding
+        torch_inputs = [value for value in inputs if is_torch(value)]
+        self.place = None if not torch_inputs else "cuda" if any(v.device.type == "cuda" for v in torch_inputs) else "cpu"
+        staged = self._reserve(inputs, binding)
+        held = [self._enter(number, value, staged) for number, value in zip(program.inputs, inputs, strict=True)]
+        self._allocate(binding)
+        for step in self.executor.steps:
+            self._step(step)
+        results = [self._result(result) for result in program.results]
+        if held or self.place != "cuda":
+            # Host memory that was being read, and memory of ours, may be reused only when the device is done.
+            self.gpu.synchronize(self.stream)
+        return results
+
+    def forget(self) -> None:
+        """Drop what belongs to the call that ended."""
+        self.binding = None
+        self.outputs, self.objects = {}, {}
+        if self.own:
+            self.gpu.synchronize(self.stream)
+            for address in self.own:
+                self.gpu.free(address)
+            self.own = []
+
+    def _reserve(self, inputs: Sequence[Any], binding: Binding) -> Iterator[int]:
+        """Grow the arena for slots, scratch and staged inputs; give the places of staged inputs."""
+        offsets, arena = binding.layout
+        launches = [step for step in self.executor.steps if isinstance(step, PreparedLaunch)]
+        scratch = max((launch.scratch(binding) for launch in launches if launch.uses_scratch), default=0)
+        sizes = [_rounded(int(value.nbytes)) for value in inputs]
+        total = _rounded(arena) + _rounded(scratch) + sum(sizes)
+        if total > self.size or not self.arena:
+            if self.arena:
+                self.gpu.synchronize(self.stream)
+                self.gpu.free(self.arena)
+                self.arena = 0
+            self.arena, self.size = self.gpu.allocate(total), total
+        for number, buffer in enumerate(self.program.buffers):
+            if buffer.storage == "arena":
+                self.cells[number].value = self.arena + offsets[buffer.key]
+        self.scratch = self.arena + _rounded(arena)
+        first = self.scratch + _rounded(scratch)
+        return iter([first + sum(sizes[:n]) for n in range(len(sizes))])
+
+    def _enter(self, number: int, value: Any, staged: Iterator[int]) -> Any:
+        """Give an input its device address; what must stay alive until the copy is done."""
+        place = next(staged)
+        dtype = self.program.buffers[number].type.dtype
+        if dtype == string:
+            self.objects[number] = value
+            return value
+        if is_torch(value) and value.device.type == "cuda":
+            if value.device.index != self.gpu.ordinal:
+                raise EngineError(f"input is on {value.device}, the engine runs on cuda:{self.gpu.ordinal}")
+            self.cells[number].value = value.data_ptr()
+            return None
+        host = packed(value, dtype) if dtype.bits < 8 else value
+        self.gpu.upload(place, pointer(host), int(host.nbytes), self.stream)
+        self.cells[number].value = place
+        return host
+
+    def _allocate(self, binding: Binding) -> None:
+        for number, type in binding.allocations:
+            if number in self.outputs or type.dtype == string:
+                continue
+            if self.program.buffers[number].storage == "output" and self.place == "cuda" and type.dtype.bits >= 8:
+                output = new_output(type.dtype, _shape(type), True, f"cuda:{self.gpu.ordinal}")
+                self.cells[number].value = output.data_ptr()
+                self.outputs[number] = output
+            else:
+                self.outputs[number] = None
+                self.cells[number].value = self.gpu.allocate(nbytes(type) or 0)
+                self.own.append(self.cells[number].value or 0)
+
+    def _step(self, step: PreparedLaunch | Copy | Zero | PythonStep) -> None:
+        if isinstance(step, PreparedLaunch):
+            if self.binding is not None:
+                step.run(self.gpu, self.binding, self.cells, self.scratch, self.stream)
+        elif isinstance(step, Copy):
+            source, target = self.program.index[step.source], self.program.index[step.target]
+            self.gpu.copy(self._address(target), self._address(source), self._size(target), self.stream)
+        elif isinstance(step, Zero):
+            number = self.program.index[step.target]
+            self.gpu.zero(self._address(number), self._size(number), self.stream)
+        else:
+            step(self)
+
+    def _address(self, number: int) -> int:
+        return self.cells[number].value or 0
+
+    def _size(self, number: int) -> int:
+        type = self.type(number)
+        return 0 if type is None else nbytes(type) or 0
+
+    def _result(self, result: Any) -> Any:
+        if not result.copied and self.outputs.get(result.buffer) is not None:
+            return self.outputs[result.buffer]
+        type = self.type(result.buffer)
+        if type is None:
+            raise EngineError(f"output {result.port.name!r} of the engine never got a size")
+        output = new_output(type.dtype, _shape(type), self.place is not None, f"cuda:{self.gpu.ordinal}" if self.place == "cuda" else "cpu")
+        if isinstance(output, np.ndarray):
+            output[...] = self.read(result.buffer)
+        elif self.place == "cuda":
+            self.gpu.copy(pointer(output), self._address(result.buffer), self._size(result.buffer), self.stream)
+        else:
+            self.gpu.download(pointer(output), self._address(result.buffer), self._size(result.buffer), self.stream)
+        return output
+
+    # --- the frame of Python steps
+
+    def type(self, number: int) -> TensorType | None:
+        return None if self.binding is None else self.binding.type(number)
+
+    def values(self) -> dict[str, int]:
+        return {} if self.binding is None else dict(self.binding.values)
+
+    def rebind(self, values: dict[str, int]) -> None:
+        self.binding = Binding(self.program, values)
+        self._allocate(self.binding)
+
+    def read(self, number: int) -> Array:
+        """A buffer as a numpy array on the host."""
+        if number in self.objects:
+            return self.objects[number]
+        if number in self.executor.host_constants:
+            return self.executor.host_constants[number].array()
+        type = self.type(number)
+        if type is None:
+            raise EngineError(f"buffer {self.program.buffers[number].name} of the plan is read before its size is known")
+        memory = np.empty(nbytes(type) or 0, np.uint8)
+        self.gpu.download(pointer(memory), self._address(number), memory.size, self.stream)
+        return view(memory, type)
+
+    def share(self, number: int) -> Any:
+        """A buffer where it lies, for a callback."""
+        type = self.type(number)
+        if number in self.objects or type is None:
+            return self.read(number)
+        return DeviceArray(self._address(number), type, self.stream)
+
+    def write(self, number: int, value: Any) -> None:
+        type = self.type(number)
+        if type is None or type.dtype == string:
+            self.objects[number] = value
+            return
+        size = nbytes(type) or 0
+        if is_torch(value) and value.device.type == "cuda":
+            dense = value.detach().resolve_conj().resolve_neg().contiguous()
+            self.gpu.copy(self._address(number), dense.data_ptr(), size, self.stream)
+            # Its memory may be given to somebody else as soon as it goes out of scope.
+            self.gpu.synchronize(self.stream)
+            return
+        memory = np.empty(size, np.uint8)
+        if is_torch(value):
+            dense = value.detach().resolve_conj().resolve_neg().contiguous()
+            memory[:] = memory_at(pointer(dense), size)
+        else:
+            store(memory, value, type.dtype)
+        self.gpu.upload(self._address(number), pointer(memory), size, self.stream)
+        self.gpu.synchronize(self.stream)
+
+    def __del__(self) -> None:
+        # At exit the driver may be gone already; then its memory is too.
+        with contextlib.suppress(EngineError):
+            if self.arena:
+                with self.gpu:
+                    self.gpu.free(self.arena)
+
+
+def _shape(type: TensorType) -> tuple[int, ...]:
+    return tuple(size for size in type.shape if isinstance(size, int))

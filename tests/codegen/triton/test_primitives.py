@@ -1,0 +1,173 @@
+"""Every scalar primitive, printed and run in Triton's interpreter, against its meaning on numpy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ourcc.codegen.triton import print_launch
+from ourcc.codegen.triton.compile import compile_kernel
+from ourcc.codegen.triton.interpret import interpret
+from ourcc.codegen.triton.primitives import apply, language_type
+from ourcc.ir import dims
+from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.ops.scalar import PRIMITIVES, convert, evaluate
+from ourcc.ir.target import gpu_target
+from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileType
+from ourcc.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+
+I = dims.symbol("i")
+NUMBER = 512
+
+EXACT_FLOAT = (
+    *("add", "sub", "mul", "div", "neg", "abs", "sign", "min", "max", "sqrt", "floor", "ceil", "trunc", "round_even"),
+    *("eq", "ne", "lt", "le", "is_nan", "is_inf", "floor_div", "floor_mod", "trunc_mod"),
+)
+ELEMENTARY = (
+    *("exp", "exp2", "expm1", "log", "log2", "log1p", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "pow"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "fma"),
+)
+INTEGER = (
+    *("add", "sub", "mul", "div", "floor_div", "floor_mod", "trunc_mod", "neg", "abs", "sign", "min", "max", "pow", "fma"),
+    *("eq", "ne", "lt", "le", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"),
+)
+BOOLEAN = ("add", "sub", "mul", "min", "max", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne")
+
+
+def launch_of(names: tuple[str, ...], dtype: DType) -> Launch:
+    """A launch that stores every primitive of x, y and z to an output of its own."""
+    params = [Param(name, dtype, (("i", NUMBER),)) for name in "xyz"]
+    body = []
+    for name in names:
+        entry = PRIMITIVES[name]
+        result = boolean if entry.result == "bool" else dtype
+        loads = tuple(Load(operand, (I,), TileType(dtype, ("i",))) for operand in "xyz"[: entry.arity])
+        params.append(Param(f"out_{name}", result, (("i", NUMBER),), "out"))
+        body.append(Store(f"out_{name}", (I,), TileApply(name, loads, result, type=TileType(result, ("i",)))))
+    return Launch("primitives", tuple(params), (GridAxis("i", 0, NUMBER, 128),), tuple(body))
+
+
+def floats(seed: int, dtype: DType) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    values = np.concatenate([random.standard_normal(150) * 3, random.standard_normal(150) * 1e-3, random.uniform(-90, 90, 150)])
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, -3.0, 1e-30, -1e-30, 3e38, 1e5, 8388609.0, -0.4, 0.999]
+    values = np.concatenate([values, special, random.integers(-9, 9, NUMBER - 450 - len(special)).astype(float)])
+    return random.permutation(values).astype(np.float32).astype(dtype.numpy)
+
+
+def integers(seed: int, dtype: DType) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    limits = np.iinfo(dtype.numpy)
+    edge = [0, 1, limits.min, limits.max, limits.max - 1] + ([-1, -2, -7] if limits.min < 0 else [2, 7])
+    small = random.integers(max(limits.min, -9), 10, 200)
+    wide = random.integers(limits.min, limits.max, NUMBER - 200 - len(edge), dtype=dtype.numpy, endpoint=True)
+    return random.permutation(np.concatenate([np.array(edge).astype(dtype.numpy), small.astype(dtype.numpy), wide]))
+
+
+def run(names: tuple[str, ...], dtype: DType, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    launch = launch_of(names, dtype)
+    outputs = {param.name: np.zeros(NUMBER, param.dtype.numpy) for param in launch.params if param.role == "out"}
+    result = interpret(print_launch(launch), operands | outputs, {})
+    return {name: result[f"out_{name}"] for name in names}
+
+
+def same(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Equal bits, any NaN equal to any other."""
+    nan = np.isnan(expected.astype(np.float64)) if expected.dtype.kind not in "biu" else np.zeros(expected.shape, bool)
+    bits = f"u{expected.dtype.itemsize}"
+    return (result.view(bits) == expected.view(bits)) | (nan & np.isnan(result.astype(np.float64)) if nan.any() else nan)
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+def test_exact_primitives_of_floats(dtype: DType) -> None:
+    operands = {name: floats(seed, dtype) for seed, name in enumerate("xyz")}
+    results = run(EXACT_FLOAT, dtype, operands)
+    for name, result in results.items():
+        args = [operands[operand].astype(np.float32) for operand in "xyz"[: PRIMITIVES[name].arity]]
+        wanted = evaluate(name, *args)
+        wanted = wanted if wanted.dtype == bool else convert(wanted, dtype)
+        wrong = ~same(result, wanted)
+        assert not wrong.any(), (name, [a[wrong][:4] for a in args], result[wrong][:4], wanted[wrong][:4])
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_elementary_functions_are_within_four_ulp(name: str, elementary: dict[str, tuple[list[np.ndarray], np.ndarray]]) -> None:
+    args, result = elementary[name]
+    with np.errstate(all="ignore"):
+        exact = np.asarray(PRIMITIVES[name].run(*[arg.astype(np.float64) for arg in args]), dtype=np.float64)
+    rounded = exact.astype(np.float32)
+    assert np.array_equal(np.isnan(result), np.isnan(rounded)), (args[0][np.isnan(result) != np.isnan(rounded)],)
+    infinite = np.isinf(rounded)
+    assert np.array_equal(result[infinite], rounded[infinite])
+    finite = np.isfinite(rounded)
+    # Below the smallest normal number hardware may flush to zero.
+    ulp = np.maximum(np.spacing(np.abs(rounded[finite])), np.float32(2.0**-126))
+    error = np.abs(result[finite].astype(np.float64) - exact[finite]) / ulp
+    worst = int(np.argmax(error))
+    assert error[worst] <= 4, (error[worst], [a[finite][worst] for a in args], result[finite][worst], exact[finite][worst])
+
+
+@pytest.fixture(scope="module")
+def elementary() -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
+    operands = {name: floats(seed, f32) for seed, name in enumerate("xyz")}
+    results = run(ELEMENTARY, f32, operands)
+    return {name: ([operands[o] for o in "xyz"[: PRIMITIVES[name].arity]], results[name]) for name in ELEMENTARY}
+
+
+@pytest.mark.parametrize("dtype", [i8, u8, i32, i64], ids=str)
+def test_integers(dtype: DType) -> None:
+    operands = {name: integers(seed, dtype) for seed, name in enumerate("xyz")}
+    for name, result in run(INTEGER, dtype, operands).items():
+        wanted = evaluate(name, *[operands[operand] for operand in "xyz"[: PRIMITIVES[name].arity]])
+        wrong = ~same(result, wanted)
+        args = [operands[o][wrong][:4] for o in "xyz"[: PRIMITIVES[name].arity]]
+        assert not wrong.any(), (name, args, result[wrong][:4], wanted[wrong][:4])
+
+
+def test_bools() -> None:
+    random = np.random.default_rng(0)
+    operands = {name: random.integers(0, 2, NUMBER).astype(bool) for name in "xyz"}
+    for name, result in run(BOOLEAN, boolean, operands).items():
+        wanted = evaluate(name, *[operands[operand] for operand in "xyz"[: PRIMITIVES[name].arity]])
+        assert np.array_equal(result, wanted), name
+
+
+CASTS = [("f32", n) for n in ("f16", "bf16", "f8e4m3", "f8e5m2", "bool", "f64")]
+CASTS += [("bf16", "f32"), ("f16", "bf16"), ("bf16", "f8e4m3"), ("f8e4m3", "f32"), ("f8e5m2", "f16"), ("f64", "f32"), ("f64", "bf16")]
+CASTS += [("i32", n) for n in ("i8", "u8", "f32", "f16", "bf16", "bool", "i64")] + [("i8", "i32"), ("u8", "f32"), ("bool", "f32"), ("bool", "i32"), ("i64", "f32")]
+
+
+@pytest.mark.parametrize(("source", "target"), CASTS)
+def test_casts(source: str, target: str) -> None:
+    before, after = DTYPES[source], DTYPES[target]
+    if before.kind == "bool":
+        values = np.arange(NUMBER) % 3 == 0
+    else:
+        values = floats(1, before) if before.is_float else integers(1, before)
+        if target.startswith("f8"):
+            values = np.concatenate([np.linspace(-600, 600, NUMBER - 8), [464, 465, 448, 61439, 61440, -61440, np.inf, np.nan]]).astype(before.numpy)
+    load = Load("x", (I,), TileType(before, ("i",)))
+    store = Store("y", (I,), TileApply("cast", (load,), after, type=TileType(after, ("i",))))
+    params = (Param("x", before, (("i", NUMBER),)), Param("y", after, (("i", NUMBER),), "out"))
+    kernel = print_launch(Launch("cast", params, (GridAxis("i", 0, NUMBER, 512),), (store,)))
+    result = interpret(kernel, {"x": values, "y": np.zeros(NUMBER, after.numpy)}, {})["y"]
+    wanted = convert(values, after)
+    wrong = ~same(result, wanted)
+    assert not wrong.any(), (values[wrong][:5], result[wrong][:5], wanted[wrong][:5])
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, i32, i8], ids=str)
+def test_all_primitives_compile(dtype: DType) -> None:
+    names = EXACT_FLOAT if dtype == bf16 else (EXACT_FLOAT + ELEMENTARY) if dtype == f32 else INTEGER
+    if dtype == f64:
+        names = ("add", "div", "min", "max", "exp", "log", "sqrt", "rsqrt", "erf", "tan", "trunc", "round_even", "sign")
+    compiled = compile_kernel(print_launch(launch_of(tuple(names), dtype)), gpu_target("sm_90a"))
+    assert compiled.cubin.startswith(b"\x7fELF")
+
+
+def test_what_has_no_text_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="primitive lgamma on f64 is not supported in Triton kernels"):
+        apply("lgamma", (), f64, set())
+    with pytest.raises(UnsupportedError, match="primitive add on c64 is not supported in Triton kernels"):
+        apply("add", (), DTYPES["c64"], set())
+    with pytest.raises(UnsupportedError, match="element type i4 has no Triton type, expected one of: f64, f32"):
+        language_type(DTYPES["i4"])

@@ -1,0 +1,63 @@
+"""Progress bars on a terminal, lines elsewhere, and a reader that goes away."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from ourcc.compiler.cli.output import Bars, format_cell
+
+_STAGES = """
+import sys
+from ourcc.compiler.cli.output import show_progress
+with show_progress(as_json=False) as progress:
+    progress.stage("import")
+    progress.stage("tune", 3)
+    progress.advance(2)
+    progress.note("took 5 records")
+"""
+
+
+def test_a_terminal_shows_bars() -> None:
+    reader, writer = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", _STAGES], stderr=writer, stdout=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    shown = b""
+    while True:
+        try:
+            part = os.read(reader, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(reader)
+    assert done.returncode == 0
+    assert done.stdout == b""
+    for text in (b"import", b"tune", b"3/3", b"took 5 records"):
+        assert text in shown
+
+
+def test_elsewhere_there_is_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bars() as progress:
+        progress.stage("import")
+        progress.advance()
+        progress.note("took 5 records")
+    assert capsys.readouterr().err == "import ...\n  took 5 records\n"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "import sys; from ourcc.compiler.cli.main import run; sys.exit(run(['doctor']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_cells_print_as_people_read_them() -> None:
+    assert [format_cell(cell) for cell in (None, True, False, 3, 0.123456, "x")] == ["-", "yes", "no", "3", "0.1235", "x"]

@@ -1,0 +1,44 @@
+"""The Python front: options by name reach the driver as one value, and wrong ones are refused before anything is imported."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import ourcc
+import ourcc.compiler
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = ModuleType("ourcc.compiler.driver")
+    monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
+    monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
+    return module
+
+
+def test_build_hands_over_one_value(driver: Any) -> None:
+    driver.build = lambda model, options, progress, example_inputs: (model, options, example_inputs)
+    model, options, inputs = ourcc.build("m.onnx", [1], targets=["cpu", "sm_90a"], quantize="int8", shapes={"x": "B:1..4"})
+    assert (model, inputs) == ("m.onnx", [1])
+    assert [target.name for target in options.targets] == ["cpu", "sm_90a"]
+    assert (options.quantize, str(options.shapes[0])) == ("int8", "x=B:1..4")
+
+
+def test_load_hands_over_its_arguments(driver: Any) -> None:
+    driver.load = lambda path, **given: (path, given)
+    assert ourcc.load("m.ourcc", target="cpu", verify=True) == ("m.ourcc", {"target": "cpu", "verify": True, "trusted_keys": ()})
+
+
+def test_explain_hands_over_model_and_inputs(driver: Any) -> None:
+    driver.explain = lambda model, inputs, options: (model, inputs, options.precision)
+    assert ourcc.explain("model", 1, 2, precision="bf16") == ("model", (1, 2), "bf16")
+
+
+def test_wrong_options_are_refused_before_the_driver_is_asked(driver: Any) -> None:
+    for function in (ourcc.build, ourcc.explain):
+        with pytest.raises(ourcc.UsageError, match="unknown option: got 'quantise'"):
+            function("m.onnx", quantise="int8")
