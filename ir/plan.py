@@ -45,7 +45,11 @@ class Guard:
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU)."""
+    """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU).
+
+    On a GPU the kernel takes its arguments (pointers), its scalars (i32) and two scratch pointers; the first points to
+    `scratch` bytes for each program of the grid, the second is null.
+    """
 
     kernel: str
     guard: Guard
@@ -54,6 +58,7 @@ class Variant:
     scalars: tuple[Dim, ...] = ()
     warps: int = 0
     shared: int = 0
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,7 @@ def _step_to_json(step: Step) -> dict[str, Any]:
                 "scalars": [_dim(d) for d in v.scalars],
                 "warps": v.warps,
                 "shared": v.shared,
+                "scratch": v.scratch,
             }
             for v in step.variants
         ]
@@ -248,6 +254,7 @@ def _step_from_json(data: Mapping[str, Any]) -> Step:
                 tuple(_undim(d) for d in v["scalars"]),
                 v["warps"],
                 v["shared"],
+                v["scratch"],
             )
             for v in data["variants"]
         )

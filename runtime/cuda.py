@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import EngineError
+from ..ir.errors import EngineError, InputError
 from ..ir.plan import Call, Copy, Host, Launch, Zero
 from ..ir.types import TensorType, string
 from . import driver as cuda_driver
@@ -81,6 +81,9 @@ class CudaExecutor:
         """The outputs, fresh memory of the inputs' kind and place; InputError if the inputs do not fit."""
         pairs = zip(values, self.expected, strict=True)
         inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
+        for value, (name, _, _) in zip(inputs, self.expected, strict=True):
+            if is_torch(value) and value.device.type == "cuda" and value.device.index != self.gpu.ordinal:
+                raise InputError(f"input {name!r} is on {value.device}, expected cuda:{self.gpu.ordinal}")
         binding = self.program.bind(tuple(tuple(value.shape) for value in inputs))
         with self.gpu:
             stream = _stream(inputs)
@@ -218,7 +221,8 @@ class _Context:
         launches = [step for step in self.executor.steps if isinstance(step, PreparedLaunch)]
         scratch = max((launch.scratch(binding) for launch in launches if launch.uses_scratch), default=0)
         sizes = [_rounded(int(value.nbytes)) for value in inputs]
-        total = _rounded(arena) + _rounded(scratch) + sum(sizes)
+        fresh = [(n, _rounded(nbytes(type) or 0)) for n, type in binding.allocations if not self._is_torch_output(n, type)]
+        total = _rounded(arena) + _rounded(scratch) + sum(sizes) + sum(size for _, size in fresh)
         if total > self.size or not self.arena:
             if self.arena:
                 self.gpu.synchronize(self.stream)
@@ -230,7 +234,15 @@ class _Context:
                 self.cells[number].value = self.arena + offsets[buffer.key]
         self.scratch = self.arena + _rounded(arena)
         first = self.scratch + _rounded(scratch)
+        for number, size in fresh:
+            self.cells[number].value = first
+            self.outputs[number] = None
+            first += size
         return iter([first + sum(sizes[:n]) for n in range(len(sizes))])
+
+    def _is_torch_output(self, number: int, type: TensorType) -> bool:
+        """Whether a buffer is the caller's own memory on the device from the start."""
+        return self.place == "cuda" and self.program.buffers[number].storage == "output" and type.dtype.bits >= 8
 
     def _enter(self, number: int, value: Any, staged: Iterator[int]) -> Any:
         """Give an input its device address; what must stay alive until the copy is done."""
@@ -240,8 +252,6 @@ class _Context:
             self.objects[number] = value
             return value
         if is_torch(value) and value.device.type == "cuda":
-            if value.device.index != self.gpu.ordinal:
-                raise EngineError(f"input is on {value.device}, the engine runs on cuda:{self.gpu.ordinal}")
             self.cells[number].value = value.data_ptr()
             return None
         host = packed(value, dtype) if dtype.bits < 8 else value
@@ -253,7 +263,7 @@ class _Context:
         for number, type in binding.allocations:
             if number in self.outputs or type.dtype == string:
                 continue
-            if self.program.buffers[number].storage == "output" and self.place == "cuda" and type.dtype.bits >= 8:
+            if self._is_torch_output(number, type):
                 output = new_output(type.dtype, _shape(type), True, f"cuda:{self.gpu.ordinal}")
                 self.cells[number].value = output.data_ptr()
                 self.outputs[number] = output

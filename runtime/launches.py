@@ -71,7 +71,9 @@ class PreparedLaunch:
         x, y, z = [*sizes, 1, 1, 1][:3]
         for size, limit in zip((x, y, z), MAX_GRID, strict=True):
             if not 0 <= size <= limit:
-                raise InputError(f"launch {self.launch.name} needs {size} blocks along one axis for {_shown(values)}, expected at most {limit}")
+                raise InputError(
+                    f"launch {self.launch.name} needs {size} blocks along one axis for {_shown(values)}, expected at most {limit}"
+                )
         return x, y, z
 
     def _scalars(self, variant: Variant, values: Mapping[str, int]) -> tuple[ctypes.c_int32, ...]:

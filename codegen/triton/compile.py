@@ -119,7 +119,7 @@ _PTX_FAMILIES = {
     "wgmma": r"\bwgmma\.mma_async",
     "tcgen05": r"\btcgen05\.mma",
     "mma.sync": r"\bmma\.sync",
-    "cp.async": r"\bcp\.async\.c[ag]\.",
+    **{f"cp.async {n}": rf"\bcp\.async\.c[ag]\.\S+ \[[^\]]*\], \[[^\]]*\], (?:0x{n:x}|{n}),?" for n in (4, 8, 16)},
     "tma": r"\bcp\.async\.bulk\.tensor",
 }
 

@@ -16,7 +16,7 @@ from .kernel import SIZE_LIMIT, TritonKernel
 def interpret(
     kernel: TritonKernel, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: Mapping[str, int], deadline: float = 60.0
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Every operand after the kernel ran on copies of `arrays` (physical, contiguous; counters default to zeros)."""
+    """Every operand after the kernel ran on copies of `arrays` (physical, contiguous; zeroed counters among them)."""
     operands = [argument for argument in kernel.arguments if argument.kind != "size"]
     given: list[np.ndarray[Any, Any]] = []
     for argument in operands:

@@ -27,6 +27,7 @@ __all__ = [
     "domain_checks",
     "launch_scope",
     "needs_mask",
+    "open_ends",
     "simplify",
     "varies_over",
 ]
@@ -66,8 +67,18 @@ def domain_checks(scope: Scope, axes: Iterable[str]) -> tuple[Check, ...]:
         axis = scope.axis(name)
         if axis.kind == "tile":
             index = dims.symbol(name)
-            checks += [Check(index, None, high, (name,)) for high in _open_ends(scope, axis)]
+            checks += [Check(index, None, high, (name,)) for high in open_ends(scope, axis)]
     return tuple(checks)
+
+
+def open_ends(scope: Scope, axis: Axis) -> tuple[Dim, ...]:
+    """The ends of the domain that a tile of this axis may pass; none if its tiles cover the domain exactly."""
+    if axis.parent is None:
+        return tuple(high for high in axis.highs if not _covers(scope, axis, high))
+    parent = scope.axis(axis.parent)
+    inherited = tuple(high for high in open_ends(scope, parent) if not _covers(scope, axis, high))
+    own = axis.highs[-1]
+    return inherited if parent.extent % axis.extent == 0 else (*inherited, own)
 
 
 def bounds_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[Check, ...]:
@@ -99,16 +110,6 @@ def needs_mask(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]
 
 
 # --- domains ----------------------------------------------------------------------------------------------------------
-
-
-def _open_ends(scope: Scope, axis: Axis) -> tuple[Dim, ...]:
-    """The ends of the domain that a tile of this axis may pass."""
-    if axis.parent is None:
-        return tuple(high for high in axis.highs if not _covers(scope, axis, high))
-    parent = scope.axis(axis.parent)
-    inherited = tuple(high for high in _open_ends(scope, parent) if not _covers(scope, axis, high))
-    own = axis.highs[-1]
-    return inherited if parent.extent % axis.extent == 0 else (*inherited, own)
 
 
 def _covers(scope: Scope, axis: Axis, high: Dim) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from .. import dims
 from ..dims import NO_FACTS, Dim, Facts
+from .bounds import open_ends
 from .program import For, If, Launch, Statement, TileProgram
 from .proof import at_most, simplify
 from .scope import Scope, launch_scope
@@ -59,7 +60,7 @@ def _rungs(scope: Scope, loop: For) -> list[For]:
         end = simplify(scope, high if last else start + left // step * step)
         if not at_most(scope, end, start):
             loops.append(replace(plain, low=start, high=end, step=step))
-        start = end
+            start = end
     return loops
 
 
@@ -67,4 +68,7 @@ def _walked(scope: Scope, loop: For) -> tuple[Dim, Dim]:
     """The range that a walk covers: its parent's tile, clipped to the parent's domain."""
     parent = scope.axis(loop.parent or "")
     first: Dim = parent.base if parent.modulus == 0 else dims.symbol(parent.first)
-    return first, simplify(scope, dims.minimum(parent.high, first + parent.extent))
+    high = first + parent.extent
+    for end in open_ends(scope, parent):
+        high = dims.minimum(high, end)
+    return first, simplify(scope, high)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dims import Dim
+from ..errors import ParseError, VerifyError
 from ..layout import Factor, Layout
 from .parse_value import parse_named, parse_value
 from .program import (
@@ -143,7 +144,10 @@ class _ProgramParser(Reader):
             factors.append(Factor(axis, divisor, self.integer() if self.accept("%") else None))
         if not factors:
             raise self.error(f"a layout over the axes {', '.join(axes)}")
-        return Layout(axes, tuple(factors))
+        try:
+            return Layout(axes, tuple(factors))
+        except VerifyError as error:
+            raise ParseError(f"line {self.token.line}: {error.message}") from error
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

@@ -103,13 +103,20 @@ class _Proof:
         lower, upper = bounds
         sign = dims.range_of(factor, self.scope.facts)
         if sign.low is not None and sign.low >= 0:
+            yield from (rest + part for part in self.whole_quotient(factor, atom, least=True))
             yield from (rest + factor * bound for bound in lower)
         elif sign.high is not None and sign.high <= 0:
-            # n // d * d <= n
-            if isinstance(factor, int) and isinstance(atom, Function) and atom.kind == "div" and isinstance(atom.right, int):
-                if atom.right > 0 and factor % atom.right == 0:
-                    yield rest + (factor // atom.right) * atom.left
+            yield from (rest + part for part in self.whole_quotient(factor, atom, least=False))
             yield from (rest + factor * bound for bound in upper)
+
+    def whole_quotient(self, factor: Dim, atom: Symbol | Function, least: bool) -> Iterator[Dim]:
+        """A bound of factor * (n // d) where d divides factor: n - d < n // d * d <= n, and n itself if d divides n."""
+        if not isinstance(factor, int) or isinstance(atom, Symbol) or atom.kind != "div" or not isinstance(atom.right, int):
+            return
+        if atom.right <= 0 or factor % atom.right:
+            return
+        exact = dims.divides(atom.right, atom.left, self.scope.facts)
+        yield factor // atom.right * (atom.left - (0 if exact or not least else atom.right - 1))
 
     def function_bounds(self, atom: Function) -> tuple[list[Dim], list[Dim]]:
         """Symbolic lower and upper bounds (included) of a function atom."""

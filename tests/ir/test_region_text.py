@@ -81,7 +81,7 @@ def test_names_and_literals_of_every_kind_survive():
         ("axes i: B", "axes i: B ^ 2", "cannot read dimension 'B ^ 2'"),
         ("}\n", "", "got 'the end of the line', expected '%'"),
         ("@linear", "@\"lin", "expected a name"),
-        ("max(", "", "got ',', expected ':'"),
+        ("max(%t0, f32(0.0))", "%t0, f32(0.0))", "got ',', expected '%'"),
     ],
 )
 def test_what_is_refused(before, after, message):

@@ -241,6 +241,13 @@ class Node:
 
     # shapes
 
+    def fresh(self, name: str) -> Dim:
+        """A new symbol for a size that only the data decide."""
+        module, count = self.b.module, 0
+        while f"{name}_{count}" in module.facts.ranges:
+            count += 1
+        return module.declare(f"{name}_{count}", 0, None)
+
     def rank(self, position: int = 0) -> int:
         return self.x(position).type.rank
 

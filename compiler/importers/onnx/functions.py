@@ -29,8 +29,7 @@ def function_body(proto: onnx.NodeProto, node: Node) -> onnx.FunctionProto | Non
             if isinstance(node.attrs[attribute.name], bytes):
                 node.attrs[attribute.name] = node.attrs[attribute.name].decode()
     if schema.has_function:
-        versions = [version for version in schema.function_opset_versions if version <= node.opset]
-        body = schema.get_function_with_opset_version(max(versions, default=schema.since_version))
+        body = schema.get_function_with_opset_version(_best(schema.function_opset_versions, node.opset))
         return _parsed(body)
     if schema.has_context_dependent_function:
         concrete = onnx.NodeProto()
@@ -39,11 +38,16 @@ def function_body(proto: onnx.NodeProto, node: Node) -> onnx.FunctionProto | Non
             concrete.attribute.remove(attribute_proto)
             if attribute_proto.name in node.attrs:
                 concrete.attribute.append(onnx.helper.make_attribute(attribute_proto.name, node.attrs[attribute_proto.name]))
-        versions = [version for version in schema.context_dependent_function_opset_versions if version <= node.opset]
+        version = _best(schema.context_dependent_function_opset_versions, node.opset)
         types = [_type_bytes(item) if isinstance(item, Value) else b"" for item in node.inputs]
-        body = schema.get_context_dependent_function_with_opset_version(max(versions, default=schema.since_version), concrete.SerializeToString(), types)
+        body = schema.get_context_dependent_function_with_opset_version(version, concrete.SerializeToString(), types)
         return _parsed(body) if body else None
     return None
+
+
+def _best(versions: list[int], opset: int) -> int:
+    """The newest body for this opset; the oldest one there is where all are newer (a body names its own opset)."""
+    return max((version for version in versions if version <= opset), default=min(versions))
 
 
 def _parsed(body: bytes) -> onnx.FunctionProto:

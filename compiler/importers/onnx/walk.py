@@ -33,6 +33,10 @@ POISON = _Poison()
 Entry: TypeAlias = "Item | _Poison | None"
 
 
+class _Poisoned(Exception):
+    """A nested graph reads what could not be imported; the node around it is skipped without a report."""
+
+
 @dataclass
 class Scope:
     """The names that a list of nodes sees."""
@@ -102,14 +106,15 @@ class Walker:
 
     def _results(self, proto: onnx.NodeProto, inputs: list[Item | None], scope: Scope, source: Source) -> Sequence[Entry]:
         outer, self.builder.source = self.builder.source, source
-        count = len(self.problems)
         try:
-            results = self._apply(proto, inputs, scope, source)
-            return results if len(self.problems) == count else [POISON] * len(proto.output)
+            return self._apply(proto, inputs, scope, source)
+        except _Poisoned:
+            pass
         except UnsupportedError as error:
             self.report(source.name, proto.op_type, error)
         except (VerifyError, ParseError) as error:
-            if all(isinstance(item, Value) and item.type.is_static for item in inputs if item is not None):
+            values = [item for item in inputs if isinstance(item, Value)]
+            if all(value.type.is_static and value.dtype.kind != "string" for value in values):
                 raise ModelError(f"{proto.op_type}: {error.message}", source=source) from error
             self.report(source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)"))
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -172,13 +177,15 @@ class Walker:
             raise ModelError(f"functions call each other more than {DEPTH} deep", source=node.source)
         bindings = {attribute.name: value_of(attribute, node.source) for attribute in function.attribute_proto}
         bindings |= node.attrs
-        inner = Scope(opset_versions(function.opset_import, node.source) or scope.opsets, None, bindings, f"{node.source.name}/", scope.depth + 1)
+        opsets = {**scope.opsets, **opset_versions(function.opset_import, node.source)}
+        inner = Scope(opsets, None, bindings, f"{node.source.name}/", scope.depth + 1)
         for position, name in enumerate(function.input):
             inner.items[name] = node.inputs[position] if position < len(node.inputs) else None
         if len(node.inputs) > len(function.input):
             raise ModelError(f"{function.name}: got {len(node.inputs)} inputs, expected at most {len(function.input)}", source=node.source)
         self.nodes(function.node, inner)
-        return [inner.lookup(name, node.source) for name in function.output]
+        wanted = [name if position < len(node.outputs) and node.outputs[position] else None for position, name in enumerate(function.output)]
+        return [None if name is None else inner.lookup(name, node.source) for name in wanted]
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[Item | None], node: Node) -> list[Item]:
         """The outputs of a nested graph, its nodes imported in place."""
@@ -191,12 +198,12 @@ class Walker:
         for info, item in zip(graph.input, inputs, strict=True):
             scope.items[info.name] = item
         self.initializers(graph, scope)
-        count = len(self.problems)
         self.nodes(graph.node, scope)
         results = [scope.lookup(output.name, node.source) for output in graph.output]
-        if len(self.problems) > count:
-            return []
-        return [item for item in results if isinstance(item, (Value, ValueSequence, Optional))]
+        items = [item for item in results if isinstance(item, (Value, ValueSequence, Optional))]
+        if len(items) < len(results):
+            raise _Poisoned
+        return items
 
     def inputs_of(self, value: Value) -> frozenset[str]:
         """The graph inputs that a value depends on."""

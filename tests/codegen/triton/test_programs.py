@@ -103,7 +103,7 @@ def test_interpreted_equals_the_tile_interpreter(path: Path) -> None:
     floats = params_of(wide)
     exact = run(wide, packed(wide, {n: a.astype(floats[n].dtype.numpy) for n, a in inputs.items()}) | zeros(wide, sizes, "inout"), sizes, FACTS)
 
-    memory = packed(program, inputs) | zeros(program, sizes, "inout") | zeros(program, sizes, "out")
+    memory = zeros(program, sizes, "in") | zeros(program, sizes, "inout") | zeros(program, sizes, "out") | packed(program, inputs)
     for launch, kernel in zip(program.launches, printed(path), strict=True):
         counters = {counter.name: np.zeros(dims.evaluate(counter.extent, sizes), np.int32) for counter in launch.counters}
         memory |= interpret(kernel, memory | counters, sizes)

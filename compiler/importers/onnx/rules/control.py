@@ -36,8 +36,6 @@ def _loop(n: Node) -> Sequence[Item]:
         if trip >= TRIPS:
             raise UnsupportedError(f"runs more than {TRIPS} times", hint="compute the loop outside the model, or use Scan on fewer steps")
         results = n.runner.inline(body, [n.b.scalar(trip, i64), condition, *carried], n)
-        if not results:
-            return []
         condition, carried = results[0], results[1 : 1 + len(carried)]
         for scanned, result in zip(collected, results[1 + len(carried) :], strict=True):
             scanned.append(_tensor(n, result))
@@ -109,8 +107,6 @@ def _scan_over(n: Node, inputs: Sequence[Item], count: int) -> Sequence[Item]:
         places = [trips - 1 - trip if backward else trip for backward in backwards]
         parts = [n.b.take(value, n.b.scalar(place, i64), axis=axis) for value, place, axis in zip(scanned, places, axes, strict=True)]
         results = n.runner.inline(body, [*carried, *parts], n)
-        if not results:
-            return []
         carried = results[:states]
         for rows, result in zip(collected, results[states:], strict=True):
             rows.append(_tensor(n, result))

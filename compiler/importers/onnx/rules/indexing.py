@@ -10,18 +10,11 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.ops.table import OPS
 from .....ir.types import f64, i64
 from ..context import Node, cast, rule
 from .shape import unsqueeze
 
 COMBINE = {"none": "none", "add": "add", "mul": "mul", "max": "max", "min": "min"}
-
-
-def require(name: str, alternative: str) -> None:
-    """UnsupportedError unless the op table has the op."""
-    if name not in OPS:
-        raise UnsupportedError(f"needs the op {name!r}, which does not exist", hint=alternative)
 
 
 @rule("Gather")
@@ -112,8 +105,7 @@ def _non_zero(n: Node) -> Value:
     array = n.b.array_of(x)
     if array is not None:
         return n.b.module.add_constant("c", np.array(np.nonzero(np.atleast_1d(array)), dtype=np.int64), n.source)
-    require("nonzero", "compute with a mask instead of indices")
-    result: Value = n.b.nonzero(x)
+    result: Value = n.b.nonzero(x, count=n.fresh("found"))
     return result
 
 
@@ -137,16 +129,10 @@ def _top_k(n: Node) -> tuple[Value, Value]:
     x = n.x(0)
     axis = n.axis(n.attr_int("axis", -1), x.type.rank)
     k = n.sizes(1, "k")[0] if n.opset >= 10 else n.attr_int("k")
-    largest = n.attr_flag("largest", True)
-    require("top_k", "sort outside the model")
-    attrs = {"axis": axis, "largest": largest, "sorted": True}
-    names = {attribute.name for attribute in OPS["top_k"].attributes}
-    if "k" in names:
-        values, indices = n.b.top_k(x, k=k, **attrs)
-        return values, indices
-    if not isinstance(k, int):
-        raise UnsupportedError("k is symbolic", hint="make it a constant of the model")
-    values, indices = n.b.top_k(x, n.b.scalar(k, i64), **attrs)
+    size = x.shape[axis]
+    if isinstance(k, int) and isinstance(size, int) and not 0 <= k <= size:
+        raise n.fail(f"k is {k}, expected 0 to {size}")
+    values, indices = n.b.top_k(x, k=k, axis=axis, largest=n.attr_flag("largest", True), sorted=True)
     return values, indices
 
 
@@ -188,17 +174,20 @@ def _tensor_scatter(n: Node) -> Value:
 
 @rule("Unique")
 def _unique(n: Node) -> Sequence[Value]:
-    array = n.array(0, "the input")
-    axis = n.axis(n.attr_int("axis"), array.ndim) if n.has("axis") else None
-    found, first, inverse, counts = np.unique(array, True, True, True, axis=axis)
-    if not n.attr_flag("sorted", True):
-        order = np.argsort(first)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(order.size)
-        found = np.take(found, order, axis=0 if axis is None else axis)
-        first, counts, inverse = first[order], counts[order], rank[inverse.reshape(-1)]
-    arrays = (found, first.astype(np.int64), inverse.reshape(-1).astype(np.int64), counts.astype(np.int64))
-    return [n.b.module.add_constant("c", part, n.source) for part in arrays]
+    axis = n.axis(n.attr_int("axis"), n.rank()) if n.has("axis") else None
+    results: tuple[Value, ...] = n.b.unique(n.x(), axis=axis, sorted=n.attr_flag("sorted", True), count=n.fresh("found"))
+    return results
+
+
+@rule("NonMaxSuppression")
+def _non_max_suppression(n: Node) -> Value:
+    limit = n.integers(2, "the limit")[0] if n.given(2) else 0
+    overlap = float(n.array(3, "the overlap").reshape(-1)[0]) if n.given(3) else 0.0
+    threshold = float(n.array(4, "the score threshold").reshape(-1)[0]) if n.given(4) else None
+    result: Value = n.b.non_max_suppression(
+        n.x(0), n.x(1), limit=limit, overlap=overlap, threshold=threshold, centred=n.attr_flag("center_point_box"), count=n.fresh("found")
+    )
+    return result
 
 
 # --- det --------------------------------------------------------------------------------------------------------------

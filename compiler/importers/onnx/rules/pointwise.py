@@ -20,7 +20,7 @@ def declare_table_rules() -> None:
     """One rule for each pointwise op that names its ONNX op and has no rule of its own."""
     for definition in list(OPS.values()):
         for op_type in definition.onnx:
-            if definition.kind == "pointwise" and ("", op_type) not in RULES:
+            if (definition.kind == "pointwise" or not definition.attributes) and ("", op_type) not in RULES:
                 RULES["", op_type] = _table_rule(definition)
 
 
@@ -65,6 +65,14 @@ def _old_broadcast(n: Node, x: Value, y: Value) -> Value:
 @rule("Identity")
 def _identity(n: Node) -> Item:
     return n.item(0)
+
+
+@rule("Equal")
+def _equal(n: Node) -> Value:
+    x, y = n.x(0), n.x(1)
+    y = _old_broadcast(n, x, y) if n.opset < 7 else y
+    result: Value = (n.b.string_equal if x.dtype.kind == "string" else n.b.eq)(x, y)
+    return result
 
 
 @rule("PRelu")

@@ -120,8 +120,6 @@ def _map(n: Node) -> list[Item]:
             other = n.item(k)
             others.append(other.items[position] if isinstance(other, ValueSequence) else other)
         results = n.runner.inline(body, [item, *others], n)
-        if not results:
-            return []
         for column, result in zip(columns, results, strict=True):
             column.append(result)
     return [ValueSequence(tuple(column)) for column in columns]

@@ -1,0 +1,245 @@
+"""Every scalar primitive in C against its meaning in numpy, on edge values, for every dtype that has arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.ops import scalar
+from ourcc.ir.target import AVX2, CpuLevel
+from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileProgram, TileType
+from ourcc.ir.types import DTYPES, DType, boolean
+from ourcc.codegen.c.printer import SourceFile
+
+Array = Any
+I = dims.symbol("i")
+
+ELEMENTARY = (
+    *("exp", "exp2", "expm1", "log", "log2", "log1p", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "pow"),
+)
+FLOAT_ONLY = {*ELEMENTARY, "sqrt"} - {"pow"}
+INTEGER_ONLY = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
+BOOL = ("add", "sub", "mul", "max", "min", "eq", "ne", "lt", "le", "bit_and", "bit_or", "bit_xor", "bit_not", "where", "is_nan", "is_inf", "abs")
+FLOATS = ("f64", "f32", "f16", "bf16")
+SMALL = ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+INTEGERS = ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")
+
+
+def edges(dtype: DType) -> Array:
+    """Values at which arithmetic goes wrong, and ordinary ones."""
+    if dtype.kind == "bool":
+        return np.array([False, True])
+    if dtype.is_float:
+        info = {"f64": (5e-324, 2.2e-308, 1.79e308), "f32": (1e-45, 1.2e-38, 3.4e38), "f16": (6e-8, 6.2e-5, 65504.0), "bf16": (1e-40, 1.2e-38, 3.38e38)}
+        tiny, normal, huge = info.get(dtype.name, (2**-9, 2**-6, 240.0))
+        special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 88.7, -103.0, 1e-3, 0.99, -0.99]
+        drawn = np.random.default_rng(7).standard_normal(24) * np.geomspace(1e-3, 30, 24)
+        return np.array([*special, tiny, -tiny, normal, -normal, huge, -huge, *drawn]).astype(np.float32 if dtype.bits < 64 else np.float64).astype(dtype.numpy)
+    low, high = (0, (1 << dtype.bits) - 1) if dtype.kind == "uint" else (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
+    signed = [-1, -2, -3, -7, -13] if dtype.kind == "int" else []
+    return np.array([low, low + 1, high, high - 1, 0, 1, 2, 3, 5, 7, 8, 31, 63, 100, *signed]).astype(dtype.numpy)
+
+
+def tuples(dtype: DType, arity: int) -> list[Array]:
+    """Operands: all pairs of edges; the third of three is shifted against the first."""
+    values = edges(dtype)
+    grids = [grid.reshape(-1) for grid in np.meshgrid(*[values] * min(arity, 2), indexing="ij")]
+    return grids if arity <= 2 else [*grids, np.roll(grids[0], 5)]
+
+
+def names_for(dtype: DType) -> list[str]:
+    if dtype.kind == "bool":
+        return list(BOOL)
+    skip = INTEGER_ONLY if dtype.is_float else FLOAT_ONLY | {"floor", "ceil", "trunc", "round_even"}
+    return [name for name in scalar.PRIMITIVES if name not in skip and name not in ("cast", "bitcast")]
+
+
+def pointwise(dtypes: list[DType], result: DType, primitive: str, name: str) -> Launch:
+    """y[i] = primitive(x0[i], x1[i], ...)."""
+    size = (("i", dims.symbol("N")),)
+    inputs = tuple(Param(f"x{n}", dtype, size) for n, dtype in enumerate(dtypes))
+    loads = tuple(Load(param.name, (I,), TileType(param.dtype, ("i",))) for param in inputs)
+    value = TileApply(primitive, loads, result, type=TileType(result, ("i",)))
+    output = Param("y", result, size, "out")
+    return Launch(name, (*inputs, output), (GridAxis("i", 0, dims.symbol("N"), 32),), (Store("y", (I,), value),))
+
+
+def operands(name: str, dtype: DType) -> tuple[list[DType], list[Array]]:
+    arity = scalar.PRIMITIVES[name].arity
+    if name == "where":
+        values = tuples(dtype, 2)
+        return [boolean, dtype, dtype], [np.arange(len(values[0])) % 3 == 0, *values]
+    return [dtype] * arity, tuples(dtype, arity)
+
+
+def rename(launches: list[tuple[str, Launch, list[Array], Array]]) -> tuple[TileProgram, dict[str, Array], dict[str, Array]]:
+    """Many one-operand-set launches as one program: operands get the case's name."""
+    programs, arrays, wanted = [], {}, {}
+    for case, launch, inputs, expected in launches:
+        params = tuple(Param(f"{case}_{p.name}", p.dtype, (("i", len(inputs[0])),), p.role) for p in launch.params)
+        store = launch.body[0]
+        assert isinstance(store, Store) and isinstance(store.value, TileApply)
+        args = tuple(Load(f"{case}_x{n}", (I,), arg.type) for n, arg in enumerate(store.value.args))
+        body = (Store(f"{case}_y", (I,), TileApply(store.value.primitive, args, store.value.dtype, type=store.value.type)),)
+        programs.append(Launch(case, params, (GridAxis("i", 0, len(inputs[0]), 32),), body))
+        arrays.update({f"{case}_x{n}": array for n, array in enumerate(inputs)})
+        wanted[f"{case}_y"] = expected
+    return TileProgram("cases", tuple(programs)), arrays, wanted
+
+
+def ulps(result: Array, exact: Array, dtype: DType) -> Array:
+    """The error in units in the last place of the dtype, 0 where both are not finite alike."""
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(np.float64 if dtype.bits == 64 else np.float32).astype(dtype.numpy).astype(np.longdouble)
+        near = np.asarray(np.nextafter(np.abs(rounded).astype(np.float64), np.inf), dtype=np.longdouble)
+        bits = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}[dtype.name]
+        lowest = {"f64": -1074, "f32": -149, "f16": -24, "bf16": -133}[dtype.name]
+        exponent = np.floor(np.log2(np.maximum(np.abs(near), np.longdouble(2.0) ** lowest)))
+        spacing = np.longdouble(2.0) ** np.maximum(exponent - bits, lowest)
+        error = np.abs(result.astype(np.longdouble) - np.where(np.isfinite(rounded), exact, rounded)) / spacing
+    same = (np.isnan(result.astype(np.longdouble)) & np.isnan(exact.astype(np.longdouble))) | (result.astype(np.longdouble) == rounded)
+    return np.where(same, 0, np.where(np.isnan(error), np.inf, error))
+
+
+EXACT = {"rsqrt": lambda x: 1 / np.sqrt(x)}
+
+
+def exact_values(name: str, inputs: list[Array]) -> Array:
+    wide = [x.astype(np.longdouble) for x in inputs]
+    with np.errstate(all="ignore"):
+        if name in ("erf", "erfc", "lgamma"):
+            return np.asarray(scalar.PRIMITIVES[name].run(*[x.astype(np.float64) for x in inputs])).astype(np.longdouble)
+        return np.asarray(EXACT.get(name, scalar.PRIMITIVES[name].run)(*wide))
+
+
+def assert_same(case: str, result: Array, expected: Array) -> None:
+    """Equal, NaN where NaN; the sign of a zero is not compared."""
+    if result.dtype.kind in "biu":
+        assert np.array_equal(result, expected), f"{case}: {result[result != expected][:5]} instead of {expected[result != expected][:5]}"
+        return
+    a, b = result.astype(np.float64), expected.astype(np.float64)
+    wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    assert not wrong.any(), f"{case}: {a[wrong][:5]} instead of {b[wrong][:5]} at {np.flatnonzero(wrong)[:5]}"
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
+def test_primitives_agree_with_numpy(dtype: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    kind = DTYPES[dtype]
+    launches = []
+    for name in names_for(kind):
+        dtypes, inputs = operands(name, kind)
+        result = boolean if scalar.PRIMITIVES[name].result == "bool" else kind
+        launches.append((name, pointwise(dtypes, result, name, name), inputs, scalar.evaluate(name, *inputs)))
+    program, arrays, wanted = rename(launches)
+    outputs = run_c(program, arrays, {}, level)
+    for name, _, inputs, _ in launches:
+        result = outputs[f"{name}_y"]
+        if kind.is_float and name in ELEMENTARY:
+            error = ulps(result, exact_values(name, inputs), kind)
+            # Values that f16 and bf16 hold are computed in f32 and rounded once.
+            limit = 4 if kind.bits >= 32 else 0.502
+            assert error.max() <= limit, f"{name}: {error.max()} ulp at {[float(x[error.argmax()]) for x in inputs]}"
+        elif name == "fma" and kind.is_float:
+            twice, once = wanted["fma_y"], fused(inputs, kind)
+            assert (np.isclose(result.astype(np.float64), twice.astype(np.float64), rtol=0, atol=0, equal_nan=True) | (result == once)).all()
+        else:
+            assert_same(name, result, wanted[f"{name}_y"])
+
+
+def fused(inputs: list[Array], dtype: DType) -> Array:
+    """x * y + z rounded once: exact in the next wider type for what the test draws."""
+    wide = np.longdouble if dtype.bits >= 32 else np.float64
+    with np.errstate(all="ignore"):
+        x, y, z = (array.astype(wide) for array in inputs)
+        return np.asarray(x * y + z).astype(np.float64 if dtype.bits == 64 else np.float32).astype(dtype.numpy)
+
+
+def in_range(values: Array, target: DType) -> Array:
+    """What a cast to an integer defines: the truncated value fits."""
+    if not target.is_integer:
+        return np.ones(values.shape, bool)
+    wide = np.trunc(values.astype(np.longdouble))
+    low, high = (0, 2 ** min(target.bits, 64) - 1) if target.kind == "uint" else (-(2 ** (target.bits - 1)), 2 ** (target.bits - 1) - 1)
+    with np.errstate(invalid="ignore"):
+        return np.isfinite(wide) & (wide >= low) & (wide <= high)
+
+
+TARGETS = (*FLOATS, *SMALL, *INTEGERS, "bool")
+
+
+@pytest.mark.parametrize("source", [*FLOATS, *SMALL, *INTEGERS, "bool"])
+def test_casts_agree_with_numpy(source: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    launches = []
+    for target in TARGETS:
+        kind, values = DTYPES[target], edges(DTYPES[source])
+        if DTYPES[source].is_float:
+            values = values[in_range(values, kind)]
+        launches.append((f"to_{target}", pointwise([DTYPES[source]], kind, "cast", "cast"), [values], scalar.convert(values, kind)))
+    program, arrays, wanted = rename(launches)
+    outputs = run_c(program, arrays, {}, level)
+    for name, expected in wanted.items():
+        assert_same(f"{source} {name}", outputs[name], expected)
+
+
+@pytest.mark.parametrize(("source", "target"), [("f32", "i32"), ("i32", "f32"), ("f64", "u64"), ("f16", "u16"), ("u16", "bf16"), ("bf16", "i16")])
+def test_bitcasts_keep_the_bits(source: str, target: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    values = edges(DTYPES[source])
+    values = values[values == values]  # the bits of a NaN may change on the way through f32
+    launch = pointwise([DTYPES[source]], DTYPES[target], "bitcast", "bitcast")
+    program, arrays, wanted = rename([("bitcast", launch, [values], scalar.bitcast(values, DTYPES[target]))])
+    result = run_c(program, arrays, {}, level)["bitcast_y"]
+    raw = f"u{DTYPES[target].bits // 8}"
+    assert np.array_equal(result.view(raw), wanted["bitcast_y"].view(raw))
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "erf", "log", "sin", "cos", "expm1", "log1p", "exp2", "log2", "rsqrt"])
+def test_vectorised_functions_stay_within_four_ulp(name: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    rng = np.random.default_rng(3)
+    parts = [rng.standard_normal(4000) * size for size in (1e-6, 0.1, 1.0, 10.0, 60.0)]
+    values = np.concatenate([*parts, np.exp2(rng.uniform(-149, 127, 4000))]).astype(np.float32)
+    kind = DTYPES["f32"]
+    program, arrays, _ = rename([(name, pointwise([kind], kind, name, name), [values], values)])
+    result = run_c(program, arrays, {}, level)[f"{name}_y"]
+    error = ulps(result, exact_values(name, [values]), kind)
+    assert error.max() <= 4, f"{error.max()} ulp at {values[error.argmax()]}"
+
+
+@pytest.mark.parametrize(
+    ("primitive", "dtype", "message"),
+    [
+        ("shift_left", "f32", "the c printer has no shift_left for f32"),
+        ("exp", "i32", "the c printer has no exp for i32"),
+        ("neg", "bool", "the c printer has no neg for bool"),
+        ("exp", "c64", "the c printer has no arithmetic for c64"),
+        ("wobble", "f32", "the c printer does not know primitive 'wobble'"),
+    ],
+)
+def test_what_has_no_meaning_in_c_is_refused(primitive: str, dtype: str, message: str) -> None:
+    kind = DTYPES[dtype]
+    arity = scalar.PRIMITIVES[primitive].arity if primitive in scalar.PRIMITIVES else 1
+    with pytest.raises(UnsupportedError, match=message):
+        SourceFile(AVX2).add(pointwise([kind] * arity, kind, primitive, "refused"), "refused", ("N",))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("f32", "f8e8m0", "the c printer does not round to f8e8m0"),
+        ("f8e8m0", "f8e8m0", "the c printer does not store f8e8m0"),
+    ],
+)
+def test_formats_without_rounding_are_refused(source: str, target: str, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        SourceFile(AVX2).add(pointwise([DTYPES[source]], DTYPES[target], "cast", "refused"), "refused", ("N",))
+
+
+def test_bitcast_between_widths_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="does not bitcast f32 to i64"):
+        SourceFile(AVX2).add(pointwise([DTYPES["f32"]], DTYPES["i64"], "bitcast", "refused"), "refused", ("N",))
