@@ -32,8 +32,8 @@ GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "
     # Recognitions see the program as exporters spell it, once shape arithmetic is gone.
     "recognize_attention, recognize_gelu, recognize_normalization, "
-    # What is left is made of fewer kinds of op.
-    "fold_batch_norm, merge_transposes, decompose, "
+    # What is left is made of fewer kinds of op, each as small as it can be.
+    "absorb_scales, fold_batch_norm, merge_transposes, sink_broadcasts, decompose, "
     # Tidy up after all of them.
     "canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )

@@ -54,13 +54,13 @@ def export_minilm(path: str | Path, *, dynamo: bool = False) -> Path:
             sizes = {0: torch.export.Dim("B", min=1), 1: torch.export.Dim("S", min=1, max=512)}
             shapes = {name: sizes for name in names}
             program = torch.onnx.export(
-                encoder, inputs, input_names=names, output_names=["embedding"], dynamic_shapes=shapes, dynamo=True, external_data=False, verbose=False
+                encoder, inputs, input_names=names, output_names=["sentence_embedding"], dynamic_shapes=shapes, dynamo=True, external_data=False, verbose=False
             )
             program.save(str(path))
         else:
-            axes = {name: {0: "B", 1: "S"} for name in names} | {"embedding": {0: "B"}}
+            axes = {name: {0: "B", 1: "S"} for name in names} | {"sentence_embedding": {0: "B"}}
             torch.onnx.export(
-                encoder, inputs, str(path), input_names=names, output_names=["embedding"], dynamic_axes=axes, opset_version=17, dynamo=False
+                encoder, inputs, str(path), input_names=names, output_names=["sentence_embedding"], dynamic_axes=axes, opset_version=17, dynamo=False
             )
     return path
 

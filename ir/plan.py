@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -291,7 +291,8 @@ def attribute_from_json(value: Any) -> Any:
     """Read what `attribute_to_json` gave."""
     if isinstance(value, dict):
         (tag, text), *_ = value.items()
-        return {"dtype": lambda: DTYPES[text], "dim": lambda: dims.parse(text), "float": lambda: float.fromhex(text)}[tag]()
+        readers: dict[str, Callable[[str], Any]] = {"dtype": DTYPES.__getitem__, "dim": dims.parse, "float": float.fromhex}
+        return readers[tag](text)
     if isinstance(value, list):
         return tuple(attribute_from_json(part) for part in value)
     return value

@@ -130,7 +130,7 @@ def identity_of(kind: str, dtype: np.dtype[Any]) -> Any:
         return dtype.type(0)
     if kind in ("prod", "all"):
         return dtype.type(1)
-    if dtype == bool:
+    if dtype.kind == "b":
         return kind == "min"
     if dtype.kind in "iu":
         return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max

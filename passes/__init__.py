@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .base import Pass
 
 PASSES: dict[str, str] = {
+    "absorb_scales": "absorb_scales:AbsorbScales",
     "canonicalize": "canonicalize:Canonicalize",
     "decompose": "decompose:Decompose",
     "eliminate_common_subexpressions": "eliminate_common_subexpressions:EliminateCommonSubexpressions",
@@ -21,6 +22,7 @@ PASSES: dict[str, str] = {
     "recognize_attention": "recognize_attention:RecognizeAttention",
     "recognize_gelu": "recognize_gelu:RecognizeGelu",
     "recognize_normalization": "recognize_normalization:RecognizeNormalization",
+    "sink_broadcasts": "sink_broadcasts:SinkBroadcasts",
     "sink_casts": "sink_casts:SinkCasts",
 }
 

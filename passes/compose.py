@@ -6,7 +6,7 @@ consumer's subscripts; its reductions keep their own axes under fresh names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir import dims
@@ -57,13 +57,32 @@ def compose(
     is_inlined: Callable[[Value], bool],
     facts: dims.Facts,
     orders: Mapping[Value, tuple[int, ...]],
+    views: Sequence[Op] = (),
 ) -> Group:
     """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside.
+
+    `views` are movements that follow the root: what is stored is the last one's result.
 
     `orders` gives the memory order of buffers that are not row-major, slowest dimension first; the region sees their
     dimensions in that order.
     """
-    return _Composer(regions, is_inlined, facts, orders).compose(root)
+    return _Composer(regions, is_inlined, facts, orders).compose(root, views)
+
+
+def viewed(subscripts: tuple[Dim, ...], view: Op, facts: dims.Facts) -> tuple[Dim, ...]:
+    """Where a reshape or a transpose puts the element at `subscripts` of its operand."""
+    if view.name == "transpose":
+        return tuple(subscripts[n] for n in view.attrs["permutation"])
+    source, target = view.operands[0], view.result
+    place: Dim = 0
+    for size, subscript in zip(source.shape if source is not None else (), subscripts, strict=True):
+        place = place * size + subscript
+    result: list[Dim] = []
+    for n, size in enumerate(target.shape):
+        inner = dims.product(target.shape[n + 1 :])
+        whole = dims.simplify(place // inner, facts)
+        result.append(whole if n == 0 else dims.simplify(whole % size, facts))
+    return tuple(result)
 
 
 def in_order(value: Value, orders: Mapping[Value, tuple[int, ...]]) -> TensorType:
@@ -87,15 +106,18 @@ class _Composer:
     value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[tuple[Value, tuple[Dim, ...]], Scalar] = field(default_factory=dict)
 
-    def compose(self, root: Op) -> Group:
+    def compose(self, root: Op, views: Sequence[Op]) -> Group:
         region = self._region(root)
-        outputs = tuple(Operand(f"y{n}", in_order(result, self.orders)) for n, result in enumerate(root.results))
-        values = dict(zip((o.name for o in region.outputs), root.results, strict=True))
+        results = views[-1].results if views else root.results
+        outputs = tuple(Operand(f"y{n}", in_order(result, self.orders)) for n, result in enumerate(results))
+        values = dict(zip((o.name for o in region.outputs), results, strict=True))
         renamed = dict(zip((o.name for o in region.outputs), outputs, strict=True))
         operands = self._operands(root, region)
         axis_map = {axis.name: self._axis(axis.name, axis.extent) for axis in region.axes}
         for statement in self._inline(root, region, operands, axis_map):
             subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in statement.subscripts)
+            for view in views:
+                subscripts = viewed(subscripts, view, self.facts)
             subscripts = self._ordered(values[statement.output], subscripts)
             self.body.append(
                 replace(
@@ -105,8 +127,8 @@ class _Composer:
                     subscripts=subscripts,
                 )
             )
-        result = Region(root.results[0].name, tuple(self.inputs.values()), outputs, tuple(self.axes), tuple(self.body))
-        return Group(result, tuple(self.inputs), root.results, tuple(reversed(self.ops)))
+        result = Region(results[0].name, tuple(self.inputs.values()), outputs, tuple(self.axes), tuple(self.body))
+        return Group(result, tuple(self.inputs), results, (*reversed(self.ops), *views))
 
     def _region(self, op: Op) -> Region:
         region = self.regions(op)
@@ -262,4 +284,4 @@ def _collapse_casts(value: Scalar) -> Scalar:
     return value
 
 
-__all__ = ["CannotInline", "Group", "compose", "in_order", "plain_axes"]
+__all__ = ["CannotInline", "Group", "compose", "in_order", "plain_axes", "viewed"]

@@ -20,7 +20,7 @@ from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
-from .compose import CannotInline, Group, compose, plain_axes
+from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .simplify_region import simplify_region
 
 EXPENSIVE = frozenset(
@@ -90,6 +90,7 @@ class _Partition:
     inlined: set[Value] = field(default_factory=set)
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
+    views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
 
     def run(self) -> list[Group | HostOp]:
         for op in self.graph:
@@ -104,7 +105,8 @@ class _Partition:
                 self.inlined.remove(refused.value)
 
     def _units(self) -> list[Group | HostOp]:
-        materialised = [op for op in self.graph if not any(result in self.inlined for result in op.results)]
+        seen = {view for views in self.views.values() for view in views}
+        materialised = [op for op in self.graph if op not in seen and not any(result in self.inlined for result in op.results)]
         return [HostOp(op) if self.facts[op].region is None else self._group(op) for op in materialised]
 
     def _describe(self, op: Op) -> _Facts:
@@ -116,7 +118,7 @@ class _Partition:
         return _Facts(region, kind, inlinable)
 
     def _group(self, op: Op) -> Group:
-        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders)
+        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ()))
         return Group(simplify_region(group.region, self.module.facts), group.inputs, group.outputs, group.ops)
 
     def _decide(self, op: Op, outputs: set[Value]) -> None:
@@ -126,12 +128,35 @@ class _Partition:
         if value is None or not facts.inlinable or not readers or value in outputs or not self._may_inline(op, value, readers):
             self.sinks[op] = frozenset({op})
             self.group_kinds[op] = facts.kind
+            if facts.kind in ("contract", "reduce") and facts.inlinable and value not in outputs:
+                self._view(op)
             return
         self.inlined.add(value)
         self.sinks[op] = readers
         if facts.kind in ("contract", "reduce"):
             for sink in readers:
                 self.group_kinds[sink] = facts.kind
+
+    def _view(self, op: Op) -> None:
+        """Let the group of `op` store through the reshapes and transposes that alone read it, if it ends in one."""
+        region = self.facts[op].region
+        store = region.body[-1] if region is not None else None
+        if region is None or not isinstance(store, Store):
+            return
+        facts, subscripts, value, views = region.facts(self.module.facts), store.subscripts, op.result, []
+        while len(value.uses) == 1:
+            (user,) = value.uses
+            if user.name not in ("reshape", "transpose"):
+                return
+            views.append(user)
+            subscripts = viewed(subscripts, user, facts)
+            if any("//" in str(s) or "%" in str(s) for s in subscripts):
+                return
+            value = user.result
+            if value not in self.inlined:
+                self.inlined -= {view.result for view in views}
+                self.views[op] = tuple(views)
+                return
 
     def _may_inline(self, op: Op, value: Value, readers: frozenset[Op]) -> bool:
         kind = self.facts[op].kind
@@ -219,7 +244,22 @@ class _Partition:
             return False
         if self._is_expensive(op) and _grows(value, users):
             return False
-        return True
+        return not self._ends_contraction(op, value, root)
+
+    def _ends_contraction(self, op: Op, value: Value, root: Op) -> bool:
+        """Whether the op is better the end of a contraction's group than a part of its reader's."""
+        takes = self.group_kinds[root] in ("map", "movement") and dims.equal(value.type.elements, root.results[0].type.elements) is True
+        return not takes and any(self._comes_from_contraction(operand, value) for operand in op.operands)
+
+    def _comes_from_contraction(self, operand: Value | None, value: Value) -> bool:
+        while operand is not None and operand.op is not None and len(operand.uses) == 1:
+            if dims.equal(operand.type.elements, value.type.elements) is not True:
+                return False
+            kind = self.facts[operand.op].kind
+            if kind not in ("movement", "map"):
+                return kind == "contract"
+            operand = next((v for v in operand.op.operands if v is not None and v.constant is None), None)
+        return False
 
     def _is_attention_side(self, users: list[Op], value: Value) -> bool:
         """A mask read by attention may be computed where it is used."""

@@ -20,12 +20,10 @@ from .steps import PythonStep, prepare
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
 
 
-class CpuExecutor:
-    """A plan for the CPU, ready to run; immutable but for its pool of contexts."""
+class _Loaded:
+    """A plan with its native code and constants: what all contexts of an engine share."""
 
-    device = "cpu"
-
-    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, target: str, threads: int, callback: Callback | None) -> None:
         parts = contents.targets[target]
         self.program = Program(parts.plan)
         self.threads = threads or len(os.sched_getaffinity(0))
@@ -33,9 +31,7 @@ class CpuExecutor:
         runs = list(segments(parts.plan.steps))
         self.library = native.load(parts.libraries, parts.files) if any(is_native for is_native, _ in runs) else None
         self.steps: tuple[tuple[native.Segment | None, PythonStep | None], ...] = tuple(self._prepare(runs, callback))
-        self.expected = tuple((port.name, port.type.dtype.numpy, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
         self.plain = all(port.type.dtype.bits >= 8 for port in self.program.signature.inputs)
-        self._contexts: list[_Context] = []
 
     def _prepare(self, runs: Sequence[tuple[bool, tuple[Any, ...]]], callback: Callback | None) -> Any:
         count = 0
@@ -45,6 +41,18 @@ class CpuExecutor:
                 count += 1
             else:
                 yield None, prepare(self.program, steps[0], callback)
+
+
+class CpuExecutor:
+    """A plan for the CPU, ready to run; immutable but for its pool of contexts."""
+
+    device = "cpu"
+
+    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
+        self.loaded = _Loaded(contents, target, threads, callback)
+        self.program = self.loaded.program
+        self.expected = tuple((port.name, port.type.dtype.numpy, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
+        self._contexts: list[_Context] = []
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The outputs, fresh memory of the inputs' kind; InputError if the inputs do not fit."""
@@ -61,7 +69,7 @@ class CpuExecutor:
         try:
             context = self._contexts.pop()
         except IndexError:
-            context = _Context(self)
+            context = _Context(self.loaded)
         try:
             return context.run(inputs, binding, as_torch)
         finally:
@@ -85,11 +93,11 @@ def _constants(contents: EngineContents, target: str, program: Program) -> dict[
 class _Context:
     """The arena and the pointers of one call at a time; reused by later calls."""
 
-    def __init__(self, executor: CpuExecutor) -> None:
-        self.executor = executor
-        self.program = executor.program
+    def __init__(self, loaded: _Loaded) -> None:
+        self.loaded = loaded
+        self.program = loaded.program
         self.pointers = (ctypes.c_void_p * max(1, len(self.program.buffers)))()
-        for number, constant in executor.constants.items():
+        for number, constant in loaded.constants.items():
             self.pointers[number] = pointer(constant.data)
         self.arena: Array = aligned_bytes(0)
         self.address = 0
@@ -101,18 +109,18 @@ class _Context:
         self.as_torch = False
 
     def run(self, inputs: Sequence[Any], binding: Binding, as_torch: bool) -> list[Any]:
-        program, executor, pointers = self.program, self.executor, self.pointers
+        program, loaded, pointers = self.program, self.loaded, self.pointers
         self.binding = binding
         self.as_torch = as_torch
         for number, value in zip(program.inputs, inputs, strict=True):
             pointers[number] = pointer(value)
-        if not executor.plain:
+        if not loaded.plain:
             self._special(inputs)
         self._reserve(binding)
         self._allocate(binding)
-        for number, (segment, step) in enumerate(executor.steps):
+        for number, (segment, step) in enumerate(loaded.steps):
             if segment is not None:
-                status = segment(pointers, self.binding.symbols, self.address, executor.threads)
+                status = segment(pointers, self.binding.symbols, self.address, loaded.threads)
                 if status:
                     raise EngineError(f"native code of the engine failed with status {status} in part {number}")
             elif step is not None:
@@ -137,7 +145,7 @@ class _Context:
                 self.pointers[number] = pointer(self.memory[number])
 
     def _reserve(self, binding: Binding) -> None:
-        library = self.executor.library
+        library = self.loaded.library
         size = binding.layout[1] if library is None else library.arena(binding.symbols)
         if size > self.arena.size or not self.address:
             self.arena = aligned_bytes(max(size, 1))
@@ -193,8 +201,8 @@ class _Context:
 
     def read(self, number: int) -> Array:
         """A buffer as a numpy array."""
-        if number in self.executor.constants:
-            return self.executor.constants[number].array()
+        if number in self.loaded.constants:
+            return self.loaded.constants[number].array()
         if number in self.objects:
             return self.objects[number]
         type = self.type(number)

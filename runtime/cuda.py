@@ -52,21 +52,23 @@ def why_not(target: str) -> str | None:
     return None
 
 
-class CudaExecutor:
-    """A plan for a GPU, ready to run: kernels loaded, constants on the device; a pool of contexts per stream."""
+class _Loaded:
+    """A plan on a GPU: kernels loaded, constants in device memory; what all contexts of an engine share."""
 
-    device = "cuda"
-
-    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, target: str, callback: Callback | None) -> None:
         parts = contents.targets[target]
+        self.base = 0
         self.program = Program(parts.plan)
         self.gpu = _device(0)
         with self.gpu:
             self.functions = _kernels(self.gpu, parts)
-            self.host_constants, self.constants = _constants(self.gpu, contents, target, self.program)
+            self.host_constants, offsets, size = _constants(contents, target, self.program)
+            self.base = self.gpu.allocate(size) if offsets else 0
+            self.constants = {number: self.base + offset for number, offset in offsets.items()}
+            for number, constant in self.host_constants.items():
+                self.gpu.upload(self.constants[number], pointer(constant.data), constant.data.size, 0)
+            self.gpu.synchronize(0)
         self.steps = tuple(self._prepare(step, callback) for step in parts.plan.steps)
-        self.expected = tuple((port.name, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
-        self._contexts: dict[int, list[_Context]] = {}
 
     def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | PythonStep:
         if isinstance(step, Launch):
@@ -77,21 +79,45 @@ class CudaExecutor:
             return step
         raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")
 
+    def __del__(self) -> None:
+        _release(self.gpu, self.base)
+
+
+def _release(gpu: Device, address: int) -> None:
+    # At exit the driver may be gone already; then its memory is too.
+    with contextlib.suppress(EngineError):
+        if address:
+            with gpu:
+                gpu.free(address)
+
+
+class CudaExecutor:
+    """A plan for a GPU, ready to run; immutable but for its pool of contexts per stream."""
+
+    device = "cuda"
+
+    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
+        self.loaded = _Loaded(contents, target, callback)
+        self.program = self.loaded.program
+        self.expected = tuple((port.name, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
+        self._contexts: dict[int, list[_Context]] = {}
+
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The outputs, fresh memory of the inputs' kind and place; InputError if the inputs do not fit."""
         pairs = zip(values, self.expected, strict=True)
         inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
+        gpu = self.loaded.gpu
         for value, (name, _, _) in zip(inputs, self.expected, strict=True):
-            if is_torch(value) and value.device.type == "cuda" and value.device.index != self.gpu.ordinal:
-                raise InputError(f"input {name!r} is on {value.device}, expected cuda:{self.gpu.ordinal}")
+            if is_torch(value) and value.device.type == "cuda" and value.device.index != gpu.ordinal:
+                raise InputError(f"input {name!r} is on {value.device}, expected cuda:{gpu.ordinal}")
         binding = self.program.bind(tuple(tuple(value.shape) for value in inputs))
-        with self.gpu:
+        with gpu:
             stream = _stream(inputs)
             pool = self._contexts.setdefault(stream, [])
             try:
                 context = pool.pop()
             except IndexError:
-                context = _Context(self, stream)
+                context = _Context(self.loaded, stream)
             try:
                 return context.run(inputs, binding)
             finally:
@@ -120,11 +146,8 @@ def _kernels(gpu: Device, parts: TargetContents) -> Mapping[str, int]:
     return functions
 
 
-def _constants(gpu: Device, contents: EngineContents, target: str, program: Program) -> tuple[dict[int, Constant], dict[int, int]]:
-    """Constants on the host and their addresses on the device, all in one allocation that lives as long as the process.
-
-    The driver's own teardown order at exit is unknown, so nothing is freed there.
-    """
+def _constants(contents: EngineContents, target: str, program: Program) -> tuple[dict[int, Constant], dict[int, int], int]:
+    """Constants on the host, their places in one piece of device memory, and its size."""
     found: dict[int, Constant] = {}
     offsets: dict[int, int] = {}
     total = 0
@@ -137,11 +160,7 @@ def _constants(gpu: Device, contents: EngineContents, target: str, program: Prog
             raise EngineError(f"constant {buffer.key!r} has {found[number].data.size} bytes, expected {buffer.type}")
         offsets[number] = total
         total += _rounded(found[number].data.size)
-    base = gpu.allocate(total) if found else 0
-    for number, constant in found.items():
-        gpu.upload(base + offsets[number], pointer(constant.data), constant.data.size, 0)
-    gpu.synchronize(0)
-    return found, {number: base + offset for number, offset in offsets.items()}
+    return found, offsets, total
 
 
 def _rounded(size: int) -> int:
@@ -172,14 +191,14 @@ class DeviceArray:
 class _Context:
     """The device arena and the pointers of one call at a time, on one stream."""
 
-    def __init__(self, executor: CudaExecutor, stream: int) -> None:
-        self.executor = executor
-        self.program = executor.program
-        self.gpu = executor.gpu
+    def __init__(self, loaded: _Loaded, stream: int) -> None:
+        self.loaded = loaded
+        self.program = loaded.program
+        self.gpu = loaded.gpu
         self.stream = stream
         # Kernels read their pointers from these cells, so a launch's list of parameters is made once.
         self.cells = tuple(ctypes.c_void_p() for _ in self.program.buffers)
-        for number, address in executor.constants.items():
+        for number, address in loaded.constants.items():
             self.cells[number].value = address
         self.arena = 0
         self.size = 0
@@ -197,10 +216,10 @@ class _Context:
         staged = self._reserve(inputs, binding)
         held = [self._enter(number, value, staged) for number, value in zip(program.inputs, inputs, strict=True)]
         self._allocate(binding)
-        for step in self.executor.steps:
+        for step in self.loaded.steps:
             self._step(step)
         results = [self._result(result) for result in program.results]
-        if held or self.place != "cuda":
+        if self.place != "cuda" or any(value is not None for value in held):
             # Host memory that was being read, and memory of ours, may be reused only when the device is done.
             self.gpu.synchronize(self.stream)
         return results
@@ -218,7 +237,7 @@ class _Context:
     def _reserve(self, inputs: Sequence[Any], binding: Binding) -> Iterator[int]:
         """Grow the arena for slots, scratch and staged inputs; give the places of staged inputs."""
         offsets, arena = binding.layout
-        launches = [step for step in self.executor.steps if isinstance(step, PreparedLaunch)]
+        launches = [step for step in self.loaded.steps if isinstance(step, PreparedLaunch)]
         scratch = max((launch.scratch(binding) for launch in launches if launch.uses_scratch), default=0)
         sizes = [_rounded(int(value.nbytes)) for value in inputs]
         fresh = [(n, _rounded(nbytes(type) or 0)) for n, type in binding.allocations if not self._is_torch_output(n, type)]
@@ -323,8 +342,8 @@ class _Context:
         """A buffer as a numpy array on the host."""
         if number in self.objects:
             return self.objects[number]
-        if number in self.executor.host_constants:
-            return self.executor.host_constants[number].array()
+        if number in self.loaded.host_constants:
+            return self.loaded.host_constants[number].array()
         type = self.type(number)
         if type is None:
             raise EngineError(f"buffer {self.program.buffers[number].name} of the plan is read before its size is known")
@@ -361,11 +380,7 @@ class _Context:
         self.gpu.synchronize(self.stream)
 
     def __del__(self) -> None:
-        # At exit the driver may be gone already; then its memory is too.
-        with contextlib.suppress(EngineError):
-            if self.arena:
-                with self.gpu:
-                    self.gpu.free(self.arena)
+        _release(self.gpu, self.arena)
 
 
 def _shape(type: TensorType) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from ...ir.target import GpuTarget
 from .children import COMPILERS
 from .kernel import TritonKernel
 
-
 # Triton's copies through descriptors are instructions of this ISA.
 DESCRIPTOR_ISA = 86
 

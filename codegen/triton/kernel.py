@@ -29,9 +29,9 @@ class TritonKernel:
     """One printed launch.
 
     `source` defines the function `name`. The cubin takes the arguments in order and then two scratch pointers (null
-    unless `Resources.scratch` says otherwise, which it does for kernels with `descriptors`). `grid` is the number of programs as a dimension over the symbols;
-    a persistent kernel's is at most the number of programs it was printed for. `notes` says what was decided that a
-    reader would not expect, such as a dot without tensor cores.
+    unless `Resources.scratch` says otherwise, which it does for kernels with `descriptors`). `grid` is the number of
+    programs as a dimension over the symbols; a persistent kernel's is at most the number it was printed for. `notes`
+    says what was decided that a reader would not expect, such as a dot without tensor cores.
     """
 
     name: str

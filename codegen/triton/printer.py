@@ -65,10 +65,18 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
     grid = open_grid(emitter, scope, launch, programs)
     with grid.body(emitter):
         _statements(emitter, scope, launch.body)
-    hints = {name: _hint(launch, name, default) for name, default in (("warps", 4), ("stages", 3), ("cluster", 1))}
     name = re.sub(r"\W", "_", launch.name)
-    source = _source(emitter, name, arguments)
-    return TritonKernel(name, source, arguments, grid.programs, hints["warps"], hints["stages"], hints["cluster"], bool(emitter.preamble), tuple(emitter.notes))
+    return TritonKernel(
+        name,
+        _source(emitter, name, arguments),
+        arguments,
+        grid.programs,
+        warps=_hint(launch, "warps", 4),
+        stages=_hint(launch, "stages", 3),
+        clusters=_hint(launch, "cluster", 1),
+        descriptors=bool(emitter.preamble),
+        notes=tuple(emitter.notes),
+    )
 
 
 # --- the kernel around the body -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 Message = tuple[dict[str, Any], list[bytes]]
 
@@ -25,7 +25,7 @@ Message = tuple[dict[str, Any], list[bytes]]
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def send(stream: BinaryIO, header: dict[str, Any], blobs: list[bytes]) -> None:
+def send(stream: IO[bytes], header: dict[str, Any], blobs: list[bytes]) -> None:
     """Write one message."""
     text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     stream.write(struct.pack("<Q", len(text)) + text)
@@ -34,7 +34,7 @@ def send(stream: BinaryIO, header: dict[str, Any], blobs: list[bytes]) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Message | None:
+def receive(stream: IO[bytes]) -> Message | None:
     """Read one message; None at the end of the stream."""
     size = stream.read(8)
     if len(size) < 8:

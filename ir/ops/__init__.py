@@ -1,5 +1,7 @@
 """The op table: importing this package declares every op."""
 
-from . import activation, contraction, host, indexing, movement, normalization, pointwise, quantization, reduction, window
+from . import activation, contraction, elementary, host, indexing, movement, normalization, pointwise, pool, quantization, reduction, window
 
-__all__ = ["activation", "contraction", "host", "indexing", "movement", "normalization", "pointwise", "quantization", "reduction", "window"]
+FAMILIES = (pointwise, elementary, activation, movement, contraction, window, pool, reduction, normalization, indexing, quantization, host)
+
+__all__ = ["FAMILIES"]

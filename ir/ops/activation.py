@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..types import i32
 from . import scalar
-from .pointwise import dtype_of
+from .operands import expect_real
 from .sampling import array, draw, float_arrays, refused, unary
 from .scalar import Array
 from .table import Sample, pointwise
-from ..types import i32
 
 SELU_ALPHA = 1.6732632423543772
 SELU_GAMMA = 1.0507009873554805
-
-
-def _floats(x: Array) -> None:
-    if not dtype_of(x).is_float:
-        raise TypeError(f"got {dtype_of(x)}, expected a real float")
 
 
 @pointwise(onnx="Relu", torch="aten.relu", traits=("idempotent", "monotone"))
@@ -30,14 +25,14 @@ def relu(x: Array, /) -> Array:
 @pointwise(onnx="LeakyRelu")
 def leaky_relu(x: Array, /, *, alpha: float = 0.01) -> Array:
     """x where x >= 0, else alpha * x."""
-    _floats(x)
+    expect_real(x)
     return scalar.where(scalar.lt(x, 0), scalar.mul(x, alpha), x)
 
 
 @pointwise(onnx="ThresholdedRelu")
 def thresholded_relu(x: Array, /, *, alpha: float = 1.0) -> Array:
     """x where x > alpha, else 0."""
-    _floats(x)
+    expect_real(x)
     return scalar.where(scalar.le(x, alpha), 0, x)
 
 
@@ -50,56 +45,56 @@ def prelu(x: Array, slope: Array, /) -> Array:
 @pointwise(onnx="Elu")
 def elu(x: Array, /, *, alpha: float = 1.0) -> Array:
     """x where x > 0, else alpha * (exp(x) - 1)."""
-    _floats(x)
+    expect_real(x)
     return scalar.where(scalar.lt(0.0, x), x, scalar.mul(scalar.expm1(x), alpha))
 
 
 @pointwise(onnx="Selu")
 def selu(x: Array, /, *, alpha: float = SELU_ALPHA, gamma: float = SELU_GAMMA) -> Array:
     """gamma * x where x > 0, else gamma * alpha * (exp(x) - 1)."""
-    _floats(x)
+    expect_real(x)
     return scalar.mul(scalar.where(scalar.lt(0.0, x), x, scalar.mul(scalar.expm1(x), alpha)), gamma)
 
 
 @pointwise(onnx="Celu")
 def celu(x: Array, /, *, alpha: float = 1.0) -> Array:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    _floats(x)
+    expect_real(x)
     return scalar.where(scalar.lt(0.0, x), x, scalar.mul(scalar.expm1(scalar.div(x, alpha)), alpha))
 
 
 @pointwise(onnx="Sigmoid", torch="aten.sigmoid", traits=("monotone",))
 def sigmoid(x: Array, /) -> Array:
     """1 / (1 + exp(-x))."""
-    _floats(x)
+    expect_real(x)
     return scalar.sigmoid(x)
 
 
 @pointwise(onnx="HardSigmoid", traits=("monotone",))
 def hard_sigmoid(x: Array, /, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """alpha * x + beta, held in 0..1."""
-    _floats(x)
+    expect_real(x)
     return scalar.min(scalar.max(scalar.add(scalar.mul(x, alpha), beta), 0.0), 1.0)
 
 
 @pointwise(onnx="HardSwish", torch="aten.hardswish")
 def hard_swish(x: Array, /) -> Array:
     """x * min(max(x + 3, 0), 6) / 6."""
-    _floats(x)
+    expect_real(x)
     return scalar.div(scalar.mul(x, scalar.min(scalar.max(scalar.add(x, 3.0), 0.0), 6.0)), 6.0)
 
 
 @pointwise(onnx="Swish", torch="aten.silu")
 def silu(x: Array, /, *, alpha: float = 1.0) -> Array:
     """x * sigmoid(alpha * x)."""
-    _floats(x)
+    expect_real(x)
     return scalar.mul(x, scalar.sigmoid(x if alpha == 1.0 else scalar.mul(x, alpha)))
 
 
 @pointwise(onnx="Gelu", torch="aten.gelu")
 def gelu(x: Array, /, *, approximate: str = "none") -> Array:
     """x / 2 * (1 + erf(x / sqrt(2))); with approximate="tanh" x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
-    _floats(x)
+    expect_real(x)
     if approximate == "none":
         inner = scalar.erf(scalar.mul(x, math.sqrt(0.5)))
     elif approximate == "tanh":
@@ -118,7 +113,7 @@ def _softplus(x: Array) -> Array:
 @pointwise(onnx="Softplus", torch="aten.softplus")
 def softplus(x: Array, /, *, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta * x)) / beta; x where beta * x > threshold."""
-    _floats(x)
+    expect_real(x)
     scaled = x if beta == 1.0 else scalar.mul(x, beta)
     return scalar.where(scalar.lt(threshold, scaled), x, scalar.div(_softplus(scaled), beta))
 
@@ -126,14 +121,14 @@ def softplus(x: Array, /, *, beta: float = 1.0, threshold: float = 20.0) -> Arra
 @pointwise(onnx="Softsign")
 def softsign(x: Array, /) -> Array:
     """x / (1 + |x|)."""
-    _floats(x)
+    expect_real(x)
     return scalar.div(x, scalar.add(scalar.abs(x), 1.0))
 
 
 @pointwise(onnx="Mish", torch="aten.mish")
 def mish(x: Array, /) -> Array:
     """x * tanh(log(1 + exp(x)))."""
-    _floats(x)
+    expect_real(x)
     return scalar.mul(x, scalar.tanh(_softplus(x)))
 
 

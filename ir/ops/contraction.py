@@ -13,7 +13,6 @@ from ..errors import VerifyError
 from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
 from . import scalar
 from .sampling import bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured
 
@@ -40,7 +39,7 @@ def matmul(a: Tensor, b: Tensor, /, *, transpose_a: bool = False, transpose_b: b
     8-bit integers give i32, and their dtypes may differ in signedness.
     """
     a, b = widened(a), widened(b)
-    return np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
+    return np.asarray(np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b))
 
 
 def _matrix(x: TensorType, transposed: bool) -> tuple[Dim, Dim]:
@@ -100,7 +99,9 @@ def _() -> Iterator[Sample]:
 
 
 @structured()
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, /, *, scale: float, causal: bool = False, safe: bool = False) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, /, *, scale: float, causal: bool = False, safe: bool = False
+) -> Tensor:
     """softmax(scale * q k^T + mask) v, with q [.., H, S, D], k [.., G, T, D], v [.., G, T, E]; head h reads group h * G // H.
 
     A bool mask keeps where True, a float mask is added; it broadcasts to [.., H, S, T]. `causal` also keeps t <= s only.
@@ -113,7 +114,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, /, *,
     if mask is not None:
         scores = np.where(mask, scores, minus) if mask.dtype == bool else scores + mask
     if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, minus)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, minus)
     highest = scores.max(axis=-1, keepdims=True, initial=minus)
     if safe:
         highest = np.where(highest == minus, 0, highest).astype(q.dtype)
@@ -147,7 +148,9 @@ def _(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = Non
 
 
 @attention.region
-def _(r: RegionBuilder, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, causal: bool, safe: bool) -> None:
+def _(
+    r: RegionBuilder, q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, causal: bool, safe: bool
+) -> None:
     batch, row = r.grid(q.shape[:-2], "b"), r.axis(q.shape[-2], "i")
     column, inner, feature = r.axis(k.shape[-2], "j"), r.axis(q.shape[-1], "d"), r.axis(v.shape[-1], "e")
     lead = batch[:-1]
@@ -172,7 +175,11 @@ def _(r: RegionBuilder, q: TensorType, k: TensorType, v: TensorType, mask: Tenso
 
 
 def _heads(dtype: DType = f32, heads: int = 4, groups: int = 4, rows: int = 3, columns: int = 5) -> tuple[Tensor, Tensor, Tensor]:
-    return draw(2, heads, rows, 8, dtype=dtype), draw(2, groups, columns, 8, dtype=dtype, seed=1), draw(2, groups, columns, 6, dtype=dtype, seed=2)
+    return (
+        draw(2, heads, rows, 8, dtype=dtype),
+        draw(2, groups, columns, 8, dtype=dtype, seed=1),
+        draw(2, groups, columns, 6, dtype=dtype, seed=2),
+    )
 
 
 @attention.samples
@@ -198,5 +205,3 @@ def _() -> Iterator[Sample]:
     yield refused((q, k, v, draw(2, 2, 4, 3, 5)), "mask f32[2, 2, 4, 3, 5] does not broadcast to the scores [2, 4, 3, 5]", scale=1.0)
     yield refused((q.astype(np.int32), k.astype(np.int32), v.astype(np.int32)), "got i32, expected a float", scale=1.0)
     yield refused((q, k, v), "attribute 'scale' is missing")
-
-

@@ -18,7 +18,7 @@ from ..errors import VerifyError
 from ..types import TensorType, boolean, f16, i32, i64
 from .reduction import expect_numbers
 from .sampling import array, draw, refused, specials
-from .table import Sample, axis_of, broadcast, opaque, same_dtype
+from .table import Sample, axis_of, bound, broadcast, opaque, same_dtype
 
 Tensor = np.ndarray[Any, Any]
 
@@ -144,7 +144,9 @@ def _(
     expect_numbers("non_max_suppression", boxes, ("float",), "floats")
     same_dtype("non_max_suppression", boxes, scores)
     if boxes.rank != 3 or scores.rank != 3 or boxes.shape[2] != 4:
-        raise VerifyError(f"non_max_suppression: got boxes {boxes} and scores {scores}, expected [batch, boxes, 4] and [batch, classes, boxes]")
+        raise VerifyError(
+            f"non_max_suppression: got boxes {boxes} and scores {scores}, expected [batch, boxes, 4] and [batch, classes, boxes]"
+        )
     for left, right in ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2])):
         if dims.equal(left, right) is not True:
             raise VerifyError(f"non_max_suppression: sizes {left} and {right} differ in boxes {boxes} and scores {scores}")
@@ -195,7 +197,7 @@ def top_k(x: Tensor, /, *, k: Dim, axis: int = -1, largest: bool = True, sorted:
 
     NaN counts as the largest. Without `sorted` any order would do; it is the same one here.
     """
-    order = np.take(_ordered(x, axis, largest), np.arange(k), axis)
+    order = np.take(_ordered(x, axis, largest), np.arange(bound((k,))[0]), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
@@ -228,7 +230,15 @@ def _(boundaries: TensorType, x: TensorType, *, right: bool) -> TensorType:
 
 @sort.samples
 def _() -> Iterator[Sample]:
-    for x in (draw(3, 5), draw(6, dtype=i32, low=0, high=2), specials(), draw(4, dtype=f16), draw(0, 3), draw(3, 0), draw(4, dtype=boolean)):
+    for x in (
+        draw(3, 5),
+        draw(6, dtype=i32, low=0, high=2),
+        specials(),
+        draw(4, dtype=f16),
+        draw(0, 3),
+        draw(3, 0),
+        draw(4, dtype=boolean),
+    ):
         yield Sample((x,), {"axis": -1})
         yield Sample((x,), {"axis": 0, "descending": True})
     yield refused((draw(3),), "axis 1 is out of range for rank 1", axis=1)

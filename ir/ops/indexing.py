@@ -20,7 +20,7 @@ from .movement import expect_rank, not_negative, shown
 from .sampling import array, bf16, draw, refused
 from .scalar import Traced
 from .structure import RegionBuilder
-from .table import Sample, axis_of, same_dtype, structured
+from .table import Sample, axis_of, bound, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
 COMBINES = ("none", "add", "mul", "max", "min")
@@ -43,14 +43,16 @@ def _expect_combine(op: str, combine: str) -> None:
 
 
 def _from_front(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
-    signed = scalar.cast(index, i64)
+    signed: Traced = scalar.cast(index, i64)
     if index.dtype.kind == "uint":
         return signed
-    return scalar.where(scalar.lt(signed, 0), scalar.add(signed, r.index(size)), signed)
+    wrapped: Traced = scalar.where(scalar.lt(signed, 0), scalar.add(signed, r.index(size)), signed)
+    return wrapped
 
 
 def _clamped(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
-    return scalar.max(scalar.min(_from_front(r, index, size), r.index(size - 1)), 0)
+    held: Traced = scalar.max(scalar.min(_from_front(r, index, size), r.index(size - 1)), 0)
+    return held
 
 
 def _outside(x: TensorType, axes: Sequence[int]) -> int | None:
@@ -108,7 +110,7 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
     axis %= x.ndim
     if not x.shape[axis]:
         return np.zeros(indices.shape, x.dtype)
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Tensor] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _held(indices, x.shape[axis])
     return np.asarray(x[tuple(places)])
 
@@ -237,7 +239,7 @@ def scatter_along_axis(x: Tensor, indices: Tensor, updates: Tensor, /, *, axis: 
     combine: none (the last one in index order wins), add, mul, max, min.
     """
     axis %= x.ndim
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Tensor] = list(np.indices(indices.shape, sparse=True))
     places[axis] = _signed(indices, x.shape[axis])
     return _scattered(x, places, updates, combine)
 
@@ -276,7 +278,9 @@ def _() -> Iterator[Sample]:
         yield Sample((draw(5, dtype=f16), draw(9, dtype=i32, low=0, high=4), draw(9, dtype=f16)), {"axis": 0, "combine": combine})
     yield Sample((draw(3, dtype=bf16), array(1, 7, -9, dtype=i64), draw(3, dtype=bf16)), {"axis": 0})
     yield Sample((draw(3, 2), draw(0, 2, dtype=i64), draw(0, 2)), {"axis": 0})
-    yield refused((draw(3), draw(2, dtype=i64), draw(2)), "got combine 'mean', expected one of none, add, mul, max, min", axis=0, combine="mean")
+    yield refused(
+        (draw(3), draw(2, dtype=i64), draw(2)), "got combine 'mean', expected one of none, add, mul, max, min", axis=0, combine="mean"
+    )
     yield refused((draw(3), draw(2, dtype=i64), draw(3)), "updates f32[3] and indices i64[2] differ in shape", axis=0)
     yield refused((draw(3), draw(2, dtype=i64), draw(2, dtype=i32)), "operand dtypes differ: got f32 and i32", axis=0)
 

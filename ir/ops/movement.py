@@ -12,10 +12,10 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64
 from . import scalar
-from .sampling import array, bf16, draw, refused
+from .sampling import bf16, draw, refused
 from .scalar import Traced
 from .structure import RegionBuilder
-from .table import Sample, axis_of, broadcast, same_dtype, structured
+from .table import Sample, axis_of, bound, broadcast, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
 PAD_MODES = ("constant", "edge", "reflect", "wrap")
@@ -45,7 +45,7 @@ def expect_rank(op: str, what: str, values: Sequence[Any], rank: int) -> None:
 @structured()
 def reshape(x: Tensor, /, *, shape: tuple[Dim, ...]) -> Tensor:
     """The same elements in row-major order under another shape."""
-    return x.reshape(shape)
+    return x.reshape(bound(shape))
 
 
 @reshape.infers
@@ -150,7 +150,7 @@ def _() -> Iterator[Sample]:
 @structured()
 def broadcast_to(x: Tensor, /, *, shape: tuple[Dim, ...]) -> Tensor:
     """x repeated along its dimensions of size 1 and new leading ones until it has `shape`."""
-    return np.broadcast_to(x, shape)
+    return np.broadcast_to(x, bound(shape))
 
 
 @broadcast_to.infers
@@ -237,7 +237,7 @@ def _() -> Iterator[Sample]:
 @structured()
 def slice_(x: Tensor, /, *, starts: tuple[Dim, ...], sizes: tuple[Dim, ...], steps: tuple[int, ...]) -> Tensor:
     """Element i of a dimension is element start + i * step of x; the result has `sizes`; steps may be negative."""
-    for n, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
+    for n, (start, size, step) in enumerate(zip(bound(starts), bound(sizes), steps, strict=True)):
         x = x.take(start + np.arange(size) * step, axis=n)
     return x
 
@@ -284,7 +284,7 @@ def pad(x: Tensor, /, *, before: tuple[Dim, ...], after: tuple[Dim, ...], mode: 
     Negative amounts cut; what is filled in then still comes from the whole of x.
     """
     filled = None
-    for n, (low, high) in enumerate(zip(before, after, strict=True)):
+    for n, (low, high) in enumerate(zip(bound(before), bound(after), strict=True)):
         size = x.shape[n]
         index = np.arange(-low, size + high)
         if mode == "constant":
@@ -353,7 +353,9 @@ def _() -> Iterator[Sample]:
     yield refused((draw(3),), "got 2 amounts before, expected 1", before=(1, 0), after=(1,))
     yield refused((draw(3),), "got 0 amounts after, expected 1", before=(1,), after=())
     yield refused((draw(3),), "got size -1 in [-1], expected 0 or more", before=(-4,), after=(0,))
-    yield refused((draw(0),), "an empty dimension of f32[0] has no elements to pad with in mode 'edge'", before=(1,), after=(0,), mode="edge")
+    yield refused(
+        (draw(0),), "an empty dimension of f32[0] has no elements to pad with in mode 'edge'", before=(1,), after=(0,), mode="edge"
+    )
 
 
 # --- makers -----------------------------------------------------------------------------------------------------------
@@ -363,7 +365,8 @@ def _() -> Iterator[Sample]:
 def iota(*, shape: tuple[Dim, ...], axis: int, dtype: DType) -> Tensor:
     """The index along `axis`: 0, 1, 2 ..."""
     places = [-1 if n == axis % len(shape) else 1 for n in range(len(shape))]
-    return np.broadcast_to(scalar.convert(np.arange(shape[axis], dtype=np.int64), dtype).reshape(places), shape)
+    sizes = bound(shape)
+    return np.broadcast_to(scalar.convert(np.arange(sizes[axis], dtype=np.int64), dtype).reshape(places), sizes)
 
 
 @iota.infers
@@ -392,7 +395,7 @@ def _() -> Iterator[Sample]:
 @structured()
 def dim(*, value: Dim) -> Tensor:
     """A symbolic size as an i64 scalar."""
-    return np.asarray(value, dtype=np.int64)
+    return np.asarray(bound((value,))[0], dtype=np.int64)
 
 
 @dim.infers
@@ -414,7 +417,7 @@ def _() -> Iterator[Sample]:
 @structured()
 def full(*, shape: tuple[Dim, ...], value: float, dtype: DType) -> Tensor:
     """Every element is `value`."""
-    return np.full(shape, value, dtype=dtype.numpy)
+    return np.full(bound(shape), value, dtype=dtype.numpy)
 
 
 @full.infers
@@ -437,5 +440,3 @@ def _() -> Iterator[Sample]:
     yield Sample((), {"shape": (0,), "value": 7, "dtype": i8})
     yield Sample((), {"shape": (2,), "value": float("nan"), "dtype": f16})
     yield refused((), "got size -2 in [-2], expected 0 or more", shape=(-2,), value=0.0, dtype=f32)
-
-

@@ -38,7 +38,9 @@ def _check_parameters(op: str, x: TensorType, axes: tuple[int, ...], *parameters
     sizes = tuple(x.shape[n] for n in folded)
     for parameter in parameters:
         if parameter is not None and (parameter.rank > len(sizes) or broadcast(op, parameter.shape, sizes) != sizes):
-            raise VerifyError(f"{op}: parameter {parameter} does not broadcast to the normalized sizes [{', '.join(str(d) for d in sizes)}]")
+            raise VerifyError(
+                f"{op}: parameter {parameter} does not broadcast to the normalized sizes [{', '.join(str(d) for d in sizes)}]"
+            )
 
 
 # --- layer and root-mean-square normalization -------------------------------------------------------------------------
@@ -55,18 +57,26 @@ def layer_norm(x: Tensor, scale: Tensor | None = None, bias: Tensor | None = Non
     variance = (centred * centred).mean(axis=tuple(axes), keepdims=True, dtype=x.dtype)
     result = centred / np.sqrt(variance + x.dtype.type(epsilon))
     result = result if scale is None else result * _placed(scale, places, x.ndim)
-    return result if bias is None else result + _placed(bias, places, x.ndim)
+    return np.asarray(result if bias is None else result + _placed(bias, places, x.ndim))
 
 
 @layer_norm.infers
-def _(x: TensorType, scale: TensorType | None = None, bias: TensorType | None = None, *, axes: tuple[int, ...], epsilon: float) -> TensorType:
+def _(
+    x: TensorType, scale: TensorType | None = None, bias: TensorType | None = None, *, axes: tuple[int, ...], epsilon: float
+) -> TensorType:
     _check_parameters("layer_norm", x, axes, scale, bias)
     return x
 
 
 @layer_norm.region
 def _(
-    r: RegionBuilder, x: TensorType, scale: TensorType | None = None, bias: TensorType | None = None, *, axes: tuple[int, ...], epsilon: float
+    r: RegionBuilder,
+    x: TensorType,
+    scale: TensorType | None = None,
+    bias: TensorType | None = None,
+    *,
+    axes: tuple[int, ...],
+    epsilon: float,
 ) -> None:
     fold = Folding(r, x, axes)
     value = r.let(r.load(0, fold.all), fold.all)
@@ -80,7 +90,9 @@ def _(
     r.store(0, fold.all, _with_parameters(r, result, scale, bias, fold.over))
 
 
-def _with_parameters(r: RegionBuilder, value: Traced, scale: TensorType | None, bias: TensorType | None, subscripts: Sequence[Dim]) -> Traced:
+def _with_parameters(
+    r: RegionBuilder, value: Traced, scale: TensorType | None, bias: TensorType | None, subscripts: Sequence[Dim]
+) -> Traced:
     if scale is not None:
         value = scalar.mul(value, r.broadcast_load(1, subscripts))
     return value if bias is None else scalar.add(value, r.broadcast_load(2, subscripts))
@@ -110,7 +122,7 @@ def rms_norm(x: Tensor, scale: Tensor | None = None, /, *, axes: tuple[int, ...]
     """x / sqrt(mean of x * x over `axes` + epsilon) * scale."""
     places = [axis % x.ndim for axis in axes]
     result = x / np.sqrt((x * x).mean(axis=tuple(axes), keepdims=True, dtype=x.dtype) + x.dtype.type(epsilon))
-    return result if scale is None else result * _placed(scale, places, x.ndim)
+    return np.asarray(result if scale is None else result * _placed(scale, places, x.ndim))
 
 
 @rms_norm.infers
@@ -146,7 +158,7 @@ def _() -> Iterator[Sample]:
 def batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, /, *, epsilon: float) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, each given per channel (dimension 1)."""
     scale, bias, mean, variance = (_placed(p, (1,), x.ndim) for p in (scale, bias, mean, variance))
-    return (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) * scale + bias
+    return np.asarray((x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) * scale + bias
 
 
 @batch_norm.infers
@@ -166,7 +178,9 @@ def _check_channels(op: str, x: TensorType, parameter: TensorType) -> None:
 
 
 @batch_norm.region
-def _(r: RegionBuilder, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, variance: TensorType, *, epsilon: float) -> None:
+def _(
+    r: RegionBuilder, x: TensorType, scale: TensorType, bias: TensorType, mean: TensorType, variance: TensorType, *, epsilon: float
+) -> None:
     axes = r.grid(x.shape)
     factors = [r.load(n, (axes[1],)) for n in range(1, 5)]
     factor = scalar.rsqrt(scalar.add(factors[3], epsilon))
@@ -180,7 +194,11 @@ def _() -> Iterator[Sample]:
         for shape in ((2, 3, 4, 5), (2, 3), (0, 3, 4), (1, 3, 7)):
             parameters = [draw(3, dtype=dtype, seed=n) for n in range(3)]
             yield Sample((draw(*shape, dtype=dtype), *parameters, draw(3, dtype=dtype, low=0.1, high=4.0)), {"epsilon": 1e-5})
-    yield refused((draw(2, 3), draw(3), draw(4), draw(3), draw(3)), "got parameter f32[4], expected one value for each of the 3 channels", epsilon=1e-5)
+    yield refused(
+        (draw(2, 3), draw(3), draw(4), draw(3), draw(3)),
+        "got parameter f32[4], expected one value for each of the 3 channels",
+        epsilon=1e-5,
+    )
     yield refused((draw(3), draw(3), draw(3), draw(3), draw(3)), "got f32[3], expected rank 2 or more", epsilon=1e-5)
     yield refused((draw(2, 3), draw(3), draw(3), draw(3)), "got 4 operands, expected 5", epsilon=1e-5)
 
@@ -197,7 +215,7 @@ def group_norm(x: Tensor, scale: Tensor | None = None, bias: Tensor | None = Non
     variance = (centred * centred).mean(axis=axes, keepdims=True, dtype=x.dtype)
     result = (centred / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
     result = result if scale is None else result * _placed(scale, (1,), x.ndim)
-    return result if bias is None else result + _placed(bias, (1,), x.ndim)
+    return np.asarray(result if bias is None else result + _placed(bias, (1,), x.ndim))
 
 
 @group_norm.infers
@@ -215,7 +233,9 @@ def _(x: TensorType, scale: TensorType | None = None, bias: TensorType | None = 
 
 
 @group_norm.region
-def _(r: RegionBuilder, x: TensorType, scale: TensorType | None = None, bias: TensorType | None = None, *, groups: int, epsilon: float) -> None:
+def _(
+    r: RegionBuilder, x: TensorType, scale: TensorType | None = None, bias: TensorType | None = None, *, groups: int, epsilon: float
+) -> None:
     members = x.shape[1] // groups
     image, group = r.axis(x.shape[0], "i"), r.axis(groups, "g")
     member = () if members == 1 else (r.axis(members, "c"),)

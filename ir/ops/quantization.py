@@ -71,7 +71,9 @@ def _check_parameters(op: str, x: TensorType, scale: TensorType, zero_point: Ten
 
 
 @structured()
-def quantize(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType) -> Tensor:
+def quantize(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType
+) -> Tensor:
     """x / scale, rounded to the nearest even, plus zero point, held in the range of `dtype`; NaN is undefined for integers."""
     scaled = x / _spread(scale, x, axis, block).astype(x.dtype)
     if dtype.is_integer:
@@ -94,7 +96,9 @@ def _(x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *,
 
 
 @quantize.region
-def _(r: RegionBuilder, x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType) -> None:
+def _(
+    r: RegionBuilder, x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType
+) -> None:
     axes = r.grid(x.shape)
     value = _as_float(r.load(0, axes))
     divisor = scalar.cast(r.load(1, _parameter_subscripts(x, scale, axes, axis, block)), value.dtype)
@@ -113,7 +117,9 @@ def _as_float(value: Traced) -> Traced:
 
 
 @structured()
-def dequantize(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType) -> Tensor:
+def dequantize(
+    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType
+) -> Tensor:
     """(x - zero point) * scale in `dtype`."""
     compute = dtype.compute.numpy
     value = _integers_or_floats(x, compute)
@@ -139,7 +145,9 @@ def _(x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *,
 
 
 @dequantize.region
-def _(r: RegionBuilder, x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType) -> None:
+def _(
+    r: RegionBuilder, x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType
+) -> None:
     axes = r.grid(x.shape)
     compute = dtype.compute
     wide = i32 if x.dtype.is_integer else compute
@@ -228,13 +236,11 @@ def _(r: RegionBuilder, values: TensorType, positions: TensorType, *, axis: int)
     axes = r.grid(r.outputs[0].type.shape)
     dense = axes[axis]
     wanted = r.index(dense % 4, i32)
-    result = None
+    result = r.constant(scalar._python(0, values.dtype), values.dtype)
     for member in (1, 0):
         places = (*axes[:axis], dense // 4 * 2 + member, *axes[axis + 1 :])
         found = scalar.eq(scalar.cast(r.load(1, places), i32), wanted)
-        value = r.load(0, places, compute=False)
-        otherwise = r.constant(scalar._python(0, value.dtype), value.dtype) if result is None else result
-        result = scalar.where(found, value, otherwise)
+        result = scalar.where(found, r.load(0, places, compute=False), result)
     r.store(0, axes, result)
 
 

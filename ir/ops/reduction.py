@@ -10,7 +10,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
-from ..types import TensorType, boolean, f16, f32, i8, i32, i64, u8
+from ..types import TensorType, boolean, f16, i8, i32, i64, u8
 from . import scalar
 from .sampling import array, bf16, draw, refused, specials
 from .scalar import Traced
@@ -22,12 +22,12 @@ Tensor = np.ndarray[Any, Any]
 
 def lowest(dtype: np.dtype[Any]) -> Any:
     """The identity of the maximum."""
-    return False if dtype == bool else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    return False if dtype.kind == "b" else -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
     """The identity of the minimum."""
-    return True if dtype == bool else np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+    return True if dtype.kind == "b" else np.inf if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 # --- what reductions share --------------------------------------------------------------------------------------------
@@ -72,7 +72,8 @@ def number_of(r: RegionBuilder, count: Dim, like: Traced) -> Traced:
     """A count as data in the dtype of `like`: a literal where it is known."""
     if isinstance(count, int):
         return r.constant(scalar._python(count, like.dtype), like.dtype)
-    return scalar.cast(r.index(count), like.dtype)
+    value: Traced = scalar.cast(r.index(count), like.dtype)
+    return value
 
 
 def _fold_region(kind: str) -> Callable[..., None]:
@@ -102,37 +103,37 @@ def _declare_fold(definition: OpDef, kind: str, accepted: tuple[tuple[str, ...],
 @structured()
 def sum_(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The sum over `axes`, in x's dtype (f32 for narrower floats); 0 of nothing."""
-    return x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return np.asarray(x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype))
 
 
 @structured()
 def prod(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The product over `axes`, in x's dtype (f32 for narrower floats); 1 of nothing."""
-    return x.prod(axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return np.asarray(x.prod(axis=axes, keepdims=keepdims, dtype=x.dtype))
 
 
 @structured()
 def reduce_max(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The largest over `axes`; NaN if any is NaN; the dtype's lowest value of nothing."""
-    return x.max(axis=axes, keepdims=keepdims, initial=lowest(x.dtype))
+    return np.asarray(x.max(axis=axes, keepdims=keepdims, initial=lowest(x.dtype)))
 
 
 @structured()
 def reduce_min(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The smallest over `axes`; NaN if any is NaN; the dtype's highest value of nothing."""
-    return x.min(axis=axes, keepdims=keepdims, initial=highest(x.dtype))
+    return np.asarray(x.min(axis=axes, keepdims=keepdims, initial=highest(x.dtype)))
 
 
 @structured()
 def any_(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """Whether any bool over `axes` is true; false of nothing."""
-    return x.any(axis=axes, keepdims=keepdims)
+    return np.asarray(x.any(axis=axes, keepdims=keepdims))
 
 
 @structured()
 def all_(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """Whether all bools over `axes` are true; true of nothing."""
-    return x.all(axis=axes, keepdims=keepdims)
+    return np.asarray(x.all(axis=axes, keepdims=keepdims))
 
 
 _declare_fold(sum_, "sum", _NUMBERS)
@@ -338,7 +339,13 @@ def _axes_samples(*inputs: Tensor) -> Iterator[Sample]:
 
 
 _FLOATS = (draw(3, 4, 5), draw(7), draw(1, 3), draw(0, 3), draw(6, 40, dtype=f16), draw(6, 40, dtype=bf16), specials())
-_INTEGERS = (draw(3, 4, dtype=i32), draw(5, dtype=i64), draw(4, 9, dtype=i8, low=-128, high=127), draw(4, 9, dtype=u8, high=255), draw(0, 2, dtype=i32))
+_INTEGERS = (
+    draw(3, 4, dtype=i32),
+    draw(5, dtype=i64),
+    draw(4, 9, dtype=i8, low=-128, high=127),
+    draw(4, 9, dtype=u8, high=255),
+    draw(0, 2, dtype=i32),
+)
 _FLAGS = (draw(3, 4, dtype=boolean), draw(0, 3, dtype=boolean), draw(5, dtype=boolean))
 
 
@@ -359,7 +366,15 @@ def _flags() -> Iterator[Sample]:
 
 
 def _index_samples() -> Iterator[Sample]:
-    for x in (draw(3, 4), draw(3, 5, dtype=i32, low=0, high=2), specials(), draw(4, dtype=f16), draw(3, 4, dtype=boolean), draw(0, 2), draw(2, 1)):
+    for x in (
+        draw(3, 4),
+        draw(3, 5, dtype=i32, low=0, high=2),
+        specials(),
+        draw(4, dtype=f16),
+        draw(3, 4, dtype=boolean),
+        draw(0, 2),
+        draw(2, 1),
+    ):
         yield Sample((x,), {"axis": -1})
         yield Sample((x,), {"axis": x.ndim - 1, "keepdims": True, "last": True})
     yield Sample((array(1, 3, 3, 1, dtype=i32),), {"axis": 0, "last": True})

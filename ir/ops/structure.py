@@ -21,7 +21,9 @@ class RegionBuilder:
     Operands are %x0, %x1 ... in order, outputs %y0, %y1 ... An absent optional operand keeps its number.
     """
 
-    def __init__(self, name: str, operands: Sequence[TensorType | None], results: Sequence[TensorType], reserved: Iterable[str] = ()) -> None:
+    def __init__(
+        self, name: str, operands: Sequence[TensorType | None], results: Sequence[TensorType], reserved: Iterable[str] = ()
+    ) -> None:
         self.name = name
         # Axes and symbols share one namespace: an axis takes no name that a size already has.
         types = [t for t in (*operands, *results) if t is not None]
@@ -100,7 +102,9 @@ class RegionBuilder:
         self.body.append(Scan(name, _names(axes), kind, _names([along])[0], value.value, value.dtype, exclusive, reverse))
         return Traced(Ref(name, value.dtype), value.dtype)
 
-    def store(self, output: int, subscripts: Sequence[Dim | Traced], value: Traced, axes: Sequence[Dim] | None = None, combine: str | None = None) -> None:
+    def store(
+        self, output: int, subscripts: Sequence[Dim | Traced], value: Traced, axes: Sequence[Dim] | None = None, combine: str | None = None
+    ) -> None:
         """output[subscripts] = value at each point of `axes` (default: the subscripts, which are then plain axes)."""
         spec = self.outputs[output]
         plain, gathers = self._subscripts(subscripts)

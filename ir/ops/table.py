@@ -59,7 +59,9 @@ class Sample:
 class OpDef:
     """One op: name, operands, attributes, documentation, meaning, types, structure, importer names, samples."""
 
-    def __init__(self, body: Callable[..., Any], kind: str, onnx: str | tuple[str, ...], torch: str | tuple[str, ...], traits: Iterable[str]) -> None:
+    def __init__(
+        self, body: Callable[..., Any], kind: str, onnx: str | tuple[str, ...], torch: str | tuple[str, ...], traits: Iterable[str]
+    ) -> None:
         self.name = body.__name__.rstrip("_")
         self.kind = kind
         self.body = body
@@ -176,22 +178,30 @@ def narrowed(dtype: DType, operands: Iterable[DType]) -> DType:
 OPS: dict[str, OpDef] = {}
 
 
-def pointwise(*, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()) -> Callable[[Callable[..., Array]], OpDef]:
+def pointwise(
+    *, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()
+) -> Callable[[Callable[..., Array]], OpDef]:
     """Declare a pointwise op; traits: commutative, associative, idempotent, monotone, impure."""
     return _declare("pointwise", onnx, torch, traits)
 
 
-def structured(*, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()) -> Callable[[Callable[..., Any]], OpDef]:
+def structured(
+    *, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()
+) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare an op with a numpy body and an index structure of its own."""
     return _declare("structured", onnx, torch, traits)
 
 
-def opaque(*, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()) -> Callable[[Callable[..., Any]], OpDef]:
+def opaque(
+    *, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()
+) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare an op that runs as a host step."""
     return _declare("opaque", onnx, torch, traits)
 
 
-def _declare(kind: str, onnx: str | tuple[str, ...], torch: str | tuple[str, ...], traits: Iterable[str]) -> Callable[[Callable[..., Any]], OpDef]:
+def _declare(
+    kind: str, onnx: str | tuple[str, ...], torch: str | tuple[str, ...], traits: Iterable[str]
+) -> Callable[[Callable[..., Any]], OpDef]:
     def declare(body: Callable[..., Any]) -> OpDef:
         definition = OpDef(body, kind, onnx, torch, traits)
         if definition.name in OPS:
@@ -254,10 +264,26 @@ def axis_of(op: str, axis: int, rank: int) -> int:
     return axis % rank
 
 
+def bound(values: Iterable[Dim]) -> tuple[int, ...]:
+    """Sizes as the integers that they are when a body runs; VerifyError for one that nobody bound."""
+    result = []
+    for value in values:
+        if not isinstance(value, int):
+            raise VerifyError(f"size {value} has no value when the op runs")
+        result.append(value)
+    return tuple(result)
+
+
 # --- running a body ---------------------------------------------------------------------------------------------------
 
 
-def run(definition: OpDef, operands: tuple[np.ndarray[Any, Any] | None, ...], attrs: Mapping[str, Any], results: tuple[TensorType, ...], wide: bool) -> tuple[np.ndarray[Any, Any], ...]:
+def run(
+    definition: OpDef,
+    operands: tuple[np.ndarray[Any, Any] | None, ...],
+    attrs: Mapping[str, Any],
+    results: tuple[TensorType, ...],
+    wide: bool,
+) -> tuple[np.ndarray[Any, Any], ...]:
     """Execute an op's body. Stepwise: in the compute type, rounded to the result's dtype; wide: floats are f64."""
     attrs = definition.complete(attrs)
     if wide:
@@ -290,5 +316,5 @@ def _finished(array: np.ndarray[Any, Any], result: TensorType, wide: bool) -> np
 
 __all__ = [
     *("OPS", "Array", "OpDef", "OperandSpec", "Attribute", "Sample", "REQUIRED", "pointwise", "structured", "opaque"),
-    *("broadcast", "same_dtype", "axis_of", "run", "narrowed", "boolean"),
+    *("broadcast", "same_dtype", "axis_of", "bound", "run", "narrowed", "boolean"),
 ]

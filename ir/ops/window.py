@@ -1,4 +1,4 @@
-"""Window ops over [batch, channels, spatial ...] of any spatial rank: convolutions and pools.
+"""Convolutions over [batch, channels, spatial ...] of any spatial rank, and what all window ops share.
 
 `before` and `after` pad each spatial dimension; a ceiling in an output size is a larger `after`.
 """
@@ -13,29 +13,30 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
-from ..types import TensorType, boolean, f16, i8, i32, i64, u8
+from ..types import TensorType, f16, i8, i32, u8
 from . import scalar
 from .contraction import accumulator, widened
 from .movement import expect_rank, not_negative
-from .reduction import expect_numbers, lowest, number_of
-from .sampling import array, bf16, draw, refused
+from .reduction import expect_numbers
+from .sampling import bf16, draw, refused
 from .scalar import Traced
 from .structure import RegionBuilder
-from .table import Sample, same_dtype, structured
+from .table import Sample, bound, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
 
 
-def _padded(x: Tensor, before: Sequence[int], after: Sequence[int], value: Any) -> Tensor:
+def padded(x: Tensor, before: Sequence[Dim], after: Sequence[Dim], value: Any) -> Tensor:
     """x with its spatial dimensions padded, or cut where an amount is negative."""
-    for n, (low, high) in enumerate(zip(before, after, strict=True), start=2):
+    pairs = list(zip(bound(before), bound(after), strict=True))
+    for n, (low, high) in enumerate(pairs, start=2):
         x = x.take(np.arange(max(-low, 0), x.shape[n] - max(-high, 0)), axis=n)
-    amounts = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True))]
+    amounts = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in pairs)]
     return np.pad(x, amounts, constant_values=value)
 
 
-def _windows(x: Tensor, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
+def windows(x: Tensor, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
     """A view [batch, channels, places ..., window ...] of all windows."""
     rank = len(window)
     reach = tuple((size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True))
@@ -44,11 +45,20 @@ def _windows(x: Tensor, window: Sequence[int], strides: Sequence[int], dilations
     return view[every]
 
 
-def _output_sizes(op: str, x: TensorType, window: Sequence[Dim], strides: Ints, dilations: Ints, before: Sequence[Dim], after: Sequence[Dim]) -> tuple[Dim, ...]:
+def output_sizes(
+    op: str, x: TensorType, window: Sequence[Dim], strides: Ints, dilations: Ints, before: Sequence[Dim], after: Sequence[Dim]
+) -> tuple[Dim, ...]:
+    """The spatial sizes of a window op's result; VerifyError for attributes that do not fit x."""
     rank = x.rank - 2
     if rank < 0:
         raise VerifyError(f"{op}: got {x}, expected [batch, channels, spatial ...]")
-    for what, values in (("window sizes", window), ("strides", strides), ("dilations", dilations), ("amounts before", before), ("amounts after", after)):
+    for what, values in (
+        ("window sizes", window),
+        ("strides", strides),
+        ("dilations", dilations),
+        ("amounts before", before),
+        ("amounts after", after),
+    ):
         expect_rank(op, what, values, rank)
     for what, steps in (("strides", strides), ("dilations", dilations)):
         if any(step < 1 for step in steps):
@@ -63,10 +73,12 @@ def _output_sizes(op: str, x: TensorType, window: Sequence[Dim], strides: Ints, 
     return tuple(sizes)
 
 
-class _Places:
+class Places:
     """The subscripts of a window op: output places, window axes (0 where a window has size 1), input subscripts."""
 
-    def __init__(self, r: RegionBuilder, sizes: Sequence[Dim], window: Sequence[Dim], strides: Ints, dilations: Ints, before: Sequence[Dim]) -> None:
+    def __init__(
+        self, r: RegionBuilder, sizes: Sequence[Dim], window: Sequence[Dim], strides: Ints, dilations: Ints, before: Sequence[Dim]
+    ) -> None:
         self.places = r.grid(sizes, "p")
         self.window: tuple[Dim, ...] = tuple(0 if size == 1 else r.axis(size, "k") for size in window)
         self.over = tuple(axis for axis in self.window if axis != 0)
@@ -78,14 +90,23 @@ class _Places:
 
 @structured()
 def conv(
-    x: Tensor, w: Tensor, bias: Tensor | None = None, /, *, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...], groups: int = 1
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    /,
+    *,
+    strides: Ints,
+    dilations: Ints,
+    before: tuple[Dim, ...],
+    after: tuple[Dim, ...],
+    groups: int = 1,
 ) -> Tensor:
     """Cross-correlation of x [N, C, ..] with w [O, C / groups, ..] over zero-padded windows, plus bias [O].
 
     8-bit integers give i32, and their dtypes may differ in signedness.
     """
     x, w = widened(x), widened(w)
-    view = _windows(_padded(x, before, after, 0), w.shape[2:], strides, dilations)
+    view = windows(padded(x, before, after, 0), w.shape[2:], strides, dilations)
     rank = w.ndim - 2
     places = view.shape[2 : 2 + rank]
     depth = int(np.prod(w.shape[1:], dtype=np.int64))
@@ -93,7 +114,7 @@ def conv(
     columns = grouped.reshape(x.shape[0], groups, int(np.prod(places, dtype=np.int64)), depth)
     filters = w.reshape(groups, w.shape[0] // groups, depth)
     result = np.matmul(filters[None], columns.swapaxes(-1, -2)).reshape(x.shape[0], w.shape[0], *places)
-    return result if bias is None else result + bias.reshape(-1, *([1] * rank))
+    return np.asarray(result if bias is None else result + bias.reshape(-1, *([1] * rank)))
 
 
 def _check_filters(op: str, x: TensorType, w: TensorType, bias: TensorType | None, groups: int, inputs: Dim, outputs: Dim) -> TensorType:
@@ -115,12 +136,20 @@ def _check_filters(op: str, x: TensorType, w: TensorType, bias: TensorType | Non
 
 @conv.infers
 def _(
-    x: TensorType, w: TensorType, bias: TensorType | None = None, *, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...], groups: int
+    x: TensorType,
+    w: TensorType,
+    bias: TensorType | None = None,
+    *,
+    strides: Ints,
+    dilations: Ints,
+    before: tuple[Dim, ...],
+    after: tuple[Dim, ...],
+    groups: int,
 ) -> TensorType:
     if w.rank < 2:
         raise VerifyError(f"conv: got filters {w}, expected [outputs, inputs, spatial ...]")
     result = _check_filters("conv", x, w, bias, groups, w.shape[1] * groups, w.shape[0])
-    sizes = _output_sizes("conv", x, w.shape[2:], strides, dilations, before, after)
+    sizes = output_sizes("conv", x, w.shape[2:], strides, dilations, before, after)
     return result.with_shape((x.shape[0], w.shape[0], *sizes))
 
 
@@ -140,7 +169,7 @@ def _(
     image, output = r.axis(x.shape[0], "i"), r.axis(w.shape[0], "j")
     depth = w.shape[1]
     inner: Dim = 0 if depth == 1 else r.axis(depth, "c")
-    at = _Places(r, r.outputs[0].type.shape[2:], w.shape[2:], strides, dilations, before)
+    at = Places(r, r.outputs[0].type.shape[2:], w.shape[2:], strides, dilations, before)
     channel = inner if groups == 1 else (output // (w.shape[0] // groups)) * depth + inner
     outside = 0 if any(amount != 0 for amount in (*before, *after)) else None
     product = scalar.mul(
@@ -156,7 +185,8 @@ def _store_sum(r: RegionBuilder, product: Traced, over: Sequence[Dim], axes: Seq
     r.store(0, axes, total if bias is None else scalar.add(total, r.load(2, (output,))))
 
 
-def _window_attrs(rank: int, **changes: Any) -> dict[str, Any]:
+def window_attrs(rank: int, **changes: Any) -> dict[str, Any]:
+    """A sample's attributes without strides, dilations or padding, and `changes`."""
     ones, zeros = (1,) * rank, (0,) * rank
     return {"strides": ones, "dilations": ones, "before": zeros, "after": zeros, **changes}
 
@@ -164,29 +194,35 @@ def _window_attrs(rank: int, **changes: Any) -> dict[str, Any]:
 @conv.samples
 def _() -> Iterator[Sample]:
     x, w = draw(2, 4, 7, 6), draw(6, 4, 3, 2)
-    yield Sample((x, w, draw(6)), _window_attrs(2))
-    yield Sample((x, w), _window_attrs(2, strides=(2, 1), before=(1, 0), after=(2, 1)))
-    yield Sample((x, w), _window_attrs(2, dilations=(2, 3), before=(0, 2)))
-    yield Sample((x, draw(6, 2, 3, 3), draw(6)), _window_attrs(2, groups=2, before=(1, 1), after=(1, 1)))
-    yield Sample((x, draw(4, 1, 3, 3)), _window_attrs(2, groups=4))
-    yield Sample((x, draw(8, 1, 1, 1)), _window_attrs(2, groups=4))
-    yield Sample((x, draw(5, 4, 1, 1), draw(5)), _window_attrs(2, strides=(2, 2)))
-    yield Sample((draw(2, 3, 9), draw(4, 3, 3)), _window_attrs(1, before=(-1,)))
-    yield Sample((draw(1, 2, 4, 4, 4), draw(3, 2, 2, 2, 2)), _window_attrs(3))
-    yield Sample((draw(2, 3), draw(4, 3)), _window_attrs(0))
-    yield Sample((draw(0, 3, 5), draw(4, 3, 3)), _window_attrs(1))
+    yield Sample((x, w, draw(6)), window_attrs(2))
+    yield Sample((x, w), window_attrs(2, strides=(2, 1), before=(1, 0), after=(2, 1)))
+    yield Sample((x, w), window_attrs(2, dilations=(2, 3), before=(0, 2)))
+    yield Sample((x, draw(6, 2, 3, 3), draw(6)), window_attrs(2, groups=2, before=(1, 1), after=(1, 1)))
+    yield Sample((x, draw(4, 1, 3, 3)), window_attrs(2, groups=4))
+    yield Sample((x, draw(8, 1, 1, 1)), window_attrs(2, groups=4))
+    yield Sample((x, draw(5, 4, 1, 1), draw(5)), window_attrs(2, strides=(2, 2)))
+    yield Sample((draw(2, 3, 9), draw(4, 3, 3)), window_attrs(1, before=(-1,)))
+    yield Sample((draw(1, 2, 4, 4, 4), draw(3, 2, 2, 2, 2)), window_attrs(3))
+    yield Sample((draw(2, 3), draw(4, 3)), window_attrs(0))
+    yield Sample((draw(0, 3, 5), draw(4, 3, 3)), window_attrs(1))
     for dtype in (f16, bf16):
-        yield Sample((draw(1, 8, 5, 5, dtype=dtype), draw(4, 8, 3, 3, dtype=dtype), draw(4, dtype=dtype)), _window_attrs(2, before=(1, 1)))
-    yield Sample((draw(1, 3, 5, dtype=u8, high=255), draw(4, 3, 3, dtype=i8, low=-128, high=127), draw(4, dtype=i32)), _window_attrs(1, after=(1,)))
-    yield refused((x, draw(6, 3, 3, 2)), "got 4 channels in f32[2, 4, 7, 6], expected 3 for filters f32[6, 3, 3, 2] in 1 groups", **_window_attrs(2))
-    yield refused((x, w, draw(5)), "got bias f32[5], expected f32[6]", **_window_attrs(2))
-    yield refused((x, w), "dimension 0 of filters f32[6, 4, 3, 2] is not known to be a multiple of 4 groups", **_window_attrs(2, groups=4))
-    yield refused((x, draw(6, 4, 9, 2)), "a window that reaches over 9 is larger than the padded dimension 2 of f32[2, 4, 7, 6]", **_window_attrs(2))
-    yield refused((x, w), "got strides [0, 1], expected 1 or more", **_window_attrs(2, strides=(0, 1)))
-    yield refused((x, w), "got 1 strides, expected 2", **_window_attrs(2, strides=(1,)))
-    yield refused((x, draw(6, 4, 3)), "got 3 dimensions in filters f32[6, 4, 3], expected 4", **_window_attrs(2))
-    yield refused((x, draw(6)), "got filters f32[6], expected [outputs, inputs, spatial ...]", **_window_attrs(2))
-    yield refused((x, w.astype(np.float16)), "operand dtypes differ: got f32 and f16", **_window_attrs(2))
+        yield Sample((draw(1, 8, 5, 5, dtype=dtype), draw(4, 8, 3, 3, dtype=dtype), draw(4, dtype=dtype)), window_attrs(2, before=(1, 1)))
+    yield Sample(
+        (draw(1, 3, 5, dtype=u8, high=255), draw(4, 3, 3, dtype=i8, low=-128, high=127), draw(4, dtype=i32)), window_attrs(1, after=(1,))
+    )
+    yield refused(
+        (x, draw(6, 3, 3, 2)), "got 4 channels in f32[2, 4, 7, 6], expected 3 for filters f32[6, 3, 3, 2] in 1 groups", **window_attrs(2)
+    )
+    yield refused((x, w, draw(5)), "got bias f32[5], expected f32[6]", **window_attrs(2))
+    yield refused((x, w), "dimension 0 of filters f32[6, 4, 3, 2] is not known to be a multiple of 4 groups", **window_attrs(2, groups=4))
+    yield refused(
+        (x, draw(6, 4, 9, 2)), "a window that reaches over 9 is larger than the padded dimension 2 of f32[2, 4, 7, 6]", **window_attrs(2)
+    )
+    yield refused((x, w), "got strides [0, 1], expected 1 or more", **window_attrs(2, strides=(0, 1)))
+    yield refused((x, w), "got 1 strides, expected 2", **window_attrs(2, strides=(1,)))
+    yield refused((x, draw(6, 4, 3)), "got 3 dimensions in filters f32[6, 4, 3], expected 4", **window_attrs(2))
+    yield refused((x, draw(6)), "got filters f32[6], expected [outputs, inputs, spatial ...]", **window_attrs(2))
+    yield refused((x, w.astype(np.float16)), "operand dtypes differ: got f32 and f16", **window_attrs(2))
 
 
 @structured()
@@ -216,9 +252,9 @@ def conv_transpose(
         filters = w[(slice(None), slice(None), *offset)].reshape(groups, members, w.shape[1])
         part = np.matmul(filters.swapaxes(-1, -2)[None], images).reshape(*result.shape[:3], *spatial)
         where = tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True))
-        result[(..., *where)] += part
+        result[(slice(None), slice(None), slice(None), *where)] += part
     full = result.reshape(x.shape[0], groups * w.shape[1], *result.shape[3:])
-    cut = _padded(full, [-low for low in before], [more - high for high, more in zip(after, output_padding, strict=True)], 0)
+    cut = padded(full, [-low for low in before], [more - high for high, more in zip(after, output_padding, strict=True)], 0)
     return cut if bias is None else cut + bias.reshape(-1, *([1] * rank))
 
 
@@ -288,7 +324,7 @@ def _() -> Iterator[Sample]:
     x, w = draw(2, 4, 5, 3), draw(4, 6, 3, 2)
 
     def attrs(rank: int, **changes: Any) -> dict[str, Any]:
-        return _window_attrs(rank, **{"output_padding": (0,) * rank, **changes})
+        return window_attrs(rank, **{"output_padding": (0,) * rank, **changes})
 
     yield Sample((x, w, draw(6)), attrs(2))
     yield Sample((x, w), attrs(2, strides=(2, 3), before=(1, 0), after=(0, 1), output_padding=(1, 2)))
@@ -303,144 +339,3 @@ def _() -> Iterator[Sample]:
     yield refused((x, w), "got 1 output paddings, expected 2", **attrs(2, output_padding=(0,)))
     yield refused((x, draw(4)), "got filters f32[4], expected [inputs, outputs, spatial ...]", **attrs(2))
     yield refused((x, w, draw(4)), "got bias f32[4], expected f32[6]", **attrs(2))
-
-
-# --- pools ------------------------------------------------------------------------------------------------------------
-
-
-@structured()
-def max_pool(x: Tensor, /, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> Tensor:
-    """The largest element of each window; NaN if any is NaN; padding counts as the dtype's lowest value."""
-    view = _windows(_padded(x, before, after, lowest(x.dtype)), window, strides, dilations)
-    return np.asarray(view.max(axis=tuple(range(view.ndim - len(window), view.ndim)), initial=lowest(x.dtype)))
-
-
-@max_pool.infers
-def _(x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> TensorType:
-    expect_numbers("max_pool", x, ("float", "int", "uint"), "real numbers")
-    return x.with_shape((*x.shape[:2], *_output_sizes("max_pool", x, window, strides, dilations, before, after)))
-
-
-@max_pool.region
-def _(r: RegionBuilder, x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> None:
-    lead = r.grid(x.shape[:2], "i")
-    at = _Places(r, r.outputs[0].type.shape[2:], window, strides, dilations, before)
-    value = r.load(0, (*lead, *at.inputs), lowest(x.dtype.numpy) if x.dtype.is_integer else -np.inf)
-    axes = (*lead, *at.places)
-    r.store(0, axes, r.reduce("max", at.over, value, axes) if at.over else value)
-
-
-@structured()
-def max_pool_index(x: Tensor, /, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> Tensor:
-    """Where `max_pool` found its element first: the i64 row-major index in the spatial dimensions of x."""
-    rank = len(window)
-    view = _windows(_padded(x, before, after, lowest(x.dtype)), window, strides, dilations)
-    found = view.reshape(*view.shape[: 2 + rank], int(np.prod(window, dtype=np.int64))).argmax(axis=-1)
-    index = np.zeros(found.shape, dtype=np.int64)
-    for n, offset in enumerate(np.unravel_index(found, window)):
-        places = np.arange(view.shape[2 + n]).reshape([-1 if d == 2 + n else 1 for d in range(2 + rank)])
-        index = index * x.shape[2 + n] + places * strides[n] + offset * dilations[n] - before[n]
-    return index
-
-
-@max_pool_index.infers
-def _(x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> TensorType:
-    expect_numbers("max_pool_index", x, ("float", "int", "uint"), "real numbers")
-    return TensorType(i64, (*x.shape[:2], *_output_sizes("max_pool_index", x, window, strides, dilations, before, after)))
-
-
-@max_pool_index.region
-def _(r: RegionBuilder, x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> None:
-    lead, places = r.grid(x.shape[:2], "i"), r.grid(r.outputs[0].type.shape[2:], "p")
-    axes = (*lead, *places)
-    # argmax folds one axis: the window in row-major order.
-    flat = r.axis(dims.product(window), "k")
-    offsets: list[Dim] = []
-    rest: Dim = flat
-    for n in reversed(range(len(window))):
-        offsets.insert(0, rest % window[n] if n else rest)
-        rest = rest // window[n]
-    inputs = [p * s + k * d - b for p, s, k, d, b in zip(places, strides, offsets, dilations, before, strict=True)]
-    value = r.load(0, (*lead, *inputs), lowest(x.dtype.numpy) if x.dtype.is_integer else -np.inf)
-    found = r.reduce("argmax", [flat], value, axes)
-    index = r.index(0)
-    for n, size in enumerate(x.shape[2:]):
-        step = int(np.prod(window[n + 1 :], dtype=np.int64))
-        offset = scalar.floor_mod(scalar.floor_div(found, step), window[n])
-        place = scalar.add(r.index(places[n] * strides[n] - before[n]), scalar.mul(offset, dilations[n]))
-        index = scalar.add(scalar.mul(index, r.index(size)), place)
-    r.store(0, axes, index)
-
-
-@structured()
-def avg_pool(
-    x: Tensor, /, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...], count_padding: bool = False
-) -> Tensor:
-    """The mean of each window: its sum divided by how many of its elements lie in x, or by all with `count_padding`."""
-    folded = tuple(range(x.ndim, x.ndim + len(window)))
-    view = _windows(_padded(x, before, after, 0), window, strides, dilations)
-    inside = _windows(_padded(np.ones((1, 1, *x.shape[2:]), x.dtype), before, after, 0), window, strides, dilations)
-    count = x.dtype.type(np.prod(window)) if count_padding else inside.sum(axis=folded, dtype=x.dtype)
-    return np.asarray(view.sum(axis=folded, dtype=x.dtype) / count)
-
-
-@avg_pool.infers
-def _(x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...], count_padding: bool) -> TensorType:
-    expect_numbers("avg_pool", x, ("float",), "floats")
-    return x.with_shape((*x.shape[:2], *_output_sizes("avg_pool", x, window, strides, dilations, before, after)))
-
-
-@avg_pool.region
-def _(
-    r: RegionBuilder, x: TensorType, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...], count_padding: bool
-) -> None:
-    lead = r.grid(x.shape[:2], "i")
-    at = _Places(r, r.outputs[0].type.shape[2:], window, strides, dilations, before)
-    padded = any(amount != 0 for amount in (*before, *after))
-    value, axes = r.load(0, (*lead, *at.inputs), 0 if padded else None), (*lead, *at.places)
-    total = r.reduce("sum", at.over, value, axes) if at.over else value
-    count: Dim = 1
-    for n, size in enumerate(window):
-        if count_padding or not padded:
-            count = count * size
-            continue
-        # Window elements k with 0 <= p * stride + k * dilation - before < size of x.
-        start = at.places[n] * strides[n] - before[n]
-        first = dims.maximum(dims.ceil_div(-start, dilations[n]), 0)
-        end = dims.minimum(dims.ceil_div(x.shape[n + 2] - start, dilations[n]), size)
-        count = count * dims.maximum(end - first, 0)
-    r.store(0, axes, scalar.div(total, number_of(r, count, total)))
-
-
-def _pools() -> Iterator[Sample]:
-    x = draw(2, 3, 7, 6)
-    yield Sample((x,), _window_attrs(2, window=(3, 2)))
-    yield Sample((x,), _window_attrs(2, window=(3, 3), strides=(2, 2), before=(1, 1), after=(1, 2)))
-    yield Sample((x,), _window_attrs(2, window=(2, 3), dilations=(3, 2), after=(1, 0)))
-    yield Sample((x,), _window_attrs(2, window=(1, 1), strides=(2, 2)))
-    yield Sample((draw(1, 2, 5, dtype=f16),), _window_attrs(1, window=(2,), before=(1,)))
-    yield Sample((draw(1, 2, 5, dtype=bf16),), _window_attrs(1, window=(2,)))
-    yield Sample((draw(0, 2, 5),), _window_attrs(1, window=(2,)))
-    yield Sample((draw(1, 1, 3, 3, 3),), _window_attrs(3, window=(2, 2, 2), before=(1, 0, 1)))
-    yield Sample((array(1, float("nan"), 2, 3).reshape(1, 1, 4),), _window_attrs(1, window=(2,)))
-    yield refused((x,), "a window that reaches over 8 is larger than the padded dimension 2", **_window_attrs(2, window=(8, 1)))
-    yield refused((x,), "got 1 window sizes, expected 2", **_window_attrs(2, window=(3,)))
-    yield refused((draw(3),), "got f32[3], expected [batch, channels, spatial ...]", **_window_attrs(0, window=()))
-    yield refused((draw(1, 1, 4, dtype=boolean),), "got bool[1, 1, 4], expected", **_window_attrs(1, window=(2,)))
-
-
-def _ordered_pools() -> Iterator[Sample]:
-    yield from _pools()
-    yield Sample((draw(1, 2, 5, dtype=u8, high=255),), _window_attrs(1, window=(2,), before=(1,)))
-    yield Sample((draw(1, 2, 5, dtype=i8, low=-128, high=-100),), _window_attrs(1, window=(2,), after=(1,)))
-
-
-max_pool.samples(_ordered_pools)
-max_pool_index.samples(_ordered_pools)
-
-
-@avg_pool.samples
-def _() -> Iterator[Sample]:
-    for sample in _pools():
-        yield sample
-        yield Sample(sample.operands, {**sample.attrs, "count_padding": True}, sample.error)

@@ -39,7 +39,9 @@ def test_the_form_that_people_read():
     region = region_of(OPS["matmul"], (x, w), {"transpose_b": True}, "linear")
     store = region.body[-1]
     relu = Apply("max", (store.value, Constant(0.0, f32)), f32)
-    region = Region(region.name, region.inputs, region.outputs, region.axes, (region.body[0], Store("y0", store.axes, store.subscripts, relu)))
+    region = Region(
+        region.name, region.inputs, region.outputs, region.axes, (region.body[0], Store("y0", store.axes, store.subscripts, relu))
+    )
     assert print_region(region) == LINEAR
     assert parse_region(LINEAR) == region
 
@@ -60,7 +62,11 @@ def test_names_and_literals_of_every_kind_survive():
         Store("y.0", ("i",), (axis,), Ref('a "b"', f16)),
     )
     region = Region(
-        "model/layer 1", (Operand("in put", TensorType(c64, (4,))),), (Operand("y.0", TensorType(f16, (dims.symbol("B") * 2 + 1,))),), (Axis("i", 4),), body
+        "model/layer 1",
+        (Operand("in put", TensorType(c64, (4,))),),
+        (Operand("y.0", TensorType(f16, (dims.symbol("B") * 2 + 1,))),),
+        (Axis("i", 4),),
+        body,
     )
     assert parse_region(print_region(region)) == region
 
@@ -80,7 +86,7 @@ def test_names_and_literals_of_every_kind_survive():
         ("}\n", "} }", "got '}', expected the end"),
         ("axes i: B", "axes i: B ^ 2", "cannot read dimension 'B ^ 2'"),
         ("}\n", "", "got 'the end of the line', expected '%'"),
-        ("@linear", "@\"lin", "expected a name"),
+        ("@linear", '@"lin', "expected a name"),
         ("max(%t0, f32(0.0))", "%t0, f32(0.0))", "got ',', expected '%'"),
     ],
 )

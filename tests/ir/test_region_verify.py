@@ -19,7 +19,10 @@ def verified(body: str) -> None:
     verify_region(parse_region(HEAD + body + "}\n"))
 
 
-def region_with(*body, axes=(Axis("i", 4), Axis("k", 4)), inputs=("x",)):
+AXES = (Axis("i", 4), Axis("k", 4))
+
+
+def region_with(*body, axes=AXES, inputs=("x",)):
     return Region("r", tuple(Operand(name, VECTOR) for name in inputs), (Operand("y", VECTOR),), axes, body)
 
 

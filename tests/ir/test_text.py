@@ -96,7 +96,7 @@ def test_special_numbers_survive():
     arrays = [
         np.array([np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4028235e38], np.float32),
         np.array(0.1),
-        np.array([1 + 2j, -0.0 + 1j * np.inf], np.complex64),
+        np.array([1 + 2j, complex(-0.0, np.inf)], np.complex64),
         np.array(1j),
         np.array([2**64 - 1, 0], np.uint64),
         np.array([], np.int32),

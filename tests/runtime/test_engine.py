@@ -206,7 +206,7 @@ from ourcc.runtime import Engine
 engines = [Engine.load(sys.argv[1]) for _ in range(3)]
 for engine in engines:
     engine(np.zeros((2, 2), np.float32))
-print([engine._executor.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
+print([engine._executor.loaded.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
 """
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[3, 0, 0]"

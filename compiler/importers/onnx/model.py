@@ -16,7 +16,7 @@ from .context import UnsupportedModelError
 from .external import ExternalFiles
 from .load import open_model, opset_versions
 from .symbolic import FoldingBuilder
-from .symbols import Shape, Symbols, size
+from .symbols import NarrowerError, Shape, Symbols, size
 from .tensors import check_shape, element_type
 from .walk import Scope, Walker
 
@@ -38,8 +38,13 @@ def import_onnx(
     for a damaged file and one UnsupportedError that lists every node which cannot be represented.
     """
     proto, files, file = open_model(model)
+    limits: dict[str, int] = {}
     try:
-        return _Import(proto, files, file, name).run(shapes, values or {})
+        while True:
+            try:
+                return _Import(proto, files, file, name, limits).run(shapes, values or {})
+            except NarrowerError as error:
+                limits[error.name] = min(error.high, limits.get(error.name, error.high))
     except UnicodeDecodeError as error:
         raise ModelError("a name in the model is not UTF-8 text", source=Source(file or "model")) from error
 
@@ -47,8 +52,9 @@ def import_onnx(
 class _Import:
     """One import: the module under construction."""
 
-    def __init__(self, proto: onnx.ModelProto, files: ExternalFiles, file: str | None, name: str | None) -> None:
+    def __init__(self, proto: onnx.ModelProto, files: ExternalFiles, file: str | None, name: str | None, limits: Mapping[str, int]) -> None:
         self.proto, self.files, self.file = proto, files, file
+        self.limits = limits
         self.module = Module(name or proto.graph.name or "model")
         self.graph = Graph("main")
         self.module.functions["main"] = self.graph
@@ -68,7 +74,7 @@ class _Import:
         return self.module
 
     def _inputs(self, shapes: Mapping[str, Shape] | None, values: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        symbols = Symbols(self.module, shapes)
+        symbols = Symbols(self.module, shapes, self.limits)
         constants = {tensor.name for tensor in self.proto.graph.initializer} | {t.values.name for t in self.proto.graph.sparse_initializer}
         known = {value.name for value in self.proto.graph.input}
         for wrong in sorted(set(values) - known):

@@ -40,6 +40,10 @@ class FoldingBuilder(Builder):
             return folded
         if len(results) == 1:
             self._learn(results[0])
+            known = self.known.get(results[0])
+            if known is not None and not any(isinstance(part, dims.Expr) for part in known.flat):
+                # No symbol is left in it: a part of a shape that is always the same.
+                return (self.module.add_constant(results[0].name, known.astype(results[0].dtype.numpy), self.source),)
         return results
 
     def _fold(self, results: tuple[Value, ...]) -> tuple[Value, ...] | None:

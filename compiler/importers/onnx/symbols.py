@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from ....ir import dims
@@ -18,11 +18,19 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset({"max", "min"})
 
 
-class Symbols:
-    """The symbols of one module, declared as the inputs need them."""
+class NarrowerError(Exception):
+    """The model is only valid while a symbol stays at or below `high`: the import starts again with that known."""
 
-    def __init__(self, module: Module, shapes: Mapping[str, Shape] | None) -> None:
-        self.module = module
+    def __init__(self, name: str, high: int) -> None:
+        super().__init__(f"{name} is at most {high}")
+        self.name, self.high = name, high
+
+
+class Symbols:
+    """The symbols of one module, declared as the inputs need them; `limits` are bounds that the model implies."""
+
+    def __init__(self, module: Module, shapes: Mapping[str, Shape] | None, limits: Mapping[str, int]) -> None:
+        self.module, self.limits = module, limits
         self.wishes = {name: _wish(name, value) for name, value in (shapes or {}).items()}
         self.names: dict[str, Dim] = {}
         self.used: set[str] = set()
@@ -59,6 +67,11 @@ class Symbols:
         if low == high and high is not None:
             return high
         name = self._unique(text)
+        limit = self.limits.get(name)
+        if limit is not None and (high is None or high > limit):
+            if text in self.wishes and high is not None:
+                raise UsageError(f"range {low}..{high} of dimension {text!r} is too wide, the model is valid up to {limit}")
+            high = limit
         return self.module.declare(name, low, high)
 
     def _unique(self, text: str) -> str:
@@ -76,6 +89,28 @@ class Symbols:
         if unknown:
             known = ", ".join(sorted(self.used)) or "none"
             raise UsageError(f"the model has no dimension named {unknown[0]!r}", hint=f"its symbolic dimensions are: {known}")
+
+
+def implied_limit(left: Dim, right: Dim, facts: dims.Facts) -> tuple[str, int] | None:
+    """A symbol and the bound under which two sizes that must be equal are: min(512, S) and S are for S up to 512."""
+    for candidate in (left, right):
+        for atom in _minima(candidate):
+            for bound, other in ((atom.left, atom.right), (atom.right, atom.left)):
+                names = dims.symbols(other)
+                if not isinstance(bound, int) or len(names) != 1 or str(other) not in names:
+                    continue
+                name = str(other)
+                low = facts.ranges[name].low if name in facts.ranges else 0
+                narrowed = facts.with_range(name, low, bound)
+                if dims.equal(dims.simplify(left, narrowed), dims.simplify(right, narrowed), narrowed) is True:
+                    return name, bound
+    return None
+
+
+def _minima(dim: Dim) -> Iterator[dims.Function]:
+    if isinstance(dim, dims.Expr):
+        for monomial, _ in dim.terms:
+            yield from (atom for atom in monomial if isinstance(atom, dims.Function) and atom.kind == "min")
 
 
 def size(value: int, source: Source) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,7 @@ from .external import ExternalFiles
 from .functions import function_body
 from .load import normal_domain, opset_versions
 from .symbolic import FoldingBuilder
+from .symbols import NarrowerError, implied_limit
 from .tensors import constant_data
 
 if TYPE_CHECKING:
@@ -111,8 +113,10 @@ class Walker:
         except _Poisoned:
             pass
         except UnsupportedError as error:
+            self._narrow(inputs)
             self.report(source.name, proto.op_type, error)
         except (VerifyError, ParseError) as error:
+            self._narrow(inputs)
             values = [item for item in inputs if isinstance(item, Value)]
             if all(value.type.is_static and value.dtype.kind != "string" for value in values):
                 raise ModelError(f"{proto.op_type}: {error.message}", source=source) from error
@@ -122,6 +126,18 @@ class Walker:
         finally:
             self.builder.source = outer
         return [POISON] * len(proto.output)
+
+    def _narrow(self, inputs: Sequence[Item | None]) -> None:
+        """Start again where the operands only fit each other below some size (a table of 512 positions)."""
+        shapes = [item.shape for item in inputs if isinstance(item, Value)]
+        vectors = [self.builder.known.get(item) for item in inputs if isinstance(item, Value) and item.type.rank == 1]
+        shapes += [tuple(vector) for vector in vectors if vector is not None]
+        facts = self.builder.module.facts
+        for left, right in itertools.combinations(shapes, 2):
+            for one, other in zip(reversed(left), reversed(right), strict=False):
+                limit = implied_limit(one, other, facts)
+                if limit is not None:
+                    raise NarrowerError(*limit)
 
     def _apply(self, proto: onnx.NodeProto, inputs: list[Item | None], scope: Scope, source: Source) -> Sequence[Entry]:
         domain = normal_domain(proto.domain)

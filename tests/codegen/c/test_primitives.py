@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -154,11 +155,19 @@ def test_primitives_agree_with_numpy(dtype: str, level: CpuLevel, run_c: Callabl
 
 
 def fused(inputs: list[Array], dtype: DType) -> Array:
-    """x * y + z rounded once: exact in the next wider type for what the test draws."""
-    wide = np.longdouble if dtype.bits >= 32 else np.float64
-    with np.errstate(all="ignore"):
-        x, y, z = (array.astype(wide) for array in inputs)
-        return np.asarray(x * y + z).astype(np.float64 if dtype.bits == 64 else np.float32).astype(dtype.numpy)
+    """x * y + z rounded once."""
+    rounded = []
+    for x, y, z in zip(*(array.astype(np.float64).tolist() for array in inputs), strict=True):
+        if not all(map(math.isfinite, (x, y, z))):
+            rounded.append(x * y + z)
+            continue
+        total = Fraction(x) * Fraction(y) + Fraction(z)
+        try:
+            rounded.append(float(total))
+        except OverflowError:
+            rounded.append(math.inf if total > 0 else -math.inf)
+    with np.errstate(over="ignore"):
+        return np.array(rounded).astype(np.float64 if dtype.bits == 64 else np.float32).astype(dtype.numpy)
 
 
 def in_range(values: Array, target: DType) -> Array:

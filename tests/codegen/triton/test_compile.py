@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from ourcc.codegen.triton import Argument, TritonKernel
 from ourcc.codegen.triton.children import Child, Pool
 from ourcc.codegen.triton.compile import compile_kernel, instruction_mix
@@ -43,7 +44,8 @@ def test_compiled_bytes_do_not_depend_on_folder_user_or_hash_seed(tmp_path: Path
     for n in range(2):
         folder = tmp_path / f"folder{n}"
         folder.mkdir()
-        environment = os.environ | {"PYTHONHASHSEED": str(n), "HOME": str(folder), "TZ": f"UTC+{n}", "TRITON_CACHE_DIR": str(folder), "USER": f"user{n}"}
+        environment = os.environ | {"PYTHONHASHSEED": str(n), "HOME": str(folder), "TZ": f"UTC+{n}", "USER": f"user{n}"}
+        environment["TRITON_CACHE_DIR"] = str(folder)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         done = subprocess.run([sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

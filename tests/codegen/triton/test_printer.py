@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from ourcc.codegen.triton import SIZE_LIMIT, TritonKernel, print_launch
 from ourcc.codegen.triton.compile import compile_kernel
 from ourcc.codegen.triton.interpret import interpret
@@ -39,12 +40,12 @@ def test_addresses_are_64_bits_wide_only_where_32_do_not_hold_them() -> None:
 
 
 def test_floor_division_of_what_may_be_negative() -> None:
-    body = "store %y[i] = load %x[(i - 3) // 4] else -1.0 : f32[i]"
+    body = "store %y[i] = load %x[0 - (0 - i) // 4] : f32[i]"
     printed = kernel(body, "%x: f32[i 8], %y: out f32[i 16]", "(i: 0..16 step 16)")
     assert "floor_div_index(" in printed.source
     values = np.arange(8, dtype=np.float32)
     result = interpret(printed, {"x": values, "y": np.zeros(16, np.float32)}, {})["y"]
-    assert np.array_equal(result, np.maximum((np.arange(16) - 3) // 4, -1))
+    assert np.array_equal(result, values[-(-np.arange(16) // 4)])
 
 
 def test_symbols_divisible_by_16_are_promised() -> None:
@@ -87,7 +88,8 @@ def test_reductions_of_bools_and_bf16() -> None:
 
 
 def test_nan_is_the_largest_of_a_row() -> None:
-    body = "axis k in 0..8 extent 8 %v = load %x[i, k] : f32[i, k] store %s[i] = reduce max k(%v) : f32[i] store %a[i] = reduce argmax k(%v) : i64[i]"
+    body = """axis k in 0..8 extent 8 %v = load %x[i, k] : f32[i, k]
+              store %s[i] = reduce max k(%v) : f32[i] store %a[i] = reduce argmax k(%v) : i64[i]"""
     printed = kernel(body, "%x: f32[i 2, k 8], %s: out f32[i 2], %a: out i64[i 2]", "(i: 0..2 step 2)")
     x = np.array([[1, 5, 2, np.nan, 7, np.nan, 0, 1], [3, 3, 2, 1, 3, 0, 0, 0]], np.float32)
     result = interpret(printed, {"x": x, "s": np.zeros(2, np.float32), "a": np.zeros(2, np.int64)}, {})
@@ -147,7 +149,12 @@ def test_grouped_order_visits_every_tile_once() -> None:
         ("atomic add %y[i] = load %x[i] : f32[i]", TENSORS, "(i: 0..B step 16)", "atomic add of f32 is not supported"),
         ("store %y[i] = load %z[i] : f32[i]", TENSORS, "(i: 0..B step 16)", "load from z, which is no operand"),
         ("store %z[i] = load %x[i] : f32[i]", TENSORS, "(i: 0..B step 16)", "store to z, which is no operand"),
-        ("if (lt(load %x[i] : f32[i], full(0) : f32) : bool[i]) { }", TENSORS, "(i: 0..B step 16)", "an if depends on i, expected one condition"),
+        (
+            "if (lt(load %x[i] : f32[i], full(0) : f32) : bool[i]) { }",
+            TENSORS,
+            "(i: 0..B step 16)",
+            "an if depends on i, expected one condition",
+        ),
         ("for k in 0..i step 4 { }", TENSORS, "(i: 0..B step 16)", "varies over i, expected one number"),
         ("store %y[i] = load %x[%gone] : f32[i]", TENSORS, "(i: 0..B step 16)", "value %gone is not known here"),
         ("%s = reduce median i(load %x[i] : f32[i]) : f32", TENSORS, "(i: 0..B step 16)", "reduction median is not supported"),
@@ -190,7 +197,8 @@ def test_block_scaled_products() -> None:
               store %y[i, j] = %a"""
     params = "%x: f8e4m3[i 16, k 64], %w: f8e4m3[j 16, k 64], %s: f8e8m0[i 16, g 2], %t: f8e8m0[j 16, g 2], %y: out f32[i 16, j 16]"
     printed = kernel(body, params, "(i: 0..16 step 16)")
-    types = {param.name: param.dtype.numpy for param in parse(f"program @p {{ launch @p({params}) {{ grid () {{ }} }} }}").launches[0].params}
+    (launch,) = parse(f"program @p {{ launch @p({params}) {{ grid () {{ }} }} }}").launches
+    types = {param.name: param.dtype.numpy for param in launch.params}
     random = np.random.default_rng(0)
     x, w = (random.standard_normal((16, 64)).astype(types["x"]) for _ in range(2))
     s, t = (random.integers(120, 134, (16, 2)).astype(np.uint8) for _ in range(2))

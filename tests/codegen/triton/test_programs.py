@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from ourcc.codegen.triton import TritonKernel, print_program
 from ourcc.codegen.triton.compile import CompiledKernel, compile_kernels
 from ourcc.codegen.triton.interpret import interpret
@@ -101,7 +102,8 @@ def test_interpreted_equals_the_tile_interpreter(path: Path) -> None:
     inputs = inputs_of(path, program, sizes)
     expected = run(program, packed(program, inputs) | zeros(program, sizes, "inout"), sizes, FACTS)
     floats = params_of(wide)
-    exact = run(wide, packed(wide, {n: a.astype(floats[n].dtype.numpy) for n, a in inputs.items()}) | zeros(wide, sizes, "inout"), sizes, FACTS)
+    widened = {name: array.astype(floats[name].dtype.numpy) for name, array in inputs.items()}
+    exact = run(wide, packed(wide, widened) | zeros(wide, sizes, "inout"), sizes, FACTS)
 
     memory = zeros(program, sizes, "in") | zeros(program, sizes, "inout") | zeros(program, sizes, "out") | packed(program, inputs)
     for launch, kernel in zip(program.launches, printed(path), strict=True):
