@@ -10,8 +10,9 @@ from typing import Any
 from ..ir.errors import UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..runtime.engine import Engine
-from .options import BuildOptions, ShapeRequest
+from .options import BenchOptions, BuildOptions, CacheOptions, InspectOptions, OptimizeOptions, ShapeRequest, TuneOptions, VerifyOptions, environment
 from .progress import SILENT, Progress
+from .report.table import Report
 
 
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
@@ -23,9 +24,62 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
     return Engine(contents, threads=options.threads or options.environment.threads)
 
 
-def load(path: str | os.PathLike[str], *, target: str | None = None, verify: bool = False, trusted_keys: Sequence[bytes] = ()) -> Engine:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    verify: bool = False,
+    trusted_keys: Sequence[bytes] = (),
+) -> Engine:
     """Open an engine file for this machine."""
-    return Engine.load(path, target=target, verify=verify, trusted_keys=trusted_keys or None)
+    count = threads or environment().threads
+    return Engine.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys or None)
+
+
+def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
+    """Compare an engine with its model."""
+    from . import verification
+
+    return verification.verify(options, progress)
+
+
+def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
+    """Measure an engine or a model, alone or against others."""
+    from . import benchmark
+
+    return benchmark.bench(options, progress)
+
+
+def inspect(options: InspectOptions) -> Report:
+    """Show what is in an engine or a model."""
+    from . import inspection
+
+    return inspection.inspect(options)
+
+
+def optimize(options: OptimizeOptions) -> Report:
+    """Run passes on a program in text."""
+    from ..ir.parse import parse_module
+    from ..ir.text import module_text
+    from ..passes.manager import PassManager
+    from ..passes.pipeline import parse_pipeline
+
+    changes: list[str] = []
+    module = parse_module(options.program.read_text(encoding="utf-8"))
+    show = (lambda name, diff: changes.append(f"# {name}\n{diff}")) if options.print_changes else None
+    PassManager(parse_pipeline(options.pipeline), print_change=show, rewrite_limit=options.limit).run(module)
+    return Report(text="\n".join([*changes, module_text(module)]))
+
+
+def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
+    """Measure schedules and improve an engine."""
+    raise UnsupportedError("tuning a finished engine is not supported yet", hint="measure while building: ourcc build MODEL --tune 8")
+
+
+def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
+    """One action on the tuning stores."""
+    raise UnsupportedError(f"ourcc cache {options.action} is not supported yet", hint="records are written by ourcc build --tune")
 
 
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:

@@ -13,6 +13,7 @@ from onnx.backend.base import BackendRep
 from ..ir.errors import InputError, UnsupportedError
 from ..ir.graph import Module
 from ..ir.reference import interpret
+from ..ir.verify import verify
 from .importers.onnx import import_onnx
 from .importers.onnx.context import UnsupportedModelError
 
@@ -26,10 +27,11 @@ FIXED_ROUNDS = 8
 
 def compile_module(module: Module) -> Program:
     """The module as a callable on arrays."""
+    verify(module)
     return lambda inputs: interpret(module, inputs)
 
 
-class Prepared(BackendRep):
+class Prepared(BackendRep):  # type: ignore[misc]
     """A prepared model.
 
     Some models compute shapes from the *values* of small inputs. Such a model is compiled at the first run, for the
@@ -62,7 +64,9 @@ class Prepared(BackendRep):
         """The program for these values of the inputs that must be fixed; compiled where it is new."""
         for _ in range(FIXED_ROUNDS):
             values = {name: arrays[name] for name in sorted(self.fixed)}
-            key = tuple((name, array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode()) for name, array in values.items())
+            key = tuple(
+                (name, array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode()) for name, array in values.items()
+            )
             if key in self.programs:
                 return self.programs[key]
             try:
@@ -80,7 +84,7 @@ class Prepared(BackendRep):
         return all(problem.inputs for problem in error.problems)
 
 
-class Backend(OnnxBackend):
+class Backend(OnnxBackend):  # type: ignore[misc]
     """Entry points of `onnx.backend.base.Backend`."""
 
     @classmethod
@@ -100,7 +104,10 @@ class Backend(OnnxBackend):
         """Run one node on arrays."""
         arrays = [np.asarray(value) for value in inputs]
         names = [name for name in node.input if name]
-        types = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in zip(names, arrays, strict=True)]
+        types = [
+            onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in zip(names, arrays, strict=True)
+        ]
         outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
         graph = onnx.helper.make_graph([node], "node", types, outputs)
         return cls.run_model(onnx.helper.make_model(graph), arrays, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,9 @@ from ..codegen.c.printer import SourceFile
 from ..codegen.host.c import print_plan
 from ..ir.errors import UnsupportedError
 from ..ir.graph import Module
+from ..ir.plan import to_json
 from ..ir.target import CpuLevel, cpu_level, level_for
+from ..ir.text import module_text
 from ..passes.build_plan import Lowered, PackedConstant, build_plan
 from ..passes.fuse import HostOp, partition
 from ..passes.layout import channels_last, constant_layouts
@@ -26,6 +29,7 @@ from ..runtime.contents import EngineContents, Library, TargetContents
 from ..runtime.native import cpu_flags
 from .options import BuildOptions
 from .progress import SILENT, Progress
+from .report.kernels import kernel_rows
 from .targets import Target
 
 GRAPH_PIPELINE = (
@@ -46,7 +50,7 @@ class Built:
     contents: TargetContents
     weights: dict[str, np.ndarray[Any, Any]]
     lowered: Lowered
-    sources: dict[str, str] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
@@ -54,12 +58,14 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     simplify(module, options, progress)
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
+    kernels: dict[str, Any] = {}
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
         built = compile_target(module, target, options, progress)
         name = built.contents.plan.target
-        targets[name], weights[name] = built.contents, built.weights
-    return EngineContents.of(targets, weights, graph=_graph_text(module), provenance=_provenance(options))
+        targets[name], weights[name], kernels[name] = built.contents, built.weights, built.rows
+    report = {"contract": [], "kernels": kernels}
+    return EngineContents.of(targets, weights, graph=module_text(module), report=report, provenance=_provenance(options))
 
 
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT, reproducers: Path | None = None) -> None:
@@ -94,7 +100,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
         libraries.append(Library(f"{level.name}.so", requires=level.features))
         if built is None:
             weights = {key: pack(constant) for key, constant in lowered.constants.items()}
-            built = Built(TargetContents(lowered.plan), weights, lowered, sources)
+            built = Built(TargetContents(lowered.plan), weights, lowered, kernel_rows(lowered, *nominal_rates(level)))
     if built is None:
         raise UnsupportedError(f"target {target.name} names no instruction-set level")
     built.contents = TargetContents(built.lowered.plan, files, tuple(libraries))
@@ -133,10 +139,22 @@ def _compile(sources: Mapping[str, str], level: CpuLevel, compiler: Compiler) ->
     return compile_shared(sources, level, compiler).data
 
 
-def _graph_text(module: Module) -> str:
-    from ..ir.text import module_text
+def nominal_rates(level: CpuLevel) -> tuple[float, float]:
+    """Operations and bytes a second that one core of the level is reckoned with: two multiply-adds at 3 GHz, 20 GB/s."""
+    return 2 * 2 * level.lanes * 3e9, 20e9
 
-    return module_text(module)
+
+def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
+    """The program at a stage after `simplify`, for the first CPU target: regions, tiles or plan."""
+    from ..ir.region_text import region_text
+    from ..ir.tile.text import text as tile_text
+
+    level = level_for(cpu_flags())
+    lowered = lower(module, level, cheapest(level))
+    if stage == "plan":
+        return json.dumps(to_json(lowered.plan), indent=1)
+    units = lowered.scheduled.items()
+    return "\n\n".join(f"# {name}\n{region_text(u.problem.region) if stage == 'regions' else tile_text(u.program)}" for name, u in units)
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:

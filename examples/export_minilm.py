@@ -52,15 +52,29 @@ def export_minilm(path: str | Path, *, dynamo: bool = False) -> Path:
         warnings.simplefilter("ignore")
         if dynamo:
             sizes = {0: torch.export.Dim("B", min=1), 1: torch.export.Dim("S", min=1, max=512)}
-            shapes = {name: sizes for name in names}
+            shapes = dict.fromkeys(names, sizes)
             program = torch.onnx.export(
-                encoder, inputs, input_names=names, output_names=["sentence_embedding"], dynamic_shapes=shapes, dynamo=True, external_data=False, verbose=False
+                encoder,
+                inputs,
+                input_names=names,
+                output_names=["sentence_embedding"],
+                dynamic_shapes=shapes,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
             )
             program.save(str(path))
         else:
             axes = {name: {0: "B", 1: "S"} for name in names} | {"sentence_embedding": {0: "B"}}
             torch.onnx.export(
-                encoder, inputs, str(path), input_names=names, output_names=["sentence_embedding"], dynamic_axes=axes, opset_version=17, dynamo=False
+                encoder,
+                inputs,
+                str(path),
+                input_names=names,
+                output_names=["sentence_embedding"],
+                dynamic_axes=axes,
+                opset_version=17,
+                dynamo=False,
             )
     return path
 

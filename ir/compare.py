@@ -75,4 +75,5 @@ def _types(values: Sequence[Value]) -> str:
 
 
 def _symbols(module: Module) -> str:
-    return ", ".join(f"{name} in {bounds} divisor {module.facts.divisors.get(name, 1)}" for name, bounds in module.facts.ranges.items()) or "none"
+    divisors = module.facts.divisors
+    return ", ".join(f"{name} in {bounds} divisor {divisors.get(name, 1)}" for name, bounds in module.facts.ranges.items()) or "none"

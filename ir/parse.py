@@ -122,7 +122,8 @@ def _split(text: str) -> list[str]:
 
 def _missing(name: str, digest: str) -> Callable[[], Array]:
     def load() -> Array:
-        raise ParseError(f"constant @{name} (sha256:{digest[:12]}) has no values here", hint="give the arrays of large constants by digest when the text is read")
+        hint = "give the arrays of large constants by digest when the text is read"
+        raise ParseError(f"constant @{name} (sha256:{digest[:12]}) has no values here", hint=hint)
 
     return load
 

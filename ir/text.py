@@ -43,7 +43,7 @@ def functions_text(module: Module) -> str:
 
 def graph_lines(graph: Graph) -> list[str]:
     """One function, line by line."""
-    inputs = ", ".join(f"{value_text(v)}: {v.type}{'' if v.source == Source(v.name) else _source_text(v.source, ' ')}" for v in graph.inputs)
+    inputs = ", ".join(_input_text(value) for value in graph.inputs)
     outputs = [str(value.type) for value in graph.outputs]
     result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     lines = [f"func @{name_text(graph.name)}({inputs}) -> {result} {{"]
@@ -55,16 +55,24 @@ def graph_lines(graph: Graph) -> list[str]:
     return [*lines, f"  return {', '.join(returned)}".rstrip(), "}"]
 
 
+def _input_text(value: Value) -> str:
+    source = "" if value.source == Source(value.name) else _source_text(value.source, " ")
+    return f"{value_text(value)}: {value.type}{source}"
+
+
 def op_text(op: Op, source: bool = True) -> str:
     """One op: results, operands, attributes that differ from their default, types, source."""
     if op.bodies:
-        raise UnsupportedError(f"the text of {op.name} with nested graphs is not supported", source=op.source, hint="inline or unroll the nested graphs before printing")
+        hint = "inline or unroll the nested graphs before printing"
+        raise UnsupportedError(f"the text of {op.name} with nested graphs is not supported", source=op.source, hint=hint)
     results = ", ".join(value_text(value) for value in op.results)
     operands = ", ".join("_" if value is None else value_text(value) for value in op.operands)
     attrs = attributes_text(op)
     types = ", ".join(str(value.type) for value in op.results)
-    head = f"{results} = " if results else ""
-    return f"{head}{op.name}({operands}){f' {attrs}' if attrs else ''}{f' : {types}' if types else ''}{_source_text(op.source, '   ') if source else ''}"
+    line = f"{results} = {op.name}({operands})" if results else f"{op.name}({operands})"
+    line += f" {attrs}" if attrs else ""
+    line += f" : {types}" if types else ""
+    return line + _source_text(op.source, "   ") if source else line
 
 
 def attributes_text(op: Op) -> str:
@@ -93,9 +101,8 @@ def attribute_text(value: Any) -> str:
         return literal(value)
     if isinstance(value, (DType, Expr)):
         return str(value)
-    raise VerifyError(
-        f"attribute of type {type(value).__name__} has no text, expected none, bool, int, float, complex, str, dtype, dimension or a tuple of these"
-    )
+    expected = "none, bool, int, float, complex, str, dtype, dimension or a tuple of these"
+    raise VerifyError(f"attribute of type {type(value).__name__} has no text, expected {expected}")
 
 
 def constant_text(value: Value) -> str:

@@ -103,7 +103,8 @@ class Verifier:
 def _verify_symbols(module: Module) -> None:
     for name, bounds in module.facts.ranges.items():
         if not SYMBOL.fullmatch(name) or name in RESERVED:
-            raise VerifyError(f"symbol {name!r} is not a name, expected a letter and then letters, digits, '_' or '.', and no reserved word")
+            expected = "a letter and then letters, digits, '_' or '.', and no reserved word"
+            raise VerifyError(f"symbol {name!r} is not a name, expected {expected}")
         if bounds.low is not None and bounds.high is not None and bounds.low > bounds.high:
             raise VerifyError(f"symbol {name} has the empty range {bounds}")
         if module.facts.divisors.get(name, 1) < 1:
@@ -193,7 +194,8 @@ def _verify_uses(graph: Graph, defined: dict[Value, None], uses: Counter[tuple[V
     for value in defined:
         for op, count in value.uses.items():
             if uses[value, op] != count:
-                raise _error(op, f"{value_text(value)} is recorded as read {count} times by {op.name}, which reads it {uses[value, op]} times")
+                message = f"{value_text(value)} is recorded as read {count} times by {op.name}, which reads it {uses[value, op]} times"
+                raise _error(op, message)
     for (value, op), count in uses.items():
         if value.uses.get(op, 0) != count:
             raise _error(op, f"{value_text(value)} does not know that {op.name} reads it")

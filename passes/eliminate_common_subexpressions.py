@@ -24,7 +24,8 @@ class EliminateCommonSubexpressions(Pass):
     def run(self, module: Module, context: PassContext) -> bool:
         """One walk in order: an op's operands are already shared when it is met."""
         names = _ConstantNames()
-        return any([_share(module, graph, names, context) for graph in module.functions.values()])
+        changed = [_share(module, graph, names, context) for graph in module.functions.values()]
+        return any(changed)
 
 
 class _ConstantNames:

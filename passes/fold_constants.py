@@ -74,7 +74,8 @@ class FoldOp(Rule):
     def rewrite(self, op: Op, g: Builder) -> Sequence[Value]:
         """Constants named as the results were."""
         folded = _Folded(op)
-        return [g.module.add_constant(result.name, folded.result(position), result.source, result.type) for position, result in enumerate(op.results)]
+        results = enumerate(op.results)
+        return [g.module.add_constant(value.name, folded.result(n), value.source, value.type) for n, value in results]
 
 
 class _Folded:

@@ -58,13 +58,13 @@ class PassManager:
         if self.verify:
             verifier.verify(module)
         context = PassContext(self.listeners, self.chooser, self.rewrite_limit)
-        before = _Snapshot(module) if self.reproducers is not None else None
+        before = _Snapshot(module, self.reproducers) if self.reproducers is not None else None
         records: list[PassRecord] = []
         for step in self.passes if self.stop_after is None else self.passes[: self.stop_after]:
             try:
                 records.append(self._run_pass(step, module, context, verifier))
             except Exception as error:
-                path = before.write(self.reproducers, step, self.passes, error) if before is not None and self.reproducers is not None else None
+                path = before.write(step, self.passes, error) if before is not None else None
                 if isinstance(error, CompilerError) and not isinstance(error, VerifyError):
                     if path is not None:
                         error.add_note(f"reproducer: {path}")
@@ -93,7 +93,8 @@ class PassManager:
 
     def _compare(self, step: Pass, before: str, after: str, changed: bool) -> None:
         if self.strict and changed != (before != after):
-            raise InternalError(f"pass {step.name} says changed={changed}, and the module is {'the same' if before == after else 'another'}")
+            found = "the same" if before == after else "another"
+            raise InternalError(f"pass {step.name} says changed={changed}, and the module is {found}")
         if self.print_change is not None and before != after:
             lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=2)
             self.print_change(pass_text(step), "\n".join(lines))
@@ -102,17 +103,18 @@ class PassManager:
 class _Snapshot:
     """A module as it was before the passes; constants are named by digest only if it is written."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, folder: Path) -> None:
+        self.folder = folder
         self.module = Module(module.name, module.facts)
         self.constants: dict[str, Value] = dict(module.constants)
         self.functions = functions_text(module)
 
-    def write(self, folder: Path, step: Pass, passes: Sequence[Pass], error: Exception) -> str:
+    def write(self, step: Pass, passes: Sequence[Pass], error: Exception) -> str:
         """Write the reproducer: the pipeline in the first comment, the failure in the second, then the module."""
         head = f"# pipeline: {pipeline_text(passes)}\n# failed in {pass_text(step)}: {type(error).__name__}: {_first_line(error)}\n"
         text = head + assemble(self.module, self.constants, self.functions)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"reproducer-{hashlib.sha256(text.encode()).hexdigest()[:12]}.ir"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"reproducer-{hashlib.sha256(text.encode()).hexdigest()[:12]}.ir"
         path.write_text(text, encoding="utf-8")
         return str(path)
 

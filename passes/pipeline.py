@@ -23,7 +23,8 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     while position < len(text.rstrip()):
         match = _STEP.match(text, position)
         if match is None:
-            raise UsageError(f"cannot read pipeline at {text[position : position + 40]!r}", hint="a pipeline is pass{option=value}, pass, ...")
+            hint = "a pipeline is pass{option=value}, pass, ..."
+            raise UsageError(f"cannot read pipeline at {text[position : position + 40]!r}", hint=hint)
         passes.append(make_pass(match[1], _parse_options(match[1], match[2] or "")))
         position = match.end()
     return tuple(passes)
@@ -64,7 +65,8 @@ def _parse_options(name: str, text: str) -> dict[str, Option]:
     while position < len(text.rstrip()):
         match = _OPTION.match(text, position)
         if match is None:
-            raise UsageError(f"pass {name}: cannot read options at {text[position : position + 40]!r}", hint="options are name=value, name=value")
+            hint = "options are name=value, name=value"
+            raise UsageError(f"pass {name}: cannot read options at {text[position : position + 40]!r}", hint=hint)
         options[match[1]] = _parse_option(match[2])
         position = match.end()
     return options

@@ -12,7 +12,7 @@ from ..ir.dims import NO_FACTS, Facts
 from ..ir.errors import EngineError
 from ..ir.plan import Plan
 from ..ir.types import TensorType
-from .weights import Constant
+from .weights import Constant, aligned
 
 V = TypeVar("V")
 SHARED = "shared"
@@ -124,7 +124,7 @@ class EngineContents:
             raise EngineError("an engine needs a plan for at least one target")
         plan = next(iter(targets.values())).plan
         constants = {
-            file: {name: array if isinstance(array, Constant) else Constant.of(array) for name, array in group.items()}
+            file: {name: aligned(array if isinstance(array, Constant) else Constant.of(array)) for name, array in group.items()}
             for file, group in (weights or {}).items()
         }
         merged = _share(constants)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.dims import UNBOUNDED
-from ..ir.errors import EngineError
+from ..ir.errors import CompilerError, EngineError
 from ..ir.plan import Call, Host
 from ..ir.types import DType, TensorType, from_numpy
 from .arrays import from_torch, is_torch
@@ -99,7 +99,12 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
     def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
         values = frame.values()
         attrs = {name: bind_attribute(value, values) for name, value in step.attrs.items()}
-        return table.run(definition, tuple(operands), attrs, results, False)
+        try:
+            return table.run(definition, tuple(operands), attrs, results, False)
+        except (ValueError, IndexError, TypeError, ArithmeticError, CompilerError) as error:
+            # A body fails on data that its op forbids, such as an index out of range.
+            note = f"it computes {', '.join(step.sources)}" if step.sources else None
+            raise EngineError(f"host step {step.routine} failed: {error}", note=note) from error
 
     return compute
 

@@ -17,6 +17,7 @@ from ...ir.errors import ToolchainError
 from .worker import Message, receive, send
 
 _SCRIPT = Path(__file__).with_name("worker.py")
+_LOG = "stderr"
 
 
 @dataclass
@@ -39,10 +40,11 @@ class Child:
             self.stop()
             raise ToolchainError(f"triton did not answer within {deadline:g} s for kernel {header['name']}") from None
         if answer is None:
-            status = process.wait()
+            status, said = process.wait(), self._said()
             self.stop()
             raise ToolchainError(
                 f"triton's process ended with status {status} on kernel {header['name']}",
+                note=said,
                 hint="is triton installed and complete? `ourcc doctor` tells",
             )
         return answer
@@ -59,6 +61,12 @@ class Child:
             self.folder.cleanup()
         self.process = self.folder = None
 
+    def _said(self) -> str | None:
+        """The last lines that the process wrote to its standard error."""
+        if self.folder is None:
+            return None
+        return "\n".join(Path(self.folder.name, _LOG).read_text(errors="replace").splitlines()[-5:]) or None
+
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.folder = tempfile.TemporaryDirectory(prefix="ourcc-triton-")
@@ -66,7 +74,8 @@ class Child:
             environment |= {"TRITON_CACHE_DIR": self.folder.name, "TRITON_ALWAYS_COMPILE": "1", "PYTHONHASHSEED": "0"}
             environment |= {"OMP_NUM_THREADS": "1", **({"TRITON_INTERPRET": "1"} if self.interpret else {})}
             command = [sys.executable, "-P", str(_SCRIPT)]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            with Path(self.folder.name, _LOG).open("wb") as log:
+                self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
         return self.process
 
     @staticmethod

@@ -21,6 +21,10 @@ from .words import bare, shape_text
 MAXIMUM_ELEMENTS = 2**20
 
 
+# Names that printed source itself uses.
+RESERVED = frozenset({"tl", "triton", "float", *(f"lane_{2**n}" for n in range(21))})
+
+
 @dataclass(frozen=True)
 class Tile:
     """A printed value: text whose dimensions are `axes` in order (none: a scalar), and the literal if it is one."""
@@ -38,7 +42,7 @@ class Emitter:
     launch: Launch
     lines: list[str] = field(default_factory=list)
     depth: int = 1
-    taken: set[str] = field(default_factory=lambda: {"tl", "triton", "float", "range"})
+    taken: set[str] = field(default_factory=lambda: set(RESERVED))
     helpers: set[str] = field(default_factory=set)
     lanes: set[int] = field(default_factory=set)
     values: dict[str, Tile] = field(default_factory=dict)

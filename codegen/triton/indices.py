@@ -111,8 +111,8 @@ def _expression(emitter: Emitter, scope: Scope, dim: Dim, axes: tuple[str, ...])
     parts: list[str] = []
     for monomial, factor in dim.terms:
         words = [_atom(emitter, scope, atom, axes) for atom in monomial]
-        if wide and words:
-            words[0] = f"tl.cast({words[0]}, tl.int64)"
+        if wide and words and not _is_wide(scope, monomial[0]):
+            words[0] = f"tl.cast({bare(words[0])}, tl.int64)"
         if abs(factor) != 1 or not words:
             words.append(str(abs(factor)))
         sign = "-" if factor < 0 else "+"
@@ -166,6 +166,11 @@ def _fits(scope: Scope, dim: Dim) -> bool:
         if not _inside(dims.range_of(product, scope.facts)) or not _inside(dims.range_of(total, scope.facts)):
             return False
     return True
+
+
+def _is_wide(scope: Scope, atom: Atom) -> bool:
+    """Whether an atom's text is 64 bits wide already."""
+    return isinstance(atom, Function) and not _fits_atom(scope, atom)
 
 
 def _fits_atom(scope: Scope, atom: Function) -> bool:

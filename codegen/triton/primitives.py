@@ -109,8 +109,8 @@ def apply(primitive: str, args: tuple[Operand, ...], dtype: DType, helpers: set[
 
 
 def select(condition: str, left: Operand, right: Operand, dtype: DType) -> str:
-    """`where`; two literals get their type written out."""
-    x, y = _filled((left, right), dtype, keep=1)
+    """`where`; literals get their type written out where there is no tensor, or a narrow one, beside them."""
+    x, y = _filled((left, right), dtype, keep=int(dtype.compute == dtype))
     return f"tl.where({condition}, {x}, {y})"
 
 

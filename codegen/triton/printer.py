@@ -31,7 +31,7 @@ from ...ir.tile.program import (
 )
 from ...ir.tile.scope import Scope
 from . import indices, primitives
-from .emitter import Emitter, Tile, check_extent
+from .emitter import RESERVED, Emitter, Tile, check_extent
 from .grid import open_grid
 from .helpers import SOURCES, closure
 from .kernel import SIZE_LIMIT, Argument, TritonKernel
@@ -65,7 +65,7 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
     grid = open_grid(emitter, scope, launch, programs)
     with grid.body(emitter):
         _statements(emitter, scope, launch.body)
-    name = re.sub(r"\W", "_", launch.name)
+    name = Emitter(launch, taken=RESERVED | SOURCES.keys()).fresh(launch.name)
     return TritonKernel(
         name,
         _source(emitter, name, arguments),

@@ -240,7 +240,7 @@ def answer(header: dict[str, Any], blobs: list[bytes]) -> Message:
         if header["kind"] == "compile":
             return compile_kernel(header)
         return interpret_kernel(header, blobs)
-    except Exception as error:  # whatever Triton raises belongs into the parent's message
+    except Exception as error:  # noqa: BLE001 - whatever Triton raises belongs into the parent's message
         return {"error": str(error) or repr(error), "type": type(error).__name__}, []
 
 

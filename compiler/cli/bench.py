@@ -15,7 +15,7 @@ from .output import print_report, show_progress
 
 @frame("bench")
 @click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
-@click.option("--against", metavar="PEER,...", help=f"Compare with {', '.join(PEERS)}.")
+@click.option("--against", metavar="PEER[=FILE],...", help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model.")
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="Threads of everything compared.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")
@@ -26,10 +26,15 @@ def command(subject: Path, against: str | None, threads: int, rounds: int, input
 
     Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown.
     """
-    peers = tuple(parse_choice(peer.strip(), PEERS, "peer") for peer in (against or "").split(",") if peer.strip())
+    peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build))
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:
         report = driver.bench(options, progress)
     print_report(report, as_json=as_json)
+
+
+def _peer(word: str) -> str:
+    name, equals, file = word.partition("=")
+    return parse_choice(name, PEERS, "peer") + equals + file

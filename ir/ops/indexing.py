@@ -336,7 +336,7 @@ def _() -> Iterator[Sample]:
 def put_slice(x: Tensor, update: Tensor, /, *, starts: tuple[Dim, ...], steps: tuple[int, ...]) -> Tensor:
     """x with `update` in the place of the slice that begins at `starts` and goes by `steps`."""
     result = x.copy()
-    places = np.ix_(*(start + np.arange(size) * step for start, size, step in zip(starts, update.shape, steps, strict=True)))
+    places = np.ix_(*(start + np.arange(size) * step for start, size, step in zip(bound(starts), update.shape, steps, strict=True)))
     result[places if x.ndim else ()] = update
     return result
 

@@ -158,7 +158,7 @@ def _() -> Iterator[Sample]:
 def batch_norm(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, /, *, epsilon: float) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, each given per channel (dimension 1)."""
     scale, bias, mean, variance = (_placed(p, (1,), x.ndim) for p in (scale, bias, mean, variance))
-    return np.asarray((x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) * scale + bias
+    return np.asarray((x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) * scale + bias)
 
 
 @batch_norm.infers

@@ -1,7 +1,18 @@
 """Tile programs: words, text, verifier, bounds and interpreter."""
 
 from .address import at_lanes, flatten, physical_size, stride_of
-from .bounds import Check, absolute_axes, access_checks, bounds_checks, checks_of, domain_checks, needs_mask, open_ends, varies_over
+from .bounds import (
+    Check,
+    absolute_axes,
+    access_checks,
+    bounds_checks,
+    checks_of,
+    domain_checks,
+    names_value,
+    needs_mask,
+    open_ends,
+    varies_over,
+)
 from .ladder import expand_ladders, expand_launch
 from .proof import at_most, non_negative, simplify
 from .scope import Axis, Scope, launch_scope
@@ -21,6 +32,7 @@ __all__ = [
     "expand_launch",
     "flatten",
     "launch_scope",
+    "names_value",
     "needs_mask",
     "non_negative",
     "open_ends",

@@ -1,8 +1,8 @@
 """Bounds: what an access must check at run time, proved from ranges, divisors and symbolic bounds of axes.
 
 A check is emitted unless it is proved; an unknown fact never removes one. Checks come in two sorts: the domains of the
-axes whose absolute index stands in the subscripts (`.first` and `.lane` never mask), and the operand's own bounds,
-which are proved for elements inside those domains.
+axes whose absolute index stands in the subscripts or in a value that they name (`.first` and `.lane` never mask), and
+the operand's own bounds, which are proved for elements inside those domains.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "checks_of",
     "domain_checks",
     "launch_scope",
+    "names_value",
     "needs_mask",
     "open_ends",
     "simplify",
@@ -47,17 +48,23 @@ class Check:
 
 
 def absolute_axes(scope: Scope, subscripts: Iterable[Dim]) -> tuple[str, ...]:
-    """The tile axes whose absolute index stands in the subscripts, outermost first."""
+    """The tile axes whose absolute index stands in the subscripts, outermost first; a gather's count as absolute."""
     found = {name for subscript in subscripts for name in dims.symbols(subscript)}
+    found |= _axes_of_values(scope, found)
     return tuple(name for name in scope.tile_axes if name in found)
 
 
 def varies_over(scope: Scope, *expressions: Dim) -> tuple[str, ...]:
     """The tile axes over which any of the expressions varies from lane to lane, outermost first."""
     names = {name for expression in expressions for name in dims.symbols(expression)}
-    for name in [name for name in names if name.startswith("%") and name[1:] in scope.values]:
-        names |= set(scope.values[name[1:]].axes)
+    names |= _axes_of_values(scope, names)
     return tuple(name for name in scope.tile_axes if name in names or scope.axes[name].lane in names)
+
+
+def _axes_of_values(scope: Scope, names: set[str]) -> set[str]:
+    """The axes of the program's values among these names: a gather or scatter takes place lane by lane of its index."""
+    values = [scope.values[name[1:]] for name in names if name.startswith("%") and name[1:] in scope.values]
+    return {axis for type_ in values for axis in type_.axes}
 
 
 def domain_checks(scope: Scope, axes: Iterable[str]) -> tuple[Check, ...]:
@@ -98,10 +105,22 @@ def access_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, .
 
 
 def checks_of(scope: Scope, access: Load | Store) -> tuple[Check, ...]:
-    """What this access must test; a store tests its domain only (outside the operand is an error there)."""
-    if isinstance(access, Store):
-        return domain_checks(scope, absolute_axes(scope, access.subscripts))
-    return access_checks(scope, scope.shape(access.operand), access.subscripts)
+    """What this access must test.
+
+    A store tests its domain; outside the operand it is an error, but for subscripts that name a value (a scatter),
+    which are tested: what such a subscript puts outside is not written.
+    """
+    shape = scope.shape(access.operand)
+    if isinstance(access, Load):
+        return access_checks(scope, shape, access.subscripts)
+    scattered = [n for n, subscript in enumerate(access.subscripts) if names_value(subscript)]
+    bounds = bounds_checks(scope, tuple(shape[n] for n in scattered), tuple(access.subscripts[n] for n in scattered))
+    return domain_checks(scope, absolute_axes(scope, access.subscripts)) + bounds
+
+
+def names_value(subscript: Dim) -> bool:
+    """Whether a subscript names a value of the program, as gathers and scatters do."""
+    return any(name.startswith("%") for name in dims.symbols(subscript))
 
 
 def needs_mask(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> bool:

@@ -16,7 +16,7 @@ from .. import dims
 from ..dims import NO_FACTS, Facts
 from ..errors import InputError, InternalError, VerifyError
 from . import evaluate
-from .bounds import Check, absolute_axes, checks_of
+from .bounds import Check, absolute_axes, checks_of, names_value
 from .evaluate import Array, Tile
 from .frame import Frame, Memory, aligned_lanes
 from .ladder import expand_ladders
@@ -228,21 +228,23 @@ class _Machine:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def masks(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], indices: list[Array]) -> tuple[Array, Array]:
-        """(inside the domain, inside the operand) for every lane; finds lanes that the demanded checks let through."""
+        """(lanes that take part, those of them inside the operand); finds lanes that the demanded checks let through."""
         shape = tuple(frame.scope.extent(axis) for axis in axes)
-        domain = np.ones(shape, bool)
+        wanted = np.ones(shape, bool)
         for name in absolute_axes(frame.scope, access.subscripts):
-            domain = domain & aligned_lanes(frame.axes[name].inside, name, axes)
-        within = np.ones(shape, bool)
-        memory = frame.memories[access.operand]
-        for index, size in zip(indices, self.sizes(frame, memory), strict=True):
-            within = within & (index >= 0) & (index < size)
-        allowed = domain if isinstance(access, Store) else domain & within
+            wanted = wanted & aligned_lanes(frame.axes[name].inside, name, axes)
+        within = wanted
+        for subscript, index, size in zip(access.subscripts, indices, self.sizes(frame, frame.memories[access.operand]), strict=True):
+            inside = (index >= 0) & (index < size)
+            within = within & inside
+            if names_value(subscript):
+                wanted = wanted & inside
+        allowed = wanted if isinstance(access, Store) else within
         passed = self.passed(frame, access, axes, shape)
         if (passed & ~allowed).any():
             shown = untyped(access) if isinstance(access, Load) else statement_lines(access)[0]
             raise InternalError(f"bounds analysis: {int((passed & ~allowed).sum())} lanes pass its checks and need a mask: {shown}")
-        return domain, within
+        return wanted, within
 
     def sizes(self, frame: Frame, memory: Memory) -> list[int]:
         return [dims.evaluate(size, frame.numbers) for _, size in memory.operand.dims]
@@ -273,8 +275,7 @@ class _Machine:
     def load(self, frame: Frame, value: Load) -> Tile:
         axes, memory = value.type.axes, frame.memories[value.operand]
         indices = [frame.index(subscript, axes) for subscript in value.subscripts]
-        domain, within = self.masks(frame, value, axes, indices)
-        mask = domain & within
+        _, mask = self.masks(frame, value, axes, indices)
         if not memory.data.size:
             data, poison = np.zeros(mask.shape, value.type.dtype.numpy), ~mask
         else:

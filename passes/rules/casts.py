@@ -10,7 +10,14 @@ from ...ir.types import DType
 from ..match import Replacement, is_number, matched, operand, producer
 
 # Bits of the significand (with the leading one) and of the exponent.
-FLOATS: Mapping[str, tuple[int, int]] = {"f64": (53, 11), "f32": (24, 8), "f16": (11, 5), "bf16": (8, 8), "f8e5m2": (3, 5), "f8e4m3": (4, 4)}
+FLOATS: Mapping[str, tuple[int, int]] = {
+    "f64": (53, 11),
+    "f32": (24, 8),
+    "f16": (11, 5),
+    "bf16": (8, 8),
+    "f8e5m2": (3, 5),
+    "f8e4m3": (4, 4),
+}
 
 
 def holds(wide: DType, narrow: DType) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ourcc.ir import ops as _ops  # noqa: F401  (declares every op)
 from ourcc.ir.compare import difference, structurally_equal
 from ourcc.ir.errors import ParseError, Source, UnsupportedError, VerifyError
@@ -81,7 +82,8 @@ def test_hostile_names(module_name, input_name, constant_name, output_name, line
 
 @pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"string", "c64", "c128"}))
 def test_small_constants_of_every_dtype_stand_inline(dtype):
-    numbers = [0, 1, 0, 1] if dtype in ("bool", "u2") else [1, 2, 4, 2] if dtype == "f8e8m0" else [0, 1, -1, -2] if dtype.startswith(("i", "f", "b")) else [0, 1, 2, 3]
+    signed = [1, 2, 4, 2] if dtype == "f8e8m0" else [0, 1, -1, -2]
+    numbers = [0, 1, 0, 1] if dtype == "bool" else [0, 1, 2, 3] if dtype.startswith("u") else signed
     array = np.array(numbers, np.float32).astype(DTYPES[dtype].numpy).reshape(2, 2)
     module = Module("m")
     module.add_constant("c", array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.ir import dims
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.graph import Graph, Module, Op, Value

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from ourcc.ir import dims
 from ourcc.ir.compare import difference
 from ourcc.ir.graph import Module

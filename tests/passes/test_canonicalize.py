@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.ir.ops.table import OPS
 from ourcc.passes.canonicalize import Canonicalize
 from ourcc.passes.rules import arithmetic, casts, movement
@@ -65,7 +66,17 @@ def test_changes_nothing(check_pass, expression, kept):
 
 
 @pytest.mark.parametrize(
-    "expression", ["add(%x, @zero)", "sub(%x, @minus_zero)", "mul(%x, @zero)", "div(%x, @three)", "pow(%x, @three)", "pow(%x, @half)", "eq(%x, %x)", "sub(%x, %x)"]
+    "expression",
+    [
+        "add(%x, @zero)",
+        "sub(%x, @minus_zero)",
+        "mul(%x, @zero)",
+        "div(%x, @three)",
+        "pow(%x, @three)",
+        "pow(%x, @half)",
+        "eq(%x, %x)",
+        "sub(%x, %x)",
+    ],
 )
 def test_not_exact_stays(check_pass, expression):
     result = "bool[B, 3]" if expression.startswith("eq") else "f32[B, 3]"
@@ -74,13 +85,21 @@ def test_not_exact_stays(check_pass, expression):
 
 @pytest.mark.parametrize(
     ("expression", "kept"),
-    [("add(%n, @integer_zero)", "%n"), ("sub(%n, @integer_zero)", "%n"), ("mul(%n, @integer_one)", "%n"), ("shift_left(%n, @integer_zero)", "%n"), ("bit_or(%n, %n)", "%n")],
+    [
+        ("add(%n, @integer_zero)", "%n"),
+        ("sub(%n, @integer_zero)", "%n"),
+        ("mul(%n, @integer_one)", "%n"),
+        ("shift_left(%n, @integer_zero)", "%n"),
+        ("bit_or(%n, %n)", "%n"),
+    ],
 )
 def test_integers(check_pass, expression, kept):
     check_pass(Canonicalize(), program(f"%y = {expression} : i32[B, 3]\nreturn %y", "i32[B, 3]"), program(f"return {kept}", "i32[B, 3]"))
 
 
-@pytest.mark.parametrize(("expression", "kept"), [("logical_and(%b, @yes)", "%b"), ("logical_or(%b, @no)", "%b"), ("logical_and(%b, %b)", "%b")])
+@pytest.mark.parametrize(
+    ("expression", "kept"), [("logical_and(%b, @yes)", "%b"), ("logical_or(%b, @no)", "%b"), ("logical_and(%b, %b)", "%b")]
+)
 def test_bools(check_pass, expression, kept):
     check_pass(Canonicalize(), program(f"%y = {expression} : bool[B, 3]\nreturn %y", "bool[B, 3]"), program(f"return {kept}", "bool[B, 3]"))
 
@@ -100,8 +119,16 @@ PAIRS = [
     ("%a = logical_not(%b) : bool[B, 3]\n%y = where(%a, %x, %z) : f32[B, 3]", "%y = where(%b, %z, %x) : f32[B, 3]", "f32[B, 3]"),
     ("%y = where(@yes, %r, %z) : f32[B, 3]", "%y = broadcast_to(%r) {shape = [B, 3]} : f32[B, 3]", "f32[B, 3]"),
     ("%a = cast(%n) {dtype = i64} : i64[B, 3]\n%y = cast(%a) {dtype = i8} : i8[B, 3]", "%y = cast(%n) {dtype = i8} : i8[B, 3]", "i8[B, 3]"),
-    ("%a = cast(%x) {dtype = f64} : f64[B, 3]\n%y = cast(%a) {dtype = bf16} : bf16[B, 3]", "%y = cast(%x) {dtype = bf16} : bf16[B, 3]", "bf16[B, 3]"),
-    ("%a = reshape(%x) {shape = [3, B]} : f32[3, B]\n%y = reshape(%a) {shape = [3*B]} : f32[3*B]", "%y = reshape(%x) {shape = [3*B]} : f32[3*B]", "f32[3*B]"),
+    (
+        "%a = cast(%x) {dtype = f64} : f64[B, 3]\n%y = cast(%a) {dtype = bf16} : bf16[B, 3]",
+        "%y = cast(%x) {dtype = bf16} : bf16[B, 3]",
+        "bf16[B, 3]",
+    ),
+    (
+        "%a = reshape(%x) {shape = [3, B]} : f32[3, B]\n%y = reshape(%a) {shape = [3*B]} : f32[3*B]",
+        "%y = reshape(%x) {shape = [3*B]} : f32[3*B]",
+        "f32[3*B]",
+    ),
     (
         "%a = transpose(%t) {permutation = [1, 2, 0]} : f32[3, 4, 2]\n%y = transpose(%a) {permutation = [1, 2, 0]} : f32[4, 2, 3]",
         "%y = transpose(%t) {permutation = [2, 0, 1]} : f32[4, 2, 3]",
@@ -160,7 +187,10 @@ STAYS = [
     ("%a = cast(%n) {dtype = f64} : f64[B, 3]\n%y = cast(%a) {dtype = i8} : i8[B, 3]", "i8[B, 3]"),
     ("%a = lt(%x, %z) : bool[B, 3]\n%y = logical_not(%a) : bool[B, 3]", "bool[B, 3]"),
     ("%y = mul(%r, @column) : f32[2, 3]", "f32[2, 3]"),
-    ("%a = concat(%x, %z) {axis = 1} : f32[B, 6]\n%y = slice(%a) {starts = [0, 2], sizes = [B, 2], steps = [1, 1]} : f32[B, 2]", "f32[B, 2]"),
+    (
+        "%a = concat(%x, %z) {axis = 1} : f32[B, 6]\n%y = slice(%a) {starts = [0, 2], sizes = [B, 2], steps = [1, 1]} : f32[B, 2]",
+        "f32[B, 2]",
+    ),
     ("%a = broadcast_to(%r) {shape = [B, 3]} : f32[B, 3]\n%y = add(%a, %r) : f32[B, 3]", "f32[B, 3]"),
 ]
 

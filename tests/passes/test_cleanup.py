@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module
 from ourcc.ir.parse import parse_module, parse_type
 from ourcc.ir.reference import interpret
@@ -63,7 +64,9 @@ def test_folds_what_is_constant_and_keeps_names_and_sources(check_pass):
         "@w : f32[2, 3] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]",
         result="f32[B, 2]",
     )
-    after = program("%y = matmul(%x, @e) : f32[B, 2]\nreturn %y", "@e : f32[3, 2] = [-1.0, -4.0, -2.0, -5.0, -3.0, -6.0]", result="f32[B, 2]")
+    after = program(
+        "%y = matmul(%x, @e) : f32[B, 2]\nreturn %y", "@e : f32[3, 2] = [-1.0, -4.0, -2.0, -5.0, -3.0, -6.0]", result="f32[B, 2]"
+    )
     module = check_pass(FoldConstants(), before, after)
     assert module.constants["e"].source.name == "e"
 

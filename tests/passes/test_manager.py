@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-import ourcc.passes as registry
 import pytest
+
+import ourcc.passes as registry
 from ourcc.ir.compare import difference
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError, VerifyError
 from ourcc.ir.graph import Module
@@ -78,7 +79,11 @@ def test_runs_verifies_and_counts():
     module = parse_module(TEXT)
     events: list[Event] = []
     records = PassManager([Canonicalize(), EliminateDeadCode(), EliminateDeadCode()], strict=True, listeners=(events.append,)).run(module)
-    assert [(record.text, record.changed) for record in records] == [("canonicalize", True), ("eliminate_dead_code", True), ("eliminate_dead_code", False)]
+    assert [(record.text, record.changed) for record in records] == [
+        ("canonicalize", True),
+        ("eliminate_dead_code", True),
+        ("eliminate_dead_code", False),
+    ]
     assert records[0].rewrites == {"NeutralElement": 2, "Involution": 2} and records[0].seconds > 0
     assert sum(record.rewrites.total() for record in records) == len(events)
     assert {event.action for event in events} == {"replace", "erase"}
@@ -119,7 +124,11 @@ def test_a_module_that_is_broken_before_is_the_callers_fault():
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("type", r"pass breaker failed: mul: %a has type f32\[\], expected f32\[B, 20\]"), ("raises", "pass breaker failed: 'lost'"), ("ensures", "something is left")],
+    [
+        ("type", r"pass breaker failed: mul: %a has type f32\[\], expected f32\[B, 20\]"),
+        ("raises", "pass breaker failed: 'lost'"),
+        ("ensures", "something is left"),
+    ],
 )
 def test_a_failure_leaves_a_reproducer(tmp_path: Path, how: str, message: str):
     with pytest.raises(InternalError, match=message) as caught:

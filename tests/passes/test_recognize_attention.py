@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.passes.recognize_attention import Attention, RecognizeAttention
 
 INPUTS = "%q: f32[B, 4, S, 8], %k: f32[B, 4, S, 8], %v: f32[B, 4, S, 8]"
@@ -57,19 +58,25 @@ def test_transposes_of_both_are_one(check_pass):
 
 def test_added_mask_before_it_was_repeated(check_pass):
     inputs = f"{INPUTS}, %mask: f32[B, 1, 1, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %c = mul(%s, @scale) : f32[B, 4, S, S]
     %m = broadcast_to(%mask) {shape = [B, 1, S, S]} : f32[B, 1, S, S]
     %a = add(%m, %c) : f32[B, 4, S, S]"""
+    )
     after = "    %y = attention(%q, %k, %v, %mask) {scale = 0.25} : f32[B, 4, S, 8]"
     check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), program(after, inputs))
 
 
 def test_added_zero_or_infinity_is_a_bool_mask(check_pass):
     inputs = f"{INPUTS}, %mask: bool[B, 1, S, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %m = where(%mask, @zero, @minus) : f32[B, 1, S, S]
     %a = add(%s, %m) : f32[B, 4, S, S]"""
+    )
     after = "    %y = attention(%q, %k, %v, %mask) {scale = 1.0} : f32[B, 4, S, 8]"
     check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), program(after, inputs))
     swapped = before.replace("where(%mask, @zero, @minus)", "where(%mask, @minus, @zero)")
@@ -79,9 +86,12 @@ def test_added_zero_or_infinity_is_a_bool_mask(check_pass):
 
 def test_mask_put_in_by_where(check_pass):
     inputs = f"{INPUTS}, %mask: bool[S, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %c = mul(%s, @scale) : f32[B, 4, S, S]
     %a = where(%mask, %c, @minus) : f32[B, 4, S, S]"""
+    )
     after = "    %y = attention(%q, %k, %v, %mask) {scale = 0.25} : f32[B, 4, S, 8]"
     check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), program(after, inputs))
 
@@ -96,12 +106,15 @@ def test_lowest_number_put_in_by_where_is_added(check_pass):
 
 def test_safe_softmax(check_pass):
     inputs = f"{INPUTS}, %mask: bool[B, 1, S, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %a = where(%mask, %s, @minus) : f32[B, 4, S, S]
     %p = softmax(%a) {axis = 3} : f32[B, 4, S, S]
     %n = is_nan(%p) : bool[B, 4, S, S]
     %w = where(%n, @zero, %p) : f32[B, 4, S, S]
     %y = matmul(%w, %v) : f32[B, 4, S, 8]"""
+    )
     after = "    %y = attention(%q, %k, %v, %mask) {scale = 1.0, safe = true} : f32[B, 4, S, 8]"
     check_pass(RecognizeAttention(), program(before, inputs), program(after, inputs))
 
@@ -114,9 +127,13 @@ def test_grouped_heads(check_pass):
     %{x}3 = reshape(%{x}2) {{shape = [B, 4, S, 8]}} : f32[B, 4, S, 8]"""
         for x in "kv"
     )
-    before = repeat + """
+    before = (
+        repeat
+        + """
     %t = transpose(%k3) {permutation = [0, 1, 3, 2]} : f32[B, 4, 8, S]
-    %a = matmul(%q, %t) : f32[B, 4, S, S]""" + PRODUCT.replace("%v", "%v3")
+    %a = matmul(%q, %t) : f32[B, 4, S, S]"""
+        + PRODUCT.replace("%v", "%v3")
+    )
     after = """    %k1 = reshape(%k) {shape = [B, 2, 1, S, 8]} : f32[B, 2, 1, S, 8]
     %v1 = reshape(%v) {shape = [B, 2, 1, S, 8]} : f32[B, 2, 1, S, 8]
     %k2 = reshape(%k1) {shape = [B, 2, S, 8]} : f32[B, 2, S, 8]
@@ -153,17 +170,23 @@ def test_a_plain_product_stays(check_pass):
 
 def test_mask_under_a_scale_stays(check_pass):
     inputs = f"{INPUTS}, %mask: f32[B, 1, 1, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %c = add(%s, %mask) : f32[B, 4, S, S]
     %a = mul(%c, @scale) : f32[B, 4, S, S]"""
+    )
     module = check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), None)
     assert Attention().check(module.main.last, module) == "the mask is scaled"
 
 
 def test_two_masks_stay(check_pass):
     inputs = f"{INPUTS}, %mask: f32[B, 1, 1, S]"
-    before = SCORES + """
+    before = (
+        SCORES
+        + """
     %c = add(%s, %mask) : f32[B, 4, S, S]
     %a = add(%c, %mask) : f32[B, 4, S, S]"""
+    )
     module = check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), None)
     assert Attention().check(module.main.last, module) == "there are two masks, or the mask has another rank"

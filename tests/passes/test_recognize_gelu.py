@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.passes.recognize_gelu import Gelu, RecognizeGelu
 
 HEAD = """module @m {
@@ -55,7 +56,10 @@ def test_spellings(check_pass, lines, approximate):
     [
         ((*ERF, "%y = mul(%x, %c)"), "no product of 0.5 and two factors"),
         ((*ERF, "%o = exp(%x)", "%d = mul(%o, %c)", "%y = mul(%d, @half)"), "the argument of erf is another"),
-        (("%a = mul(%x, @half)", "%b = erf(%a)", "%c = add(%b, @one)", "%d = mul(%x, %c)", "%y = mul(%d, @half)"), "the argument of erf is another"),
+        (
+            ("%a = mul(%x, @half)", "%b = erf(%a)", "%c = add(%b, @one)", "%d = mul(%x, %c)", "%y = mul(%d, @half)"),
+            "the argument of erf is another",
+        ),
         (("%b = erf(%x)", "%d = mul(%x, %b)", "%y = mul(%d, @half)"), "no factor is 1 + erf or 1 + tanh"),
     ],
 )

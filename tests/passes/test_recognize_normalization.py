@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.passes.recognize_normalization import RecognizeNormalization
 
 HEAD = """module @m symbols { B in 1..8 } {
@@ -40,7 +41,13 @@ NORM = "layer_norm(%x, _, _) {axes = [2], epsilon = 9.999999747378752e-06}"
         ),
         (
             *("%m = sum(%x) {axes = [2], keepdims = true}", "%m1 = div(%m, @count)", "%d = sub(%x, %m1)", "%s = mul(%d, %d)"),
-            *("%v = sum(%s) {axes = [2], keepdims = true}", "%v1 = div(%v, @count)", "%e = add(%v1, @epsilon)", "%r = sqrt(%e)", "%y = div(%d, %r)"),
+            *(
+                "%v = sum(%s) {axes = [2], keepdims = true}",
+                "%v1 = div(%v, @count)",
+                "%e = add(%v1, @epsilon)",
+                "%r = sqrt(%e)",
+                "%y = div(%d, %r)",
+            ),
         ),
     ],
     ids=["div sqrt", "mul rsqrt", "reciprocal", "pow", "not shared", "sum"],
@@ -68,7 +75,11 @@ def test_rms_norm(check_pass):
 
 def test_casts_around_a_norm_go(check_pass):
     inputs, result = "%x: f16[B, 3, 8]", "f16[B, 3, 8]"
-    before = ("%a = cast(%x) {dtype = f32}", "%n = rms_norm(%a) {axes = [-1], epsilon = 0.001}", "%y = cast(%n) {dtype = f16} : f16[B, 3, 8]")
+    before = (
+        "%a = cast(%x) {dtype = f32}",
+        "%n = rms_norm(%a) {axes = [-1], epsilon = 0.001}",
+        "%y = cast(%n) {dtype = f16} : f16[B, 3, 8]",
+    )
     after = ("%y = rms_norm(%x) {axes = [-1], epsilon = 0.001} : f16[B, 3, 8]",)
     check_pass(RecognizeNormalization(), program(*before, inputs=inputs, result=result), program(*after, inputs=inputs, result=result))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.parse import parse_module, parse_type
 from ourcc.ir.text import module_text

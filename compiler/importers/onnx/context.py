@@ -168,13 +168,16 @@ class Node:
         return str(self._attr(name, (str,), "a string", default))
 
     def attr_ints(self, name: str) -> tuple[int, ...] | None:
-        return self._list(name, int)
+        values: tuple[int, ...] | None = self._list(name, int)
+        return values
 
     def attr_floats(self, name: str) -> tuple[float, ...] | None:
-        return self._list(name, float)
+        values: tuple[float, ...] | None = self._list(name, float)
+        return values
 
     def attr_strings(self, name: str) -> tuple[str, ...] | None:
-        return self._list(name, str)
+        values: tuple[str, ...] | None = self._list(name, str)
+        return values
 
     def _list(self, name: str, kind: type) -> Any:
         values = self._attr(name, (list,), "a list", None)
@@ -237,7 +240,11 @@ class Node:
         """The error of a value that is not known at import."""
         inputs = self.runner.inputs_of(value)
         origin = f" (computed from input {', '.join(sorted(inputs))})" if inputs else ""
-        return ValueNeededError(f"{what} is not known at import{origin}", inputs, "make it a constant of the model, or fix that input's value at import (values)")
+        return ValueNeededError(
+            f"{what} is not known at import{origin}",
+            inputs,
+            "make it a constant of the model, or fix that input's value at import (values)",
+        )
 
     # shapes
 
@@ -275,7 +282,7 @@ class Node:
         return ModelError(f"{self.op_type}: {message}", source=self.source)
 
 
-RuleResult: TypeAlias = "Item | None | Sequence[Item | None]"
+RuleResult: TypeAlias = "Item | Sequence[Item | None] | None"
 Rule: TypeAlias = Callable[[Node], RuleResult]
 RULES: dict[tuple[str, str], Rule] = {}
 

@@ -53,7 +53,7 @@ def _read(path: Path) -> bytes:
 
 def _parse(data: bytes, name: str | None) -> onnx.ModelProto:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     source = Source(name) if name else None
     if not data:

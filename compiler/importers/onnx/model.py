@@ -94,17 +94,27 @@ class _Import:
     def _type(self, info: onnx.ValueInfoProto, symbols: Symbols, source: Source) -> TensorType:
         if not info.type.HasField("tensor_type"):
             kind = info.type.WhichOneof("value") or "no type"
-            raise UnsupportedError(f"input {info.name!r} is {kind.replace('_', ' ')}, expected a tensor", source=source, hint="pass its tensors as inputs of their own")
+            raise UnsupportedError(
+                f"input {info.name!r} is {kind.replace('_', ' ')}, expected a tensor",
+                source=source,
+                hint="pass its tensors as inputs of their own",
+            )
         declared = info.type.tensor_type
         dtype = element_type(declared.elem_type, source)
         if not declared.HasField("shape"):
-            raise UnsupportedError(f"input {info.name!r} has no shape", source=source, hint="give it a rank in the model: symbolic sizes are fine, an unknown rank is not")
+            raise UnsupportedError(
+                f"input {info.name!r} has no shape",
+                source=source,
+                hint="give it a rank in the model: symbolic sizes are fine, an unknown rank is not",
+            )
         shape: list[Dim] = []
         for axis, dim in enumerate(declared.shape.dim):
             fallback = f"{info.name}_{axis}"
             if dim.HasField("dim_value"):
                 # Exporters write -1 and 0 for "any".
-                shape.append(size(dim.dim_value, source) if dim.dim_value >= 0 else self._negative(dim.dim_value, symbols, fallback, source))
+                shape.append(
+                    size(dim.dim_value, source) if dim.dim_value >= 0 else self._negative(dim.dim_value, symbols, fallback, source)
+                )
             elif dim.dim_param:
                 shape.append(symbols.named(dim.dim_param, fallback, source))
             else:
@@ -129,12 +139,16 @@ class _Import:
             if isinstance(item, Value):
                 outputs.append(item)
             elif not self.walker.is_poison(item):
-                self.walker.report(name, "output", UnsupportedError("is a sequence or an optional, expected a tensor", hint="return its tensors as outputs of their own"))
+                self.walker.report(
+                    name,
+                    "output",
+                    UnsupportedError("is a sequence or an optional, expected a tensor", hint="return its tensors as outputs of their own"),
+                )
         return outputs
 
 
 def _fitting(name: str, array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
-    if type.dtype.kind != "string" and array.dtype != type.dtype.numpy or array.ndim != type.rank:
+    if (type.dtype.kind != "string" and array.dtype != type.dtype.numpy) or array.ndim != type.rank:
         raise UsageError(f"value of input {name!r}: got {array.dtype}{list(array.shape)}, expected {type}")
     if any(isinstance(want, int) and want != got for want, got in zip(type.shape, array.shape, strict=True)):
         raise UsageError(f"value of input {name!r}: got {array.dtype}{list(array.shape)}, expected {type}")

@@ -38,13 +38,22 @@ class FoldingBuilder(Builder):
         folded = self._fold(results)
         if folded is not None:
             return folded
-        if len(results) == 1:
-            self._learn(results[0])
-            known = self.known.get(results[0])
-            if known is not None and not any(isinstance(part, dims.Expr) for part in known.flat):
-                # No symbol is left in it: a part of a shape that is always the same.
-                return (self.module.add_constant(results[0].name, known.astype(results[0].dtype.numpy), self.source),)
-        return results
+        if len(results) != 1:
+            return results
+        self._learn(results[0])
+        return (self._shortest(results[0]),)
+
+    def _shortest(self, result: Value) -> Value:
+        """A known value without the arithmetic that led to it: a constant, or one size."""
+        known = self.known.get(result)
+        if known is None:
+            return result
+        if not any(isinstance(part, dims.Expr) for part in known.flat):
+            return self.module.add_constant(result.name, known.astype(result.dtype.numpy), self.source)
+        if known.shape or result.dtype != i64 or result.op is None or result.op.name == "dim":
+            return result
+        size: Value = self.dim(value=known[()])
+        return size
 
     def _fold(self, results: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """Constants in place of an op on small constants, or None."""
@@ -73,7 +82,9 @@ class FoldingBuilder(Builder):
         if not isinstance(elements, int) or elements > KNOWN_ELEMENTS:
             return
         operands = [None if v is None else self.dims_of(v) for v in op.operands]
-        if any(known is None and v is not None for known, v in zip(operands, op.operands, strict=True)) or (op.name != "dim" and _is_symbolic(op.attrs)):
+        if any(known is None and v is not None for known, v in zip(operands, op.operands, strict=True)) or (
+            op.name != "dim" and _is_symbolic(op.attrs)
+        ):
             return
         answer = rule(self.module.facts, result, operands, op.attrs)
         if answer is not None:
@@ -102,7 +113,10 @@ class FoldingBuilder(Builder):
         """Dimensions as an i64 vector, remembered as such."""
         if all(isinstance(value, int) for value in values):
             return self.module.add_constant("sizes", np.array(values, dtype=np.int64), self.source)
-        parts = [self.reshape(self.dim(value=value), shape=(1,)) if not isinstance(value, int) else np.array([value], np.int64) for value in values]
+        parts = [
+            self.reshape(self.dim(value=value), shape=(1,)) if not isinstance(value, int) else np.array([value], np.int64)
+            for value in values
+        ]
         result: Value = self.concat(*parts, axis=0)
         return result
 
@@ -178,7 +192,9 @@ def _equal(facts: dims.Facts, left: Any, right: Any) -> bool | None:
 
 def _cast(facts: dims.Facts, result: Value, operands: list[Known | None], attrs: Mapping[str, Any]) -> Known | None:
     known, dtype = operands[0], attrs["dtype"]
-    if known is None or not (dtype in (i64, DTYPES["i32"], boolean) or all(isinstance(part, int) and 0 <= part < 128 for part in known.flat)):
+    if known is None or not (
+        dtype in (i64, DTYPES["i32"], boolean) or all(isinstance(part, int) and 0 <= part < 128 for part in known.flat)
+    ):
         return None
     if dtype == boolean:
         return _elementwise(lambda f, x: x if isinstance(x, bool) else _negated(dims.equal(x, 0, f)))(facts, result, operands, {})

@@ -120,7 +120,9 @@ class Walker:
             values = [item for item in inputs if isinstance(item, Value)]
             if all(value.type.is_static and value.dtype.kind != "string" for value in values):
                 raise ModelError(f"{proto.op_type}: {error.message}", source=source) from error
-            self.report(source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)"))
+            self.report(
+                source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)")
+            )
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ModelError(f"{proto.op_type}: node is malformed: {error}", source=source) from error
         finally:
@@ -200,7 +202,9 @@ class Walker:
         if len(node.inputs) > len(function.input):
             raise ModelError(f"{function.name}: got {len(node.inputs)} inputs, expected at most {len(function.input)}", source=node.source)
         self.nodes(function.node, inner)
-        wanted = [name if position < len(node.outputs) and node.outputs[position] else None for position, name in enumerate(function.output)]
+        wanted = [
+            name if position < len(node.outputs) and node.outputs[position] else None for position, name in enumerate(function.output)
+        ]
         return [None if name is None else inner.lookup(name, node.source) for name in wanted]
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[Item | None], node: Node) -> list[Item]:
@@ -253,4 +257,7 @@ class Walker:
 
 def _unknown(op_type: str, domain: str) -> UnsupportedError:
     where = f"domain {domain!r}" if domain else "ONNX"
-    return UnsupportedError(f"there is no rule for {op_type} of {where}", hint="replace it by ops that are supported, or give its body as a function of the model")
+    return UnsupportedError(
+        f"there is no rule for {op_type} of {where}",
+        hint="replace it by ops that are supported, or give its body as a function of the model",
+    )

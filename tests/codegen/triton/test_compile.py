@@ -75,8 +75,9 @@ def test_source_that_triton_refuses_is_one_clear_error() -> None:
 
 def test_a_compiler_that_kills_its_process_is_an_error_and_not_the_end() -> None:
     old = dataclasses.replace(gpu_target("sm_120a"), ptx_isa=80)
-    with pytest.raises(ToolchainError, match="triton's process ended with status -?[0-9]+ on kernel copy"):
+    with pytest.raises(ToolchainError, match=r"triton's process ended with status -?[0-9]+ on kernel copy") as caught:
         compile_kernel(kernel(), old)
+    assert "PTX version 8.0 does not support target 'sm_120a'" in (caught.value.note or "")
     assert compile_kernel(kernel(), gpu_target("sm_120a")).target == "sm_120a"
 
 

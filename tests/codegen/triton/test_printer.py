@@ -85,6 +85,21 @@ def test_reductions_of_bools_and_bf16() -> None:
     result = interpret(printed, {"x": x, "s": np.zeros(16, bf16), "a": np.zeros(16, bool)}, {})
     assert np.array_equal(result["s"], x.astype(np.float32).sum(1).astype(bf16))
     assert np.array_equal(result["a"], (x > 2).any(1))
+    assert compile_kernel(printed, gpu_target("sm_90a")).resources.spill_stores == 0
+
+
+def test_where_on_a_narrow_float_keeps_its_type() -> None:
+    body = "store %y[i] = where(lt(full(0) : f16, load %x[i] : f16[i]) : bool[i], load %x[i] : f16[i], full(0.1) : f16) : f16[i]"
+    printed = kernel(body, "%x: f16[i B], %y: out f16[i B]")
+    x = np.array([-1, 2, 0.3], np.float16)
+    result = interpret(printed, {"x": x, "y": np.zeros(3, np.float16)}, {"B": 3})["y"]
+    assert np.array_equal(result, np.array([0.1, 2, 0.3], np.float16))
+    assert compile_kernel(printed, gpu_target("sm_90a")).resources.spill_stores == 0
+
+
+def test_launches_named_like_a_helper_get_another_name() -> None:
+    (launch,) = parse(f"program @p {{ launch @exp_f32({TENSORS.replace('B', '16')}) {{ grid (i: 0..16 step 16) {{ {COPY} }} }} }}").launches
+    assert print_launch(launch).name == "exp_f32_2"
 
 
 def test_nan_is_the_largest_of_a_row() -> None:

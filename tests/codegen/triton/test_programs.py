@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,29 @@ def test_interpreted_equals_the_tile_interpreter(path: Path) -> None:
 def zeros(program: TileProgram, sizes: dict[str, int], role: str) -> dict[str, Array]:
     found = {name: param for name, param in params_of(program).items() if param.role == role}
     return {name: np.zeros([dims.evaluate(e, sizes) for e in param.shape], param.dtype.numpy) for name, param in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "replacement"),
+    [
+        ("linear_gelu", r" & \(k_first \+ lane_32\[[^]]*\] < 56\)", ""),
+        ("softmax_rows", r'other=float\("-inf"\)', "other=0.0"),
+        ("softmax_rows", r" & \(lane_64\[None, :\] < size_S\), other", ", other"),
+        ("layer_norm", r"tl\.where\(inside, \(v - mean\), 0\.0\)", "v - mean"),
+        ("convolution", r"lane_32\[None, :\]\), mask=.*, other=0\.0\)$", "lane_32[None, :]))"),
+    ],
+)
+def test_a_mask_dropped_on_purpose_is_caught(name: str, removed: str, replacement: str) -> None:
+    path = OWN / f"{name}.tile"
+    program = load(path)
+    sizes = sizes_of(path, program)
+    # Rows before and behind the operands keep what the broken kernel reads inside the memory it was given.
+    inputs = {n: np.concatenate([a, a[::-1]]) for n, a in inputs_of(path, program, sizes).items()} | zeros(program, sizes, "out")
+    (kernel,) = printed(path)
+    broken = dataclasses.replace(kernel, source=re.sub(removed, replacement, kernel.source, flags=re.MULTILINE))
+    assert broken.source != kernel.source
+    right, wrong = interpret(kernel, inputs, sizes)["y"], interpret(broken, inputs, sizes)["y"]
+    assert not judge(wrong, right, right).passed
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])

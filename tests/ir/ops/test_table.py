@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ourcc.ir.ops
-from ourcc.ir import reference
+from ourcc.ir import dims, reference
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.ops import scalar, table
 from ourcc.ir.ops.structure import region_of
@@ -96,3 +96,22 @@ def test_strings_are_refused_by_pointwise_ops():
 
 def test_package_declares_every_family():
     assert {family.__name__.rsplit(".", 1)[-1] for family in ourcc.ir.ops.FAMILIES} >= {"pointwise", "movement", "contraction", "host"}
+
+
+def test_a_body_refuses_a_size_that_nobody_bound():
+    with pytest.raises(VerifyError, match="size N has no value when the op runs"):
+        OPS["dim"].body(value=dims.symbol("N"))
+
+
+def test_a_name_is_declared_once():
+    with pytest.raises(ValueError, match="op relu is declared twice"):
+
+        @table.pointwise()
+        def relu(x, /):
+            """Again."""
+            return x
+
+
+def test_unknown_attributes_are_refused():
+    with pytest.raises(VerifyError, match="relu: unknown attribute 'slope', expected one of none"):
+        OPS["relu"].infer((type_of(np.zeros(3, np.float32)),), {"slope": 1})

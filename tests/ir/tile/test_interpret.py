@@ -105,15 +105,24 @@ def test_a_wait_that_no_earlier_point_answers_is_an_error() -> None:
         execute("signal %f[p + 1]", params, {}, {}, "p: 0..4")
 
 
-def test_atomics_add_every_lane() -> None:
-    params, arrays = "%b: i32[i B], %c: inout i32[n 3]", {"b": np.array([0, 2, 2, 0, 2], np.int32), "c": np.array([10, 20, 30], np.int32)}
-    body = "%at = load %b[i] : i32[i] atomic add %c[%at] = add(full(1) : i32[i], full(0) : i32) : i32[i]"
-    with pytest.raises(VerifyError, match="subscript that is poison|outside"):
-        execute(body.replace("load %b[i]", "load %b[i.first + i.lane]"), params, arrays)
+def test_atomics_add_every_lane_and_a_scatter_drops_what_lies_outside() -> None:
+    params, arrays = "%b: i32[i B], %c: inout i32[n 3]", {"b": np.array([0, 2, 2, -1, 2], np.int32), "c": np.array([10, 20, 30], np.int32)}
+    out = execute("%at = load %b[i] : i32[i] atomic add %c[%at] = full(1) : i32[i]", params, arrays)
+    assert out["c"].tolist() == [11, 20, 33] and arrays["c"].tolist() == [10, 20, 30]
     out = execute("for s in 0..B { %at = load %b[s] : i32 atomic add %c[%at] = full(1) : i32 }", params, arrays, grid="")
-    assert out["c"].tolist() == [12, 20, 33] and arrays["c"].tolist() == [10, 20, 30]
+    assert out["c"].tolist() == [11, 20, 33]
     out = execute("atomic max %c[i.lane] = full(25) : i32[i]", params, arrays, grid="i: 0..3 step 3")
     assert out["c"].tolist() == [25, 25, 30]
+
+
+def test_a_gather_takes_its_domain_from_its_index() -> None:
+    body = "%at = load %n[i] else 0 : i32[i] %t = load %x[%at] else 7 : f32[i] {}"
+    params, arrays = (
+        "%n: i32[i B], %x: f32[i B], %y: inout f32[n 8]",
+        {"n": np.array([4, 3, 9, 1, 0], np.int32), "x": X, "y": np.zeros(8, np.float32)},
+    )
+    out = execute(body.format("store %y[i.first + i.lane] = %t"), params, arrays, grid="i: 0..B step 8")
+    assert out["y"].tolist() == [5, 4, 7, 2, 1, 7, 7, 7]
 
 
 def test_dot_forgives_poison_only_outside_the_domain_and_beside_a_zero() -> None:

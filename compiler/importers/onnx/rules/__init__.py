@@ -1,6 +1,22 @@
 """How each op of ONNX becomes ops of the IR: one module per family, filled into one table."""
 
-from . import attention, constants, contraction, control, indexing, movement, normalization, pointwise, quantization, recurrent, reduction, resize, sequences, shape, window
+from . import (
+    attention,
+    constants,
+    contraction,
+    control,
+    indexing,
+    movement,
+    normalization,
+    pointwise,
+    quantization,
+    recurrent,
+    reduction,
+    resize,
+    sequences,
+    shape,
+    window,
+)
 
 pointwise.declare_table_rules()
 
@@ -17,6 +33,20 @@ def has_function(op_type: str, domain: str, opset: int) -> bool:
 
 
 __all__ = [
-    *("attention", "constants", "contraction", "control", "has_function", "indexing", "movement", "normalization"),
-    *("pointwise", "quantization", "recurrent", "reduction", "resize", "sequences", "shape", "window"),
+    "attention",
+    "constants",
+    "contraction",
+    "control",
+    "has_function",
+    "indexing",
+    "movement",
+    "normalization",
+    "pointwise",
+    "quantization",
+    "recurrent",
+    "reduction",
+    "resize",
+    "sequences",
+    "shape",
+    "window",
 ]

@@ -181,5 +181,3 @@ def _rotary(n: Node) -> Value:
     if flat:
         y = n.b.reshape(transpose(n, y, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
     return cast(n, y, n.x(0).dtype)
-
-

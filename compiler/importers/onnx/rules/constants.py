@@ -25,11 +25,16 @@ def dense(sparse: onnx.SparseTensorProto, files: ExternalFiles, source: Source) 
     shape = tuple(int(size) for size in sparse.dims)
     check_shape(shape, element_type(sparse.values.data_type, source), source)
     if math.prod(shape) > DENSE_ELEMENTS:
-        raise UnsupportedError(f"sparse constant of shape {list(shape)} is too large to be made dense", source=source, hint="store it densely or smaller")
+        raise UnsupportedError(
+            f"sparse constant of shape {list(shape)} is too large to be made dense", source=source, hint="store it densely or smaller"
+        )
     values = constant_data(sparse.values, files, source)[0].array
     indices = constant_data(sparse.indices, files, source)[0].array
     if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in ((values.size,), (values.size, len(shape))):
-        raise ModelError(f"sparse constant: indices {indices.dtype}{list(indices.shape)} do not fit {values.size} values of shape {list(shape)}", source=source)
+        raise ModelError(
+            f"sparse constant: indices {indices.dtype}{list(indices.shape)} do not fit {values.size} values of shape {list(shape)}",
+            source=source,
+        )
     result = np.zeros(shape, dtype=values.dtype)
     bounds = np.array([math.prod(shape)] if indices.ndim == 1 else shape)
     if indices.size and (indices.min() < 0 or (indices.reshape(values.size, -1) >= bounds).any()):

@@ -176,7 +176,9 @@ def _sum_away(n: Node, value: Value, letters: list[str], needed: set[str]) -> tu
     return n.b.sum(value, axes=axes, keepdims=False), [letter for letter in letters if letter in needed]
 
 
-def _grouped(n: Node, value: Value, letters: list[str], batch: list[str], first: list[str], second: list[str], sizes: dict[str, Dim]) -> Value:
+def _grouped(
+    n: Node, value: Value, letters: list[str], batch: list[str], first: list[str], second: list[str], sizes: dict[str, Dim]
+) -> Value:
     """The operand as [batch, first, second], each group one axis."""
     order = [*batch, *first, *second]
     value = transpose(n, value, tuple(letters.index(letter) for letter in order))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import boolean, i64
@@ -117,5 +116,3 @@ def _scan_over(n: Node, inputs: Sequence[Item], count: int) -> Sequence[Item]:
         axis = n.axis(out_axes[position], (rows[0].type.rank if rows else 0) + 1)
         stacked.append(_stacked(n, body.output[states + position].name, rows, axis, bool(out_backwards[position])))
     return [*carried, *stacked]
-
-

@@ -121,7 +121,7 @@ def _hardmax(n: Node) -> Value:
     index = n.b.argmax(flat, axis=last, keepdims=True)
     classes = n.b.iota(shape=tuple(s if a == last else 1 for a, s in enumerate(flat.shape)), axis=last, dtype=i64)
     result: Value = n.b.cast(n.b.eq(classes, index), dtype=x.dtype)
-    return result if n.opset >= 13 else n.b.reshape(result, shape=x.shape)  # type: ignore[no-any-return]
+    return result if n.opset >= 13 else n.b.reshape(result, shape=x.shape)
 
 
 @rule("TopK")
@@ -217,5 +217,3 @@ def _expanded(n: Node, x: Value, columns: tuple[int, ...], row: int) -> Value:
     if result is None:
         raise n.fail("matrix is empty")
     return result
-
-

@@ -205,9 +205,11 @@ def _depth_to_space(n: Node) -> Value:
     batch, depth, height, width = x.shape
     groups = depth // (block * block)
     if n.attr_string("mode", "DCR") == "DCR":
-        split, order = (batch, block, block, groups, height, width), (0, 3, 4, 1, 5, 2)
+        split: tuple[Dim, ...] = (batch, block, block, groups, height, width)
+        order = (0, 3, 4, 1, 5, 2)
     else:
-        split, order = (batch, groups, block, block, height, width), (0, 1, 4, 2, 5, 3)
+        split = (batch, groups, block, block, height, width)
+        order = (0, 1, 4, 2, 5, 3)
     moved = n.b.transpose(n.b.reshape(x, shape=split), permutation=order)
     result: Value = n.b.reshape(moved, shape=(batch, groups, height * block, width * block))
     return result
@@ -246,7 +248,9 @@ def _reverse_sequence(n: Node) -> Value:
         raise n.fail(f"axes are {batch_axis} and {time_axis}, expected 0 and 1")
     shape = tuple(size if axis in (0, 1) else 1 for axis, size in enumerate(x.shape))
     time = n.b.iota(shape=shape, axis=time_axis, dtype=i64)
-    length = n.b.reshape(n.b.cast(lengths, dtype=i64), shape=tuple(x.shape[batch_axis] if a == batch_axis else 1 for a in range(x.type.rank)))
+    length = n.b.reshape(
+        n.b.cast(lengths, dtype=i64), shape=tuple(x.shape[batch_axis] if a == batch_axis else 1 for a in range(x.type.rank))
+    )
     index = n.b.where(n.b.lt(time, length), n.b.sub(n.b.sub(length, time), 1), time)
     result: Value = n.b.take_along_axis(x, n.b.broadcast_to(index, shape=x.shape), axis=time_axis)
     return result

@@ -88,7 +88,9 @@ def _group_norm(n: Node) -> Value:
     if n.opset < 21:
         # One scale for a group: repeat it for the channels of the group.
         per = dims.simplify(channels // groups, n.facts)
-        scale, bias = (n.b.reshape(n.b.broadcast_to(unsqueeze(n, v, (1,)), shape=(groups, per)), shape=(groups * per,)) for v in (scale, bias))
+        scale, bias = (
+            n.b.reshape(n.b.broadcast_to(unsqueeze(n, v, (1,)), shape=(groups, per)), shape=(groups * per,)) for v in (scale, bias)
+        )
     if n.opset >= 21:
         _stash(n)
     result: Value = n.b.group_norm(x, scale, bias, groups=groups, epsilon=n.attr_float("epsilon", 1e-5))

@@ -224,5 +224,3 @@ def _dropout(n: Node) -> list[Value]:
 def constant(n: Node, array: np.ndarray[Any, Any]) -> Value:
     """A constant made by a rule."""
     return n.b.module.add_constant("c", array, n.source)
-
-

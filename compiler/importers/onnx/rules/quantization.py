@@ -18,21 +18,26 @@ def _axis(n: Node, x: Value, scale: Value, block: int) -> int | None:
     return n.axis(n.attr_int("axis", 1), x.type.rank)
 
 
+def _parameters(n: Node, scale: Value, zero: Value | None, axis: int | None) -> tuple[Value, Value | None]:
+    """Scale and zero point as scalars where there is one of each."""
+    if axis is not None or not scale.type.rank:
+        return scale, zero
+    return n.b.reshape(scale, shape=()), None if zero is None else n.b.reshape(zero, shape=())
+
+
 def quantized(n: Node, x: Value, scale: Value, zero: Value | None, axis: int | None, block: int = 0, dtype: DType | None = None) -> Value:
     """x / scale, rounded and saturated, around the zero point."""
     dtype = dtype or (zero.dtype if zero is not None else u8)
     if dtype.name not in CONTAINERS:
         raise UnsupportedError(f"quantizes to {dtype}", hint=f"supported are {', '.join(CONTAINERS)}")
-    if axis is None and scale.type.rank:
-        scale, zero = (None if v is None else n.b.reshape(v, shape=()) for v in (scale, zero))
+    scale, zero = _parameters(n, scale, zero, axis)
     result: Value = n.b.quantize(x, scale, zero, axis=axis, block=block, dtype=dtype)
     return result
 
 
 def dequantized(n: Node, x: Value, scale: Value, zero: Value | None, axis: int | None, block: int = 0, dtype: DType | None = None) -> Value:
     """(x - zero point) * scale."""
-    if axis is None and scale.type.rank:
-        scale, zero = (None if v is None else n.b.reshape(v, shape=()) for v in (scale, zero))
+    scale, zero = _parameters(n, scale, zero, axis)
     result: Value = n.b.dequantize(x, scale, zero, axis=axis, block=block, dtype=dtype or scale.dtype)
     return result
 

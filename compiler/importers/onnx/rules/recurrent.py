@@ -68,19 +68,19 @@ class _Recurrent:
     def _activation(self, name: str, alphas: list[float], betas: list[float]) -> Activation:
         b = self.n.b
         if name in SIMPLE:
-            return lambda x: getattr(b, SIMPLE[name])(x)  # type: ignore[no-any-return]
+            return lambda x: getattr(b, SIMPLE[name])(x)
         if name in WITH_ALPHA:
             op, default = WITH_ALPHA[name]
             alpha = alphas.pop(0) if alphas else default
-            return lambda x: getattr(b, op)(x, alpha=alpha)  # type: ignore[no-any-return]
+            return lambda x: getattr(b, op)(x, alpha=alpha)
         if name in ("hardsigmoid", "affine", "scaledtanh"):
             first = alphas.pop(0) if alphas else {"hardsigmoid": 0.2}.get(name, 1.0)
             second = betas.pop(0) if betas else {"hardsigmoid": 0.5, "affine": 0.0}.get(name, 1.0)
             if name == "hardsigmoid":
-                return lambda x: b.hard_sigmoid(x, alpha=first, beta=second)  # type: ignore[no-any-return]
+                return lambda x: b.hard_sigmoid(x, alpha=first, beta=second)
             if name == "affine":
-                return lambda x: b.add(b.mul(x, first), second)  # type: ignore[no-any-return]
-            return lambda x: b.mul(b.tanh(b.mul(x, second)), first)  # type: ignore[no-any-return]
+                return lambda x: b.add(b.mul(x, first), second)
+            return lambda x: b.mul(b.tanh(b.mul(x, second)), first)
         raise self.n.fail(f"activation {name!r} is not known")
 
     def part(self, value: Value, direction: int) -> Value:
@@ -98,11 +98,11 @@ class _Recurrent:
         bias = self.part(n.x(3), k) if n.given(3) else None
         both = self.hidden * self.gates
         shape = (self.batch, self.hidden)
-        zero = b.full(shape=shape, value=0.0, dtype=self.x.dtype)
+        zero: Value = b.full(shape=shape, value=0.0, dtype=self.x.dtype)
 
         def initial(position: int) -> Value:
             if not n.given(position):
-                return zero  # type: ignore[no-any-return]
+                return zero
             value = transpose(n, n.x(position), (1, 0, 2)) if self.batch_first else n.x(position)
             return self.part(value, k)
 
@@ -128,7 +128,7 @@ class _Recurrent:
     def linear(self, x: Value, w: Value, bias: Value | None) -> Value:
         """x w^T + bias."""
         product: Value = self.n.b.matmul(x, w, transpose_b=True)
-        return product if bias is None else self.n.b.add(product, bias)  # type: ignore[no-any-return]
+        return product if bias is None else self.n.b.add(product, bias)
 
     def run(self, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int) -> list[Value]:
         """All directions: Y, and the last of each state."""
@@ -146,9 +146,11 @@ class _Recurrent:
         return [y, *ends]
 
     def _concat(self, parts: list[Value], axis: int) -> Value:
-        return self.n.b.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
+        return self.n.b.concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
 
-    def _run_direction(self, d: _Direction, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int) -> tuple[Value, list[Value]]:
+    def _run_direction(
+        self, d: _Direction, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int
+    ) -> tuple[Value, list[Value]]:
         n, b = self.n, self.n.b
         state = [d.initial] if states == 1 else [d.initial, d.initial_cell or d.initial]
         lengths = cast(n, n.x(4), i64) if n.given(4) else None
@@ -209,7 +211,8 @@ def _lstm(n: Node) -> list[Value]:
         def peeped(gate: Value, k: int, source: Value) -> Value:
             if d.peepholes is None:
                 return gate
-            return n.b.add(gate, n.b.mul(node.gate(d.peepholes, k), source))  # type: ignore[no-any-return]
+            peeped_gate: Value = n.b.add(gate, n.b.mul(node.gate(d.peepholes, k), source))
+            return peeped_gate
 
         f, g, h = d.activations
         opened = f(node.clipped(peeped(into, 0, cell)))

@@ -27,7 +27,9 @@ def _axes(n: Node) -> tuple[int, ...] | None:
     return n.axes(axes, rank)
 
 
-def _reduction(compute: Callable[[Node, Value, tuple[int, ...], bool], Value], identity: Callable[[Node, Value], Value] = lambda n, x: x) -> Rule:
+def _reduction(
+    compute: Callable[[Node, Value, tuple[int, ...], bool], Value], identity: Callable[[Node, Value], Value] = lambda n, x: x
+) -> Rule:
     def apply(n: Node) -> Value:
         axes = _axes(n)
         # Without axes the op still maps its elements (ReduceSumSquare squares them).
@@ -69,7 +71,7 @@ def _square(n: Node, x: Value) -> Value:
 
 
 def _applied(name: str) -> Callable[[Node, Value], Value]:
-    return lambda n, x: getattr(n.b, name)(x)  # type: ignore[no-any-return]
+    return lambda n, x: getattr(n.b, name)(x)
 
 
 rule("ReduceSum")(_reduction(_named("sum")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from .....ir.graph import Value
 from .....ir.types import f32
 from ..context import Node, cast, rule
 from .pointwise import constant
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def _fit(n: Node, shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[i
         raise n.fail(f"keep_aspect_ratio_policy {policy!r} is not known")
     ratio = min(ratios) if policy == "not_larger" else max(ratios)
     for axis in axes:
-        targets[axis], scales[axis] = int(math.floor(shape[axis] * ratio + 0.5)), ratio
+        targets[axis], scales[axis] = math.floor(shape[axis] * ratio + 0.5), ratio
 
 
 def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, float]]:
@@ -115,7 +118,9 @@ def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, floa
     return region
 
 
-def _resampled(n: Node, x: Value, targets: list[int], scales: list[float], sampling: _Sampling, region: list[tuple[float, float]] | None) -> Value:
+def _resampled(
+    n: Node, x: Value, targets: list[int], scales: list[float], sampling: _Sampling, region: list[tuple[float, float]] | None
+) -> Value:
     sizes = n.static_shape(x, "the input")
     result, beyond = x, np.zeros((1,) * len(sizes), dtype=bool)
     for axis, (size, target) in enumerate(zip(sizes, targets, strict=True)):
@@ -134,7 +139,7 @@ def _resampled(n: Node, x: Value, targets: list[int], scales: list[float], sampl
     return result
 
 
-def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, region: tuple[float, float] | None) -> np.ndarray:  # type: ignore[type-arg]
+def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, region: tuple[float, float] | None) -> Array:
     """Where each result index lies in the input."""
     index = np.arange(target, dtype=np.float64)
     exact = size * scale
@@ -161,7 +166,7 @@ def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, 
     raise n.fail(f"coordinate_transformation_mode {kind!r} is not known")
 
 
-def _along(n: Node, x: Value, axis: int, size: int, places: np.ndarray, scale: float, sampling: _Sampling) -> Value:  # type: ignore[type-arg]
+def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: _Sampling) -> Value:
     if size == 0:
         raise UnsupportedError("resizes an empty axis", hint="give the input a size")
     if sampling.mode == "nearest":
@@ -184,19 +189,19 @@ def _along(n: Node, x: Value, axis: int, size: int, places: np.ndarray, scale: f
     return total
 
 
-def _nearest(n: Node, places: np.ndarray, kind: str) -> np.ndarray:  # type: ignore[type-arg]
+def _nearest(n: Node, places: Array, kind: str) -> Array:
     if kind == "round_prefer_floor":
-        return np.ceil(places - 0.5)
+        return np.asarray(np.ceil(places - 0.5))
     if kind == "round_prefer_ceil":
-        return np.floor(places + 0.5)
+        return np.asarray(np.floor(places + 0.5))
     if kind == "floor":
-        return np.floor(places)
+        return np.asarray(np.floor(places))
     if kind == "ceil":
-        return np.ceil(places)
+        return np.asarray(np.ceil(places))
     raise n.fail(f"nearest_mode {kind!r} is not known")
 
 
-def _weights(places: np.ndarray, size: int, scale: float, sampling: _Sampling) -> tuple[list[np.ndarray], list[np.ndarray]]:  # type: ignore[type-arg]
+def _weights(places: Array, size: int, scale: float, sampling: _Sampling) -> tuple[list[Array], list[Array]]:
     """For each tap: the input index and the weight at every place; the weights of a place add up to one."""
     shrink = min(scale, 1.0) if sampling.antialias else 1.0
     reach = 2 if sampling.mode == "cubic" else 1
@@ -218,7 +223,7 @@ def _weights(places: np.ndarray, size: int, scale: float, sampling: _Sampling) -
     return taps, weights
 
 
-def _cubic(distance: np.ndarray, a: float) -> np.ndarray:  # type: ignore[type-arg]
+def _cubic(distance: Array, a: float) -> Array:
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -66,7 +66,9 @@ def _quotient(n: Node, total: Dim, rest: Dim) -> Dim:
         return total // rest
     quotient = dims.simplify(total // rest, n.facts)
     if dims.equal(quotient * rest, total, n.facts) is not True:
-        raise UnsupportedError(f"{total} elements are not known to divide into groups of {rest}", hint="fix or relate the symbolic sizes at import (shapes)")
+        raise UnsupportedError(
+            f"{total} elements are not known to divide into groups of {rest}", hint="fix or relate the symbolic sizes at import (shapes)"
+        )
     return quotient
 
 
@@ -94,7 +96,9 @@ def _squeeze(n: Node) -> Value:
         if dims.equal(x.shape[axis], 1, n.facts) is False:
             raise n.fail(f"axis {axis} has size {x.shape[axis]}, expected 1")
         if x.shape[axis] != 1:
-            raise UnsupportedError(f"axis {axis} has size {x.shape[axis]}, which is not known to be 1", hint="fix that size at import (shapes)")
+            raise UnsupportedError(
+                f"axis {axis} has size {x.shape[axis]}, which is not known to be 1", hint="fix that size at import (shapes)"
+            )
     result: Value = n.b.reshape(x, shape=tuple(size for axis, size in enumerate(x.shape) if axis not in axes))
     return result
 
@@ -182,7 +186,9 @@ def tile(n: Node, x: Value, repeats: tuple[Dim, ...]) -> Value:
 def _range(n: Node) -> Value:
     dtype = n.x(0).dtype
     if dtype.is_float:
-        start, limit, delta = (float(n.array(position, what).reshape(-1)[0]) for position, what in enumerate(("the start", "the limit", "the step")))
+        start, limit, delta = (
+            float(n.array(position, what).reshape(-1)[0]) for position, what in enumerate(("the start", "the limit", "the step"))
+        )
         if delta == 0:
             raise n.fail("step is 0")
         count: Dim = max(int(-((limit - start) // -delta)), 0)

@@ -137,7 +137,15 @@ def _conv_transpose(n: Node) -> Value:
         rests = [total - half for total, half in zip(totals, halves, strict=True)]
         before, after = (tuple(halves), tuple(rests)) if mode == "SAME_UPPER" else (tuple(rests), tuple(halves))
     result: Value = n.b.conv_transpose(
-        x, w, n.optional(2), strides=strides, dilations=dilations, before=before, after=after, output_padding=extra, groups=n.attr_int("group", 1)
+        x,
+        w,
+        n.optional(2),
+        strides=strides,
+        dilations=dilations,
+        before=before,
+        after=after,
+        output_padding=extra,
+        groups=n.attr_int("group", 1),
     )
     return result
 
@@ -292,11 +300,16 @@ def _max_unpool(n: Node) -> Value:
     rank = len(sizes)
     window, strides = _window(n, rank), _window(n, rank, "strides", (1,) * rank)
     pads = n.attr_ints("pads") or (0,) * (2 * rank)
-    natural = tuple((size - 1) * stride + extent - pads[a] - pads[a + rank] for a, (size, stride, extent) in enumerate(zip(sizes, strides, window, strict=True)))
+    natural = tuple(
+        (size - 1) * stride + extent - pads[a] - pads[a + rank]
+        for a, (size, stride, extent) in enumerate(zip(sizes, strides, window, strict=True))
+    )
     wanted = n.sizes(2, "the output shape") if n.given(2) else (*x.shape[:2], *natural)
     # Indices count in the natural output; a larger one keeps the coordinates.
     flat = n.b.full(shape=(dims.product((*x.shape[:2], *natural)),), value=0.0, dtype=x.dtype)
-    scattered = n.b.scatter_along_axis(flat, n.b.reshape(indices, shape=(indices.type.elements,)), n.b.reshape(x, shape=(x.type.elements,)), axis=0, combine="none")
+    scattered = n.b.scatter_along_axis(
+        flat, n.b.reshape(indices, shape=(indices.type.elements,)), n.b.reshape(x, shape=(x.type.elements,)), axis=0, combine="none"
+    )
     result: Value = n.b.reshape(scattered, shape=(*x.shape[:2], *natural))
     if wanted != result.shape:
         after = tuple(want - have for want, have in zip(wanted, result.shape, strict=True))
@@ -328,4 +341,3 @@ def _col2im(n: Node) -> Value:
     total = n.b.reshape(n.b.scatter_along_axis(zero, index, flat, axis=2, combine="add"), shape=(batch, channels, *padded))
     result: Value = n.b.slice(total, starts=(0, 0, *pads[:rank]), sizes=(batch, channels, *image), steps=(1,) * (rank + 2))
     return result
-

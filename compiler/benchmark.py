@@ -1,0 +1,50 @@
+"""`ourcc bench`: how long an engine or a model takes, alone or beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from ..runtime.engine import Engine
+from .driver import build, load
+from ..ir.parse import parse_module
+from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
+from .machine import read_cpu
+from .measure import compare, rows
+from .options import BenchOptions
+from .peers import make_peer
+from .progress import SILENT, Progress
+from .report.table import Report, Table
+
+
+def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
+    """Measure in one process, interleaved; peers run the model file, or the file said with `peer=FILE`."""
+    is_engine = options.subject.suffix == ".ourcc"
+    engine = load(options.subject, threads=options.threads) if is_engine else _built(options, progress)
+    arrays = _inputs(options, engine, progress)
+    named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
+    calls: dict[str, Callable[[], object]] = {"ourcc": partial(engine.run, named)}
+    for peer in options.against:
+        name, _, file = peer.partition("=")
+        progress.stage(f"prepare {name}")
+        calls[name] = partial(make_peer(name, Path(file) if file else options.subject, options.threads), arrays)
+    timings = compare(calls, options.rounds, progress=progress)
+    table = Table("times", ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
+    cpu = read_cpu()
+    facts = {"subject": str(options.subject), "sizes": " ".join("x".join(map(str, a.shape)) for a in arrays), "threads": options.threads, "rounds": options.rounds}
+    return Report({**facts, "cpu": cpu.model}, (table,))
+
+
+def _built(options: BenchOptions, progress: Progress) -> Engine:
+    from dataclasses import replace
+
+    return build(options.subject, replace(options.build, threads=options.threads), progress)
+
+
+def _inputs(options: BenchOptions, engine: Engine, progress: Progress) -> list[Array]:
+    if options.inputs is not None:
+        return next(read_inputs(options.inputs, [port.name for port in engine.inputs]))
+    # The engine keeps its program: what its integer inputs index is known without the model.
+    module = parse_module(engine.contents.graph)
+    return seeded_inputs(module, 0, typical_sizes(module))

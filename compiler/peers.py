@@ -1,0 +1,87 @@
+"""What ourcc is compared with: ONNX Runtime, eager PyTorch, Inductor, OpenVINO, each called with arrays in order."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import ToolchainError, UsageError
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Sequence[Array]], list[Array]]
+
+
+def make_peer(name: str, model: Path, threads: int = 1) -> Run:
+    """A peer that runs a model file; UsageError if it cannot take such a file, ToolchainError if it is missing."""
+    if name == "onnxruntime":
+        return _onnxruntime(_suffix(name, model, ".onnx"), threads)
+    if name == "openvino":
+        return _openvino(_suffix(name, model, ".onnx"), threads)
+    return _torch(_suffix(name, model, ".pt2"), name == "inductor", threads)
+
+
+def _suffix(name: str, model: Path, suffix: str) -> Path:
+    if model.suffix != suffix:
+        raise UsageError(
+            f"{name} runs {suffix} files: got {model.name!r}", hint=f"say which file it shall run: --against {name}=MODEL{suffix}"
+        )
+    return model
+
+
+def _need(module: str, peer: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ToolchainError(f"peer {peer} is not installed", hint=f"pip install {module}")
+
+
+def _onnxruntime(model: Path, threads: int) -> Run:
+    _need("onnxruntime", "onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    return lambda arrays: list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+
+def _openvino(model: Path, threads: int) -> Run:
+    _need("openvino", "openvino")
+    import openvino
+
+    compiled = openvino.Core().compile_model(
+        str(model), "CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    )
+    return lambda arrays: list(compiled(list(arrays)).values())
+
+
+def _torch(model: Path, compiled: bool, threads: int) -> Run:
+    _need("torch", "inductor" if compiled else "eager")
+    from .importers.torch import exported_module
+
+    return torch_run(exported_module(model), compiled, threads)
+
+
+def torch_run(module: Any, compiled: bool, threads: int) -> Run:
+    """A torch module as a peer: eager, or compiled by Inductor with freezing on."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if compiled:
+        import torch._inductor.config as inductor
+
+        inductor.freezing = True
+        module = torch.compile(module, backend="inductor")
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        with torch.no_grad():
+            result = module(*(torch.from_numpy(array) for array in arrays))
+        results = result if isinstance(result, (tuple, list)) else [result]
+        return [part.detach().numpy() for part in results]
+
+    return run

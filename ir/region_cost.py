@@ -1,0 +1,85 @@
+"""What a region costs at least: arithmetic and bytes, counted from its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import dims
+from .expression import Apply
+from .region import Load, Operand, Reduce, Region, Scan, Statement, Store, walk
+
+FREE = frozenset({"cast", "bitcast"})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Arithmetic operations (a multiply-add is two) and bytes that must move when each operand is touched once."""
+
+    operations: float
+    bytes: float
+
+    def seconds(self, operations_per_second: float, bytes_per_second: float) -> float:
+        """The floor on a machine with these rates: the longer of computing and moving."""
+        return max(self.operations / operations_per_second, self.bytes / bytes_per_second)
+
+
+def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
+    """The cost at these symbol values."""
+    extents = {axis.name: dims.evaluate(axis.extent, sizes) for axis in region.axes}
+    operations = 0.0
+    for statement in region.body:
+        operations += _operations(statement) * _points(statement, extents)
+    operands = (*region.inputs, *region.outputs)
+    return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
+
+
+def typical_sizes(facts: dims.Facts, symbols: frozenset[str] | None = None) -> dict[str, int]:
+    """A value for each symbol to reckon with: 128, clipped to its range."""
+    sizes = {}
+    for name, known in facts.ranges.items():
+        if symbols is None or name in symbols:
+            sizes[name] = max(known.low or 1, min(128, known.high if known.high is not None else 128))
+    return sizes
+
+
+def _points(statement: Statement, extents: Mapping[str, int]) -> float:
+    names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
+    total = 1.0
+    for name in names:
+        total *= extents[name]
+    return total
+
+
+def _operations(statement: Statement) -> int:
+    count = sum(1 for part in walk(statement.value) if isinstance(part, Apply) and part.primitive not in FREE)
+    return count + (1 if isinstance(statement, (Reduce, Scan)) else 0)
+
+
+def _bytes(region: Region, operand: Operand, extents: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """Bytes of an operand, or of what its accesses can reach if that is less (gathers from a table)."""
+    whole = float(dims.evaluate(operand.type.elements, sizes))
+    reached = 0.0
+    for statement in region.body:
+        if isinstance(statement, Store) and statement.output == operand.name:
+            reached += _points(statement, extents)
+        for part in walk(statement.value):
+            if isinstance(part, Load) and part.operand == operand.name:
+                names = _names(part)
+                points = 1.0
+                for name in names & extents.keys():
+                    points *= extents[name]
+                reached += points
+    return min(whole, reached) * operand.type.dtype.bits / 8
+
+
+def _names(load: Load) -> set[str]:
+    names = {name for subscript in load.subscripts for name in dims.symbols(subscript)}
+    for _, gather in load.gathers:
+        for part in walk(gather):
+            if isinstance(part, Load):
+                names |= {name for subscript in part.subscripts for name in dims.symbols(subscript)}
+    return names
+
+
+__all__ = ["Cost", "cost_of", "typical_sizes"]

@@ -1,0 +1,85 @@
+"""Host steps: an op's own body on the buffers of a call, new symbols, strings, narrow floats, absent operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.errors import EngineError
+from ourcc.ir.plan import Buffer, Host, Plan, Slot, from_json, to_json
+from ourcc.ir.types import TensorType, bf16, f32, i4, i64, string
+from ourcc.runtime import Engine, EngineContents, TargetContents
+
+B, K = dims.symbol("B"), dims.symbol("K")
+
+
+def engine_of(plan: Plan, weights=None) -> Engine:
+    return Engine(EngineContents.of({"cpu": TargetContents(from_json(to_json(plan)))}, weights))
+
+
+def test_nonzero_binds_the_size_it_finds():
+    found = TensorType(i64, (2, K))
+    buffers = (Buffer("x", TensorType(f32, (B, 3)), "input"), Buffer("d", found, "dynamic"), Buffer("s", found, "output"))
+    step = Host("nonzero", {"count": K}, ("x",), ("d",), (("K", 0, 1),))
+    facts = dims.Facts({"B": dims.Range(0, 9), "K": dims.Range(0, None)})
+    plan = Plan("cpu", facts, (("x", "x"),), (("d", "d"),), buffers, (), (step,))
+    engine = engine_of(plan)
+    with pytest.raises(
+        EngineError, match=r"host step nonzero failed: zip.. argument 2 is longer than argument 1\n  note: it computes NonZero_3"
+    ):
+        two = replace(step, writes=("d", "s"), sources=("NonZero_3",))
+        engine_of(replace(plan, steps=(two,)))(np.zeros((1, 3), np.float32))
+    for rows in (4, 0, 1):
+        x = np.random.default_rng(rows).integers(0, 2, (rows, 3)).astype(np.float32)
+        assert np.array_equal(engine(x), np.array(np.nonzero(x)))
+
+
+def test_arena_constants_and_narrow_types():
+    kind, small = TensorType(bf16, (B, 4)), TensorType(i4, (3,))
+    buffers = (
+        Buffer("x", kind, "input"),
+        Buffer("v", TensorType(bf16, (B, 2)), "arena", "s0"),
+        Buffer("i", TensorType(i64, (B, 2)), "arena", "s1"),
+        Buffer("c", small, "constant", "c"),
+        Buffer("y", small, "output"),
+        Buffer("p", TensorType(i64, (3,)), "output"),
+    )
+    steps = (
+        Host("top_k", {"k": 2, "axis": -1}, ("x",), ("v", "i")),
+        Host("sort", {"axis": 0}, ("c",), ("y", "p")),
+    )
+    outputs = (("v", "v"), ("i", "i"), ("y", "y"), ("p", "p"))
+    plan = Plan(
+        "cpu", dims.Facts({"B": dims.Range(1, 9)}), (("x", "x"),), outputs, buffers, (Slot("s0", (B * 4,)), Slot("s1", (B * 16,))), steps
+    )
+    engine = engine_of(plan, {"cpu": {"c": np.array([3, -8, 1], ml_dtypes.int4)}})
+    x = np.array([[1, 4, 3, 2], [0, 0, 7, 9]], ml_dtypes.bfloat16)
+    values, indices, ordered, places = engine(x)
+    assert values.tolist() == [[4, 3], [9, 7]] and values.dtype == x.dtype and indices.tolist() == [[1, 2], [3, 2]]
+    assert ordered.astype(int).tolist() == [-8, 1, 3] and places.tolist() == [1, 2, 0]
+
+
+def test_strings():
+    kind = TensorType(string, (2,))
+    buffers = (
+        Buffer("x", kind, "input"),
+        Buffer("c", kind, "constant", "suffix"),
+        Buffer("t", kind, "dynamic"),
+        Buffer("y", kind, "output"),
+    )
+    steps = (Host("string_concat", {}, ("x", "c"), ("t",)), Host("string_concat", {}, ("c", "t"), ("y",)))
+    plan = Plan("cpu", dims.NO_FACTS, (("x", "x"),), (("y", "y"), ("t", "t")), buffers, (), steps)
+    engine = engine_of(plan, {"shared": {"suffix": np.array(["-1", "-2"], dtype=object)}})
+    y, t = engine(np.array(["a", "b"]))
+    assert y.tolist() == ["-1a-1", "-2b-2"] and t.tolist() == ["a-1", "b-2"]
+
+
+def test_a_routine_this_version_lacks():
+    buffers = (Buffer("x", TensorType(f32, (1,)), "input"), Buffer("y", TensorType(f32, (1,)), "output"))
+    plan = Plan("cpu", dims.NO_FACTS, (("x", "x"),), (("y", "y"),), buffers, (), (Host("no_such_op", {}, ("x",), ("y",)),))
+    with pytest.raises(EngineError, match=r"engine needs the host routine no_such_op, which ourcc.ir.ops lacks"):
+        engine_of(plan)

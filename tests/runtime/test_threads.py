@@ -1,0 +1,108 @@
+"""The real thread pool under the runtime: one for the process, alive after a fork, results that do not depend on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.c.abi import support_files
+from ourcc.ir import dims
+from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant
+from ourcc.ir.types import TensorType, f32
+from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+
+SOURCE = """
+#include "ourcc.h"
+static void kernel_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+    const float *x = operands[0];
+    float *y = operands[1];
+    for (int64_t i = first; i < last; i++) {
+        float sum = 0;
+        for (int64_t k = 0; k < 64; k++) sum += x[i * 64 + k] * (float)k;
+        y[i] = sum;
+    }
+}
+OURCC_EXPORT int64_t ourcc_arena(const int64_t *symbols);
+int64_t ourcc_arena(const int64_t *symbols) { return 0; }
+OURCC_EXPORT int32_t ourcc_segment_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads);
+int32_t ourcc_segment_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads) {
+    ourcc_launch(threads, symbols[0], kernel_0, buffers, symbols);
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory) -> EngineContents:
+    folder = tmp_path_factory.mktemp("pool")
+    for name, text in {**support_files(), "engine.c": SOURCE}.items():
+        (folder / name).write_text(text)
+    sources = [name for name in ("engine.c", *support_files()) if name.endswith(".c")]
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-pthread", "-o", "e.so", *sources], check=True, cwd=folder)
+    b = dims.symbol("B")
+    kinds = TensorType(f32, (b, 64)), TensorType(f32, (b,))
+    launch = Launch("k", (Variant("kernel_0", Guard(), (b,), ("x", "y")),), ("x",), ("y",))
+    buffers = (Buffer("x", kinds[0], "input"), Buffer("y", kinds[1], "output"))
+    plan = Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
+    return EngineContents.of({"cpu": TargetContents(plan, {"e.so": (folder / "e.so").read_bytes()}, (Library("e.so"),))})
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).standard_normal((1000, 64)).astype(np.float32)
+
+
+def test_results_do_not_depend_on_the_number_of_threads(contents, x):
+    results = [Engine(contents, threads=n)(x) for n in (1, 2, 3, 8)]
+    assert all(np.array_equal(results[0], result) for result in results)
+    assert np.allclose(results[0], x @ np.arange(64, dtype=np.float32), rtol=1e-4, atol=1e-3)
+
+
+def test_callers_share_the_pool(contents, x):
+    engine = Engine(contents, threads=2)
+    want = engine(x)
+    failures = []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(engine(x), want):
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not failures
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_runs_the_engine(contents, x):
+    engine = Engine(contents, threads=2)
+    want = engine(x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(engine(x), want) else 3)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert np.array_equal(engine(x), want)
+
+
+def test_an_engine_that_is_gone_leaves_no_code_behind(contents, x):
+    def mapped() -> int:
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            return sum("memfd:e.so" in line for line in maps)
+
+    keep = Engine(contents)
+    keep(x)
+    before = mapped()
+    engine = Engine(contents)
+    engine(x)
+    assert mapped() > before
+    del engine
+    assert mapped() == before
