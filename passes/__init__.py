@@ -24,6 +24,7 @@ PASSES: dict[str, str] = {
     "recognize_normalization": "recognize_normalization:RecognizeNormalization",
     "sink_broadcasts": "sink_broadcasts:SinkBroadcasts",
     "sink_casts": "sink_casts:SinkCasts",
+    "unflatten_products": "unflatten_products:UnflattenProducts",
 }
 
 

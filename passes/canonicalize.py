@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.rewrite import Rule
 from .base import RulePass
-from .rules import arithmetic, casts, movement
+from .rules import arithmetic, casts, indexing, movement
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,4 @@ class Canonicalize(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """All families."""
-        return (*movement.RULES, *casts.RULES, *arithmetic.RULES)
+        return (*movement.RULES, *indexing.RULES, *casts.RULES, *arithmetic.RULES)

@@ -46,9 +46,9 @@ def operand(op: Op, position: int) -> Value:
 def uniform(value: Value | None) -> Number | None:
     """The number that every element of a value is known to be; None if there is none.
 
-    Looks through broadcasts and reshapes; large constants are not searched.
+    Looks through broadcasts, reshapes, transposes and slices; large constants are not searched.
     """
-    while (moved := producer(value, "broadcast_to", "reshape", "transpose")) is not None:
+    while (moved := producer(value, "broadcast_to", "reshape", "transpose", "slice")) is not None:
         value = moved.operands[0]
     if value is None or value.dtype.kind in ("complex", "string"):
         return None

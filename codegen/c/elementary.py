@@ -49,17 +49,19 @@ _REDUCE = f"""
 r = fma_f32_@N(n, splat_f32_@N(-1.42860677e-6f), r);
 {_horner("r", "p", *_EXP)}
 p = fma_f32_@N(p, r * r, r);
-i32x@N e = __builtin_convertvector(n, i32x@N);
 """
-_CLAMP = "{V} c = select_f32_@N(x > {high}, splat_f32_@N({high}), x);\nc = select_f32_@N(c < {low}, splat_f32_@N({low}), c);\n"
+_CLAMP = "{V} c = max_number_f32_@N(splat_f32_@N({low}), min_number_f32_@N(splat_f32_@N({high}), x));\n"
 
-# 2**e in two factors, so that results below the normal range are rounded once more and not lost.
-_SCALE = """
+_SCALE = "return scale_f32_@N(p, n);"
+
+# p * 2**n in two factors, so that results below the normal range are rounded once more and not lost.
+_SCALE_BODY = """
+i32x@N e = __builtin_convertvector(n, i32x@N);
 i32x@N h = e >> 1;
 return p * (f32x@N)((h + 127) << 23) * (f32x@N)((e - h + 127) << 23);
 """
 
-_EXP_BODY = _CLAMP.format(V=V, high="89.0f", low="-105.0f") + _REDUCE + "p = p + 1.0f;" + _SCALE
+_EXP_BODY = _CLAMP.format(V=V, high="89.0f", low="-105.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE
 
 _EXP2_BODY = (
     _CLAMP.format(V=V, high="129.0f", low="-151.0f")
@@ -68,7 +70,6 @@ _EXP2_BODY = (
 {V} r = (c - n) * 0.69314718056f;
 {_horner("r", "p", *_EXP)}
 p = fma_f32_@N(p, r * r, r) + 1.0f;
-i32x@N e = __builtin_convertvector(n, i32x@N);
 """
     + _SCALE
 )
@@ -78,6 +79,7 @@ _EXPM1_BODY = (
     _CLAMP.format(V=V, high="89.0f", low="-30.0f")
     + _REDUCE
     + f"""
+i32x@N e = __builtin_convertvector(n, i32x@N);
 {V} s = (f32x@N)((e + 126) << 23);
 {V} y = fma_f32_@N(s, p, s - 0.5f) * 2.0f;
 return select_f32_@N(e == 0, select_f32_@N(abs_f32_@N(x) < 1e-7f, x, p), y);
@@ -190,6 +192,12 @@ def _vectorised() -> Iterator[tuple[str, Function]]:
     }
     for name, body in bodies.items():
         yield f"{name}_f32", Function(V, (f"{V} x",), body)
+    fast = {
+        (16, "avx512f"): "(f32x16)_mm512_scalef_ps((__m512)p, (__m512)n)",
+        (8, "avx512vl"): "(f32x8)_mm256_scalef_ps((__m256)p, (__m256)n)",
+        (4, "avx512vl"): "(f32x4)_mm_scalef_ps((__m128)p, (__m128)n)",
+    }
+    yield "scale_f32", Function(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=fast)
 
 
 _LIBM = (

@@ -7,7 +7,7 @@ from ...ir.errors import UnsupportedError
 from ...ir.plan import Guard, Variant
 from .compile import CompiledKernel
 
-# Every cubin takes these after the arguments: global scratch and profile scratch, null for the kernels of a plan.
+# Every cubin takes these after the arguments: global scratch (null unless the variant has some) and profile scratch.
 HIDDEN_POINTERS = 2
 
 
@@ -15,14 +15,13 @@ def variant(compiled: CompiledKernel, guard: Guard | None = None) -> Variant:
     """The kernel as a variant.
 
     The launch passes the `arguments` as pointers, the `scalars` as i32 (each below `SIZE_LIMIT`), and
-    `HIDDEN_POINTERS` null pointers; blocks of 32 * warps threads on a grid of one dimension (none if it is 0), with
+    `HIDDEN_POINTERS` pointers, the first to `scratch` bytes for every program; blocks of 32 * warps threads on a grid of one dimension (none if it is 0), with
     `shared` bytes of dynamic shared memory.
     """
     kernel = compiled.kernel
-    if compiled.resources.scratch:
+    if kernel.clusters != 1:
         raise UnsupportedError(
-            f"kernel {kernel.name} needs {compiled.resources.scratch} bytes of global scratch for each program, a plan gives none",
-            hint="let the schedule load by pointers instead of descriptors",
+            f"kernel {kernel.name} runs in clusters of {kernel.clusters}, a plan launches single blocks", hint="leave the cluster hint out"
         )
     return Variant(
         kernel.name,
@@ -32,4 +31,5 @@ def variant(compiled: CompiledKernel, guard: Guard | None = None) -> Variant:
         tuple(dims.symbol(name) for name in kernel.sizes),
         kernel.warps,
         compiled.resources.shared,
+        compiled.resources.scratch,
     )

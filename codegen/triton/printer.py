@@ -65,7 +65,7 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
     grid = open_grid(emitter, scope, launch, programs)
     with grid.body(emitter):
         _statements(emitter, scope, launch.body)
-    name = Emitter(launch, taken=RESERVED | SOURCES.keys()).fresh(launch.name)
+    name = Emitter(launch, taken={*RESERVED, *SOURCES}).fresh(launch.name)
     return TritonKernel(
         name,
         _source(emitter, name, arguments),

@@ -155,6 +155,7 @@ def _pools() -> Iterator[Sample]:
     yield Sample((x,), window_attrs(2, window=(3, 3), strides=(2, 2), before=(1, 1), after=(1, 2)))
     yield Sample((x,), window_attrs(2, window=(2, 3), dilations=(3, 2), after=(1, 0)))
     yield Sample((x,), window_attrs(2, window=(1, 1), strides=(2, 2)))
+    yield Sample((x,), window_attrs(2, window=(3, 2), dilations=(2, 3), before=(3, 1), after=(1, 2)))
     yield Sample((draw(1, 2, 5, dtype=f16),), window_attrs(1, window=(2,), before=(1,)))
     yield Sample((draw(1, 2, 5, dtype=bf16),), window_attrs(1, window=(2,)))
     yield Sample((draw(0, 2, 5),), window_attrs(1, window=(2,)))

@@ -48,13 +48,23 @@ class NeutralElement(Rule):
     ops = tuple(NEUTRAL)
 
     def check(self, op: Op, module: Module) -> str | None:
-        if not any(is_number(op.operands[1], number) for number in neutral_numbers(op)):
-            return "the second operand is no neutral element"
-        same = operand(op, 0).dtype == op.result.dtype and same_shape(operand(op, 0).shape, op.result.shape, module)
+        kept = _without_neutral(op)
+        if kept is None:
+            return "no operand is a neutral element"
+        same = kept.dtype == op.result.dtype and same_shape(kept.shape, op.result.shape, module)
         return None if same else "the other operand is broadcast"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
-        return operand(op, 0)
+        return _without_neutral(op)
+
+
+def _without_neutral(op: Op) -> Value | None:
+    """The operand that stands beside a neutral element: the first, or the second too if the op commutes."""
+    numbers = neutral_numbers(op)
+    for kept, other in ((0, 1), (1, 0)) if op.name in COMMUTATIVE else ((0, 1),):
+        if any(is_number(op.operands[other], number) for number in numbers):
+            return operand(op, kept)
+    return None
 
 
 class ConstantsRight(Rule):

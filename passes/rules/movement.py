@@ -77,6 +77,47 @@ class TransposeOfOnes(Rule):
         return g.reshape(operand(op, 0), shape=op.result.shape)
 
 
+class SwapBetweenReshapes(Rule):
+    """reshape(transpose(reshape(x))) -> transpose(reshape(x)), where both reshapes regroup leading dimensions only and
+    the last two are swapped
+    """
+
+    ops = ("reshape",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        swap = producer(op.operands[0], "transpose")
+        inner = producer(swap.operands[0], "reshape") if swap is not None else None
+        if swap is None or inner is None:
+            return "the operand is no transpose of a reshape"
+        rank = swap.result.type.rank
+        if rank < 2 or list(swap.attrs["permutation"]) != [*range(rank - 2), rank - 1, rank - 2]:
+            return "the last two dimensions are not what is swapped"
+        kept = op.result.type.rank >= 2 and op.result.shape[-2:] == swap.result.shape[-2:]
+        source = operand(inner, 0)
+        kept = kept and source.type.rank >= 2 and source.shape[-2:] == inner.result.shape[-2:]
+        return None if kept else "a reshape regroups the last two dimensions"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        inner = matched(matched(op.operands[0], "transpose").operands[0], "reshape")
+        rank, shape = op.result.type.rank, op.result.shape
+        regrouped = g.reshape(operand(inner, 0), shape=(*shape[:-2], shape[-1], shape[-2]))
+        return g.transpose(regrouped, permutation=(*range(rank - 2), rank - 1, rank - 2))
+
+
+class BroadcastIntoAttention(Rule):
+    """attention(q, k, v, broadcast_to(mask)) -> attention(q, k, v, mask)"""
+
+    ops = ("attention",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        mask = op.operands[3] if len(op.operands) > 3 else None
+        return None if producer(mask, "broadcast_to") is not None else "the mask is no broadcast_to"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        mask = operand(matched(op.operands[3], "broadcast_to"), 0)
+        return g.build(op.definition, (*op.operands[:3], mask), op.attrs)
+
+
 class BroadcastOfBroadcast(Rule):
     """broadcast_to(broadcast_to(x), shape) -> broadcast_to(x, shape)"""
 
@@ -238,6 +279,6 @@ def _neighbours(parts: Sequence[Op], axis: int) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    *(MoveNothing(), ReshapeOfReshape(), TransposeOfTranspose(), TransposeOfOnes(), BroadcastOfBroadcast()),
-    *(BroadcastIntoPointwise(), ConcatOfConcat(), SliceOfSlice(), SliceOfConcat(), ConcatOfSlices()),
+    *(MoveNothing(), ReshapeOfReshape(), TransposeOfTranspose(), TransposeOfOnes(), SwapBetweenReshapes()),
+    *(BroadcastOfBroadcast(), BroadcastIntoPointwise(), BroadcastIntoAttention(), ConcatOfConcat(), SliceOfSlice(), SliceOfConcat(), ConcatOfSlices()),
 )

@@ -59,6 +59,12 @@ def test_scans(flags, expected):
     np.testing.assert_array_equal(vector(f"  %t = cumsum i{flags}: %x[i, 0] : f32[i]\n  %y[i] = %t\n", x), expected)
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("cummax", [-np.inf, 2, 2]), ("cummin", [np.inf, 2, 1]), ("cumprod", [1, 2, 2])])
+def test_exclusive_scans_begin_with_the_identity(kind, expected):
+    x = np.asarray([[2.0], [1.0], [3.0]], dtype=np.float32)
+    np.testing.assert_array_equal(vector(f"  %t = {kind} i exclusive: %x[i, 0] : f32[i]\n  %y[i] = %t\n", x), expected)
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("cummax", [2, 2, 3]), ("cummin", [2, 1, 1]), ("cumprod", [2, 2, 6])])
 def test_other_scans(kind, expected):
     x = np.asarray([[2.0], [1.0], [3.0]], dtype=np.float32)

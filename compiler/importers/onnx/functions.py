@@ -40,7 +40,11 @@ def function_body(proto: onnx.NodeProto, node: Node) -> onnx.FunctionProto | Non
                 concrete.attribute.append(onnx.helper.make_attribute(attribute_proto.name, node.attrs[attribute_proto.name]))
         version = _best(schema.context_dependent_function_opset_versions, node.opset)
         types = [_type_bytes(item) if isinstance(item, Value) else b"" for item in node.inputs]
-        body = schema.get_context_dependent_function_with_opset_version(version, concrete.SerializeToString(), types)
+        try:
+            body = schema.get_context_dependent_function_with_opset_version(version, concrete.SerializeToString(), types)
+        except RuntimeError as error:
+            # Names go into the text of the body: those that are no identifiers cannot be read back.
+            raise node.fail("its names or attributes do not fit the body that ONNX gives for it") from error
         return _parsed(body) if body else None
     return None
 

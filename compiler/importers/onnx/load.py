@@ -40,10 +40,11 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelError(f"cannot open {str(path)!r}: {reason}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ModelError(f"{str(path)!r} is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelError(f"{str(path)!r} is not a regular file")
         if status.st_size > FILE_BYTES:
             raise ModelError(
                 f"{str(path)!r} has {status.st_size} bytes, expected at most {FILE_BYTES}", hint="save the weights as external data"
@@ -80,6 +81,7 @@ def _check_model(model: onnx.ModelProto, name: str | None) -> None:
         raise ModelError(f"the model has {len(model.functions)} functions, expected at most {FUNCTIONS}", source=source)
     count = _check_nodes(model.graph, 0, source)
     for function in model.functions:
+        _check_names((function.name, function.domain, function.overload, *function.input, *function.output), source)
         count += _check_node_list(function.node, 0, source)
     if count > NODES:
         raise ModelError(f"the model has {count} nodes, expected at most {NODES}", source=source)
@@ -91,6 +93,7 @@ def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], source: Source, i
 
     versions: dict[str, int] = {}
     for entry in imports:
+        _check_names((entry.domain,), source)
         domain = normal_domain(entry.domain)
         if entry.version < 1:
             raise ModelError(f"opset version {entry.version} of domain {domain!r} is not valid", source=source)
@@ -121,9 +124,12 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _check_nodes(graph: onnx.GraphProto, depth: int, source: Source) -> int:
-    names = [*(v.name for v in graph.input), *(v.name for v in graph.output), *(t.name for t in graph.initializer)]
-    for name in names:
-        _check_name(name, source)
+    for value in (*graph.input, *graph.output):
+        dims = value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
+        _check_names((value.name, *(dim.dim_param for dim in dims)), source)
+    for tensor in graph.initializer:
+        _check_names((tensor.name, *(text for entry in tensor.external_data for text in (entry.key, entry.value))), source)
+    _check_names((graph.name, *(sparse.values.name for sparse in graph.sparse_initializer)), source)
     inputs = [value.name for value in graph.input]
     if len(set(inputs)) != len(inputs):
         raise ModelError("two inputs of the graph have the same name", source=source)
@@ -136,13 +142,17 @@ def _check_node_list(nodes: Iterable[onnx.NodeProto], depth: int, source: Source
     count = 0
     for node in nodes:
         count += 1
-        for name in (node.name, node.op_type, *node.input, *node.output):
-            _check_name(name, source)
+        _check_names((node.name, node.op_type, node.domain, node.overload, *node.input, *node.output), source)
+        _check_names((text for attribute in node.attribute for text in (attribute.name, attribute.ref_attr_name)), source)
         for graph in subgraphs(node):
             count += _check_nodes(graph, depth + 1, source)
     return count
 
 
-def _check_name(name: str, source: Source) -> None:
-    if len(name) > NAME_LENGTH:
-        raise ModelError(f"the name {name[:40]!r}... is {len(name)} characters long, expected at most {NAME_LENGTH}", source=source)
+def _check_names(names: Iterable[str | bytes], source: Source) -> None:
+    """Names are text of a sane length; what is not UTF-8 arrives as bytes."""
+    for name in names:
+        if isinstance(name, bytes):
+            raise ModelError(f"the name {name[:40]!r} is not UTF-8 text", source=source)
+        if len(name) > NAME_LENGTH:
+            raise ModelError(f"the name {name[:40]!r}... is {len(name)} characters long, expected at most {NAME_LENGTH}", source=source)

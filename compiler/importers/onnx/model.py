@@ -39,14 +39,11 @@ def import_onnx(
     """
     proto, files, file = open_model(model)
     limits: dict[str, int] = {}
-    try:
-        while True:
-            try:
-                return _Import(proto, files, file, name, limits).run(shapes, values or {})
-            except NarrowerError as error:
-                limits[error.name] = min(error.high, limits.get(error.name, error.high))
-    except UnicodeDecodeError as error:
-        raise ModelError("a name in the model is not UTF-8 text", source=Source(file or "model")) from error
+    while True:
+        try:
+            return _Import(proto, files, file, name, limits).run(shapes, values or {})
+        except NarrowerError as error:
+            limits[error.name] = min(error.high, limits.get(error.name, error.high))
 
 
 class _Import:

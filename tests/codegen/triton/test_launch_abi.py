@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_parameters_of_the_cubin_are_the_arguments_and_two_pointers() -> None:
     assert parameters == len(kernel.kernel.arguments) + HIDDEN_POINTERS
 
 
-def test_kernels_that_need_scratch_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"kernel persistent needs \d+ bytes of global scratch for each program, a plan gives none"):
-        variant(compiled("persistent"))
+def test_descriptors_ask_for_scratch() -> None:
+    kernel = compiled("persistent")
+    assert variant(kernel).scratch == kernel.resources.scratch > 0
+
+
+def test_clusters_are_refused() -> None:
+    kernel = compiled("softmax_rows")
+    clustered = dataclasses.replace(kernel, kernel=dataclasses.replace(kernel.kernel, clusters=2))
+    with pytest.raises(UnsupportedError, match=r"kernel softmax_rows runs in clusters of 2, a plan launches single blocks"):
+        variant(clustered)

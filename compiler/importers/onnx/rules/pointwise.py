@@ -43,7 +43,10 @@ def _attribute(n: Node, name: str) -> Any:
 
     if n.has(name):
         return n.attrs[name]
-    declared = onnx.defs.get_schema(n.op_type, n.opset, n.domain).attributes.get(name)
+    try:
+        declared = onnx.defs.get_schema(n.op_type, n.opset, n.domain).attributes.get(name)
+    except onnx.defs.SchemaError as error:
+        raise n.fail(f"is no op of opset {n.opset}") from error
     if declared is None or not declared.default_value.name:
         return None
     value = onnx.helper.get_attribute_value(declared.default_value)

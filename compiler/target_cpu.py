@@ -1,0 +1,83 @@
+"""From a module to the CPU part of an engine: schedules, C, shared objects, packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..codegen.c.compile import compile_shared, find_compiler
+from ..codegen.c.printer import SourceFile
+from ..codegen.host.c import print_plan
+from ..ir.graph import Module
+from ..ir.target import CpuLevel, cpu_level, level_for
+from ..passes.build_plan import Lowered, build_plan
+from ..passes.fuse import HostOp, partition
+from ..passes.layout import channels_last, constant_layouts
+from ..passes.schedule import Choose, Scheduler, cheapest
+from ..passes.tile.cpu import STRATEGIES
+from ..runtime.contents import Library, TargetContents
+from ..runtime.native import cpu_flags
+from .built import Built, pack
+from .options import BuildOptions
+from .progress import Progress
+from .report.kernels import kernel_rows
+from .targets import Target
+
+KERNEL_FILES = 4
+"""At most so many files of kernels: they compile in parallel, and each costs a quarter of a second."""
+
+
+def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress) -> Built:
+    """One shared object for each instruction-set level of the target; all share one plan of buffers and weights."""
+    compiler = find_compiler(options.environment.compiler)
+    libraries: list[Library] = []
+    files: dict[str, bytes] = {}
+    best: tuple[Lowered, CpuLevel] | None = None
+    for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
+        lowered = lower_cpu(module, level, cheapest(level))
+        sources = print_cpu(lowered, level)
+        progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
+        files[f"{level.name}.so"] = compile_shared(sources, level, compiler).data
+        files |= {f"{level.name}/{name}": text.encode() for name, text in sources.items()}
+        libraries.append(Library(f"{level.name}.so", requires=level.features))
+        best = best or (lowered, level)
+    if best is None:
+        raise ValueError(f"target {target.name} names no instruction-set level")
+    lowered, level = best
+    weights = {key: pack(constant) for key, constant in lowered.constants.items()}
+    return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, kernel_rows(lowered, *nominal_rates(level)))
+
+
+def levels_of(target: Target) -> list[CpuLevel]:
+    """The instruction-set levels of a target; `native` looks at this machine."""
+    return [level_for(cpu_flags()) if name == "native" else cpu_level(name) for name in target.levels]
+
+
+def lower_cpu(module: Module, level: CpuLevel, choose: Choose) -> Lowered:
+    """Graph to regions, regions to tile programs, both to a plan."""
+    units = partition(module, module.main, channels_last(module.main))
+    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts)
+    scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
+    return build_plan(module, module.main, scheduled, "cpu")
+
+
+def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
+    """C files by name: kernels spread over a few files, and the plan."""
+    names = list(lowered.kernels)
+    count = max(1, min(KERNEL_FILES, len(names) // 4))
+    symbols = lowered.plan.symbols
+    sources = {}
+    for n in range(count):
+        file = SourceFile(level)
+        for name in names[n::count]:
+            file.add(lowered.kernels[name], name, tuple(symbols.ranges), symbols)
+        sources[f"kernels_{n}.c"] = file.text()
+    sources["plan.c"] = print_plan(lowered.plan, names)
+    return sources
+
+
+def nominal_rates(level: CpuLevel) -> tuple[float, float]:
+    """Operations and bytes a second that one core of a level is reckoned with: two multiply-adds at 3 GHz, 20 GB/s."""
+    return 2 * 2 * level.lanes * 3e9, 20e9
+
+
+__all__ = ["compile_cpu", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

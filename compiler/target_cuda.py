@@ -1,0 +1,141 @@
+"""From a module to a CUDA part of an engine, with no GPU at hand: schedules, Triton, cubins, guarded variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..codegen.triton.compile import CompiledKernel, compile_kernels
+from ..codegen.triton.kernel import TritonKernel
+from ..codegen.triton.launch_abi import variant
+from ..codegen.triton.printer import print_launch
+from ..ir import dims
+from ..ir.dims import Facts
+from ..ir.graph import Module
+from ..ir.plan import Guard, Launch, Plan, Variant
+from ..ir.target import GpuTarget, gpu_target
+from ..ir.tile.program import Launch as TileLaunch
+from ..passes.build_plan import Lowered, build_plan
+from ..passes.fuse import HostOp, partition
+from ..passes.schedule import Choose, Scheduler, cheapest
+from ..passes.tile.gpu import STRATEGIES
+from ..runtime.contents import TargetContents
+from .built import Built, pack
+from .options import BuildOptions
+from .progress import Progress
+from .report.kernels import kernel_rows
+from .targets import Target
+
+VECTOR = 16
+"""Bytes of the widest load, and the divisor of sizes under which rows start at multiples of it."""
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A kernel as printed for one guard: symbols that 16 must divide, parameters that must be aligned."""
+
+    kernel: TritonKernel
+    divided: tuple[str, ...]
+    aligned: tuple[str, ...]
+
+
+def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress) -> Built:
+    """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
+    device = gpu_target(target.levels[0])
+    lowered = lower_cuda(module, device, cheapest(device))
+    printed = {name: _print(name, launch, lowered.plan, device) for name, launch in lowered.kernels.items()}
+    every = [item for items in printed.values() for item in items]
+    progress.note(f"{len(every)} kernels for {device.name}")
+    compiled = dict(zip((item.kernel.name for item in every), compile_kernels([item.kernel for item in every], device), strict=True))
+    steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
+    plan = replace(lowered.plan, steps=steps)
+    files = dict(_files(compiled.values()))
+    weights = {key: pack(constant) for key, constant in lowered.constants.items()}
+    resources = {name: _resources(compiled[items[0].kernel.name]) for name, items in printed.items()}
+    rates = device.rates["tf32"], device.memory_rate
+    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources))
+
+
+def lower_cuda(module: Module, device: GpuTarget, choose: Choose) -> Lowered:
+    """Graph to regions, regions to tile programs, both to a plan; constants stay row-major."""
+    units = partition(module, module.main)
+    scheduler = Scheduler(STRATEGIES, device, choose, lambda region, constants: {})
+    scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
+    return build_plan(module, module.main, scheduled, device.name)
+
+
+def _print(name: str, launch: TileLaunch, plan: Plan, device: GpuTarget) -> list[_Printed]:
+    """The kernel for aligned operands and sizes, and where that is not known the one for any."""
+    launch = replace(launch, name=name)
+    strangers = _callers(name, launch, plan)
+    divided = _row_symbols(launch, plan.symbols)
+    own = frozenset(param.name for param in launch.params) | {counter.name for counter in launch.counters}
+    if not strangers and not divided:
+        return [_Printed(print_launch(launch, plan.symbols, own, device.processors), (), ())]
+    facts = Facts(plan.symbols.ranges, {**plan.symbols.divisors, **dict.fromkeys(divided, VECTOR)})
+    fast = print_launch(replace(launch, name=f"{name}_aligned"), facts, own, device.processors)
+    general = print_launch(launch, plan.symbols, own - set(strangers), device.processors)
+    return [_Printed(fast, divided, strangers), _Printed(general, (), ())]
+
+
+def _callers(name: str, launch: TileLaunch, plan: Plan) -> tuple[str, ...]:
+    """Parameters that are the caller's own memory in some launch of the kernel."""
+    foreign = {buffer.name for buffer in plan.buffers if buffer.storage in ("input", "output")}
+    names = _parameter_names(launch)
+    found = {
+        parameter
+        for step in plan.steps
+        if isinstance(step, Launch) and step.variants[0].kernel == name
+        for parameter, buffer in zip(names, step.variants[0].arguments, strict=True)
+        if buffer in foreign
+    }
+    return tuple(parameter for parameter in names if parameter in found)
+
+
+def _row_symbols(launch: TileLaunch, facts: Facts) -> tuple[str, ...]:
+    """Symbols in the innermost size of an operand: whether its rows are aligned depends on them."""
+    found: dict[str, None] = {}
+    for param in launch.params:
+        if len(param.dims) > 1 and dims.divides(VECTOR, param.dims[-1][1], facts) is None:
+            found.update(dict.fromkeys(sorted(dims.symbols(param.dims[-1][1]))))
+    return tuple(found)
+
+
+def _parameter_names(launch: TileLaunch) -> list[str]:
+    return [param.name for param in launch.params] + [counter.name for counter in launch.counters]
+
+
+def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
+    """A launch with one variant for each printed kernel, the guarded one first."""
+    plain = step.variants[0]
+    buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
+    foreign = {buffer.name for buffer in lowered.plan.buffers if buffer.storage in ("input", "output")}
+    variants: list[Variant] = []
+    for item in printed[plain.kernel]:
+        aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
+        guard = Guard(zero=tuple(dims.symbol(name) % VECTOR for name in item.divided), aligned=aligned)
+        made = variant(compiled[item.kernel.name], guard)
+        variants.append(replace(made, arguments=tuple(buffers[name] for name in made.arguments)))
+        if guard == Guard():
+            break
+    return replace(step, variants=tuple(variants))
+
+
+def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
+    for item in compiled:
+        yield f"{item.kernel.name}.py", item.kernel.source.encode()
+        yield f"{item.kernel.name}.ptx", item.ptx.encode()
+        yield f"{item.kernel.name}.cubin", item.cubin
+
+
+def _resources(compiled: CompiledKernel) -> dict[str, Any]:
+    found = compiled.resources
+    mix = ", ".join(f"{count} {name}" for name, count in sorted(found.instructions.items(), key=lambda item: -item[1])[:6])
+    notes = "; ".join(compiled.kernel.notes)
+    return {
+        "registers": found.registers,
+        "shared_bytes": found.shared,
+        "spills": found.spill_stores + found.spill_loads,
+        "instructions": f"{mix} ({notes})" if notes else mix,
+    }

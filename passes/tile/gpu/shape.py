@@ -1,0 +1,114 @@
+"""Numbers that GPU strategies share: powers of two, which axis should be the lanes, warps of a tile, predicted seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....ir import dims
+from ....ir.dims import Dim, Facts
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from ....ir.target import GpuTarget
+from ..lower import typical, upper_bound
+from ..schedule import Problem
+
+LAUNCH_SECONDS = 3e-6
+"""What one launch costs on its own."""
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count`."""
+    return 1 if count <= 1 else 1 << (count - 1).bit_length()
+
+
+def padded(extent: Dim, symbols: Facts) -> int | None:
+    """The power of two that holds every value of a size; None if it has no bound."""
+    bound = upper_bound(extent, symbols)
+    return None if bound is None else power_of_two(bound)
+
+
+def is_covered(extent: Dim, tile: int, symbols: Facts) -> bool:
+    """Whether tiles of this extent cover the axis exactly, so that no lane lies outside."""
+    return dims.divides(tile, extent, symbols) is True
+
+
+def warps_for(elements: int) -> int:
+    """Warps of a program that holds a tile of this many elements: about 8 elements a thread, 4 to 16 warps."""
+    return max(4, min(16, power_of_two(elements // 256)))
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+def values_of(statement: Statement) -> list[Scalar]:
+    """The expressions of a statement, gathered subscripts included."""
+    return [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+
+
+def references(statement: Statement) -> set[str]:
+    """The named values that a statement reads."""
+    return {part.name for value in values_of(statement) for part in walk(value) if isinstance(part, Ref)}
+
+
+def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
+    """The statements that a store depends on, in order."""
+    names = references(store)
+    kept: list[Let | Reduce | Scan] = []
+    for statement in reversed(region.body):
+        if not isinstance(statement, Store) and statement.name in names:
+            kept.append(statement)
+            names |= references(statement)
+    return kept[::-1]
+
+
+def accesses(statements: Iterable[Statement]) -> list[tuple[str, tuple[Dim, ...]]]:
+    """Every (operand, subscripts) that statements read or write."""
+    found: list[tuple[str, tuple[Dim, ...]]] = []
+    for statement in statements:
+        if isinstance(statement, Store):
+            found.append((statement.output, statement.subscripts))
+        for value in values_of(statement):
+            found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
+    return found
+
+
+def stride_class(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int:
+    """0 if the axis does not move the address, 1 if it steps by one element, else 2."""
+    shape = region.operand(operand).type.shape
+    for place, subscript in enumerate(reversed(subscripts)):
+        if axis in dims.symbols(subscript):
+            moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
+            inner = dims.product(shape[len(shape) - place :])
+            return 1 if moved == 1 and inner == 1 else 2
+    return 0
+
+
+def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str, int]:
+    """How well each axis does as the lanes: accesses that it steps through by one element count most."""
+    scores = dict.fromkeys(region.extents, 0)
+    for operand, subscripts in accesses(statements):
+        for axis in scores:
+            scores[axis] += (0, 3, -2)[stride_class(region, operand, subscripts, axis)]
+    return scores
+
+
+# --- predicted seconds ------------------------------------------------------------------------------------------------
+
+
+def traffic(problem: Problem) -> float:
+    """Bytes of all operands once, at the symbols' typical sizes."""
+    operands = (*problem.region.inputs, *problem.region.outputs)
+    return sum(typical(dims.product(o.type.shape), problem.symbols) * max(1, o.type.dtype.bits) / 8 for o in operands)
+
+
+def waves(programs: float, target: GpuTarget, resident: int = 1) -> float:
+    """Rounds in which the device runs its programs, over those that it would take if none were idle (at least 1)."""
+    slots = target.processors * resident
+    rounds = -(-programs // slots)
+    return max(1.0, rounds * slots / max(1.0, programs))
+
+
+def memory_seconds(bytes_moved: float, programs: float, target: GpuTarget) -> float:
+    """Seconds to move bytes: from the cache four times as fast as from memory, and few programs do not fill the device."""
+    rate = target.memory_rate * (4 if bytes_moved < target.cache_bytes / 2 else 1)
+    filled = min(1.0, programs / target.processors)
+    return bytes_moved / (rate * max(filled, 1 / target.processors))

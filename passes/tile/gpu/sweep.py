@@ -1,0 +1,291 @@
+"""One kernel over the axes of a region: tiles of grid axes, whole axes in padded registers, loops with accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import InternalError
+from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
+from ....ir.region import Ref as ScalarRef
+from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
+from ....ir.tile.program import Reduce as TileReduce
+from ....ir.tile.program import Scan as TileScan
+from ....ir.types import boolean, i32, i64
+from ..lower import COMBINE, Block, identity, parameters, zero
+from ..schedule import Problem
+from .shape import accesses, is_covered, references
+
+SCAN_KIND = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a kernel walks its axes.
+
+    `grid` axes have a step (None: one index a program), `whole` axes lie in registers at their padded extent, `loops`
+    go in steps of that many elements (1: one index at a time).
+    """
+
+    grid: Mapping[str, int | None]
+    whole: Mapping[str, int] = field(default_factory=dict)
+    loops: Mapping[str, int] = field(default_factory=dict)
+    hints: tuple[tuple[str, str | int], ...] = ()
+
+
+def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
+    """A block that gives no name which an operand, a symbol or a grid axis has."""
+    taken = {o.name for o in (*problem.region.inputs, *problem.region.outputs)} | set(problem.symbols.ranges) | set(grid)
+    return Block(problem, names=dict.fromkeys(sorted(taken), 1))
+
+
+def used_parameters(problem: Problem, statements: Sequence[Let | Reduce | Scan | Store], combined: frozenset[str] = frozenset()):  # type: ignore[no-untyped-def]
+    """The launch parameters that statements touch."""
+    used = {operand for operand, _ in accesses(statements)}
+    return tuple(param for param in parameters(problem, combined) if param.name in used)
+
+
+def spread(block: Block, value: Value, axes: Sequence[str]) -> Value:
+    """The value over all of `axes`: repeated along those that it does not vary over."""
+    if set(axes) <= set(value.type.axes):
+        return value
+    nothing = block.full(zero(value.type.dtype), value.type.dtype, block.ordered(set(axes)))  # type: ignore[arg-type]
+    always = block.apply("le", block.index_value(0), block.index_value(0))
+    return block.apply("where", always, value, nothing)
+
+
+class Sweep:
+    """Builds the launch of one store and of the statements that it needs."""
+
+    def __init__(self, problem: Problem, statements: Sequence[Let | Reduce | Scan], store: Store, tiling: Tiling) -> None:
+        self.problem = problem
+        self.region: Region = problem.region
+        self.statements = list(statements)
+        self.store = store
+        self.tiling = tiling
+        self.lets = {s.name: s for s in self.statements if isinstance(s, Let)}
+
+    def launch(self, name: str) -> Launch:
+        """The kernel."""
+        region, tiling = self.region, self.tiling
+        block = fresh_block(self.problem, tuple(tiling.grid))
+        grid: list[GridAxis] = []
+        for axis, step in tiling.grid.items():
+            grid.append(GridAxis(axis, 0, region.axis(axis).extent, step))
+            block.index[axis] = dims.symbol(axis)
+            if step is not None:
+                block.axes.append(axis)
+        for axis, extent in tiling.whole.items():
+            block.index[axis] = dims.symbol(block.axis(axis, 0, region.axis(axis).extent, extent))
+        for statement in self.statements:
+            self._statement(block, statement)
+        rest = [axis for axis in self.store.axes if axis in tiling.loops]
+        self._loops(block, rest, (), lambda: self._write(block))
+        combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
+        params = used_parameters(self.problem, (*self.statements, self.store), combined)
+        return Launch(name, params, tuple(grid), tuple(block.body), hints=tiling.hints)
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def _statement(self, block: Block, statement: Let | Reduce | Scan) -> None:
+        if isinstance(statement, Let):
+            if any(axis in self.tiling.loops for axis in statement.axes):
+                block.readers[statement.name] = lambda inner: inner.lower(statement.value)
+                return
+            value = block.let(statement.name, block.lower(statement.value))
+        elif isinstance(statement, Reduce):
+            value = self._extreme(block, statement) if statement.kind.startswith("arg") else self._fold(block, statement)
+        else:
+            value = self._scan(block, statement)
+        block.readers[statement.name] = lambda _: value
+
+    def _write(self, block: Block) -> None:
+        subscripts = block.subscripts(self.store.subscripts, self.store.gathers)
+        value = block.lower(self.store.value)
+        atomic = self.store.combine
+        block.store(self.store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))), atomic)
+
+    # --- folds --------------------------------------------------------------------------------------------------------
+
+    def _tile_axis(self, block: Block, axis: str) -> str | None:
+        """The tile axis that a region axis is; None where it is one index."""
+        found = block.axes_in(block.index[axis])
+        return next(iter(found), None)
+
+    def _masked(self, block: Block, value: Scalar, over: Sequence[str], start: bool | int | float) -> Value:
+        """`value` with the reduction's neutral element in lanes beyond the axes `over`."""
+        block.outside = True
+        result = block.lower(value)
+        block.outside = False
+        for axis in over:
+            extent = self.region.axis(axis).extent
+            tile = self.tiling.whole.get(axis) or self.tiling.loops[axis]
+            if not is_covered(extent, tile, self.problem.symbols):
+                result = block.inside(block.index[axis], extent, result, start)
+        return result
+
+    def _result_axes(self, block: Block, axes: Sequence[str]) -> tuple[str, ...]:
+        return block.ordered({tile for axis in axes if axis in block.index and (tile := self._tile_axis(block, axis)) is not None})
+
+    def _fold(self, block: Block, statement: Reduce) -> Ref:
+        whole = [axis for axis in statement.over if axis in self.tiling.whole]
+        loops = [axis for axis in statement.over if axis in self.tiling.loops]
+        start = identity(statement.kind, statement.dtype)
+        kept = self._result_axes(block, statement.axes)
+        if loops:
+            vectors, value = self._accumulate(block, statement, whole, loops, start)
+        else:
+            vectors = [str(block.index[axis]) for axis in whole]
+            value = spread(block, self._masked(block, statement.value, whole, start), (*kept, *vectors))
+        for axis in vectors:
+            left = tuple(a for a in value.type.axes if a != axis)
+            value = TileReduce(statement.kind, axis, value, TileType(statement.dtype, left))
+            if loops:
+                block.axes = [a for a in block.axes if a != axis or axis in self.tiling.whole]
+        return block.let(statement.name, value)
+
+    def _accumulate(
+        self, block: Block, statement: Reduce, whole: list[str], loops: list[str], start: bool | int | float
+    ) -> tuple[list[str], Value]:
+        """Loops that fold into one accumulator for each lane; returns the axes left to fold and the accumulator."""
+        lanes = {axis: block.axis("v", 0, step, step) for axis in loops if (step := self.tiling.loops[axis]) > 1}
+        inner = [str(block.index[axis]) for axis in whole]
+        axes = block.ordered({*self._result_axes(block, statement.axes), *inner, *lanes.values()})
+        acc = block.let(f"{statement.name}_lanes", block.full(start, statement.dtype, axes))
+
+        def add() -> None:
+            value = self._masked(block, statement.value, (*whole, *lanes), start)
+            for axis, lane in lanes.items():
+                if str(block.index[axis]) in value.type.axes:
+                    value = block.rename(value, str(block.index[axis]), lane)
+            block.rebind(acc, block.apply(COMBINE[statement.kind], acc, value))
+
+        self._loops(block, loops, (acc,), add)
+        return [*inner, *lanes.values()], acc
+
+    def _loops(self, block: Block, axes: Sequence[str], carries: tuple[Ref, ...], body: Callable[[], None]) -> None:
+        """Loops over `axes` in their steps around what `body()` adds."""
+        if not axes:
+            body()
+            return
+        axis, step = axes[0], self.tiling.loops[axes[0]]
+        kind = "scalar" if step == 1 else "tile"
+        with block.loop(axis, kind, 0, self.region.axis(axis).extent, step, carries=carries) as name:
+            block.index[axis] = dims.symbol(name)
+            self._loops(block, axes[1:], carries, body)
+
+    # --- argmax and argmin ----------------------------------------------------------------------------------------------
+
+    def _extreme(self, block: Block, statement: Reduce) -> Ref:
+        """The index of the first extreme along one axis; of the last by walking the axis from its end."""
+        (over,) = statement.over
+        if over in self.tiling.whole:
+            best, place = self._chunk(block, statement, over)
+            return block.let(statement.name, self._from_end(block, statement, place))
+        kept = self._result_axes(block, statement.axes)
+        dtype = i32 if statement.value.dtype == boolean else statement.value.dtype
+        first = identity("max" if statement.kind.startswith("argmax") else "min", dtype)
+        best_ref = block.let(f"{statement.name}_best", block.full(first, dtype, kept))
+        place_ref = block.let(f"{statement.name}_place", block.full(0, i64, kept))
+
+        def update() -> None:
+            chunk, index = self._chunk(block, statement, over)
+            value = block.let("candidate", chunk)
+            tile = self._tile_axis(block, over)
+            start = dims.symbol(f"{tile}.first") if tile is not None else block.index[over]
+            index = block.let("place", block.apply("add", index, block.index_value(start)) if tile is not None else block.index_value(start))
+            better = block.let("better", self._is_better(block, statement, best_ref, value))
+            block.rebind(place_ref, block.apply("where", better, index, place_ref))
+            block.rebind(best_ref, block.apply("where", better, value, best_ref))
+
+        self._loops(block, [over], (best_ref, place_ref), update)
+        return block.let(statement.name, self._from_end(block, statement, place_ref))
+
+    def _is_better(self, block: Block, statement: Reduce, best: Value, value: Value) -> Value:
+        ahead, behind = (best, value) if statement.kind.startswith("argmax") else (value, best)
+        better = block.apply("lt", ahead, behind)
+        if value.type.dtype.is_float:
+            fresh = block.apply("bit_and", block.apply("is_nan", value), block.apply("bit_not", block.apply("is_nan", best)))
+            known = block.apply("bit_not", block.apply("is_nan", best))
+            better = block.apply("bit_or", block.apply("bit_and", better, known), fresh)
+        return better
+
+    def _chunk(self, block: Block, statement: Reduce, over: str) -> tuple[Value, Value]:
+        """(extreme, its lane) along the tile axis of `over`; the value itself where that is one index."""
+        kind = "argmax" if statement.kind.startswith("argmax") else "argmin"
+        forward = block.index[over]
+        tile = self._tile_axis(block, over)
+        saved = dict(block.readers)
+        if statement.kind.endswith("_last"):
+            self._inline(block, over)
+            block.index[over] = self.region.axis(over).extent - 1 - forward
+        block.outside = True
+        value = block.lower(statement.value)
+        block.outside = False
+        block.index[over], block.readers = forward, saved
+        if value.type.dtype == boolean:
+            value = block.apply("cast", value, dtype=i32)
+        kept = self._result_axes(block, [a for a in statement.axes if a != over])
+        if tile is None:
+            return spread(block, value, kept), block.index_value(0)
+        extent = self.region.axis(over).extent
+        if not is_covered(extent, self.tiling.whole.get(over) or self.tiling.loops[over], self.problem.symbols):
+            value = block.inside(forward, extent, value, identity(kind, value.type.dtype))
+        value = block.let("values", spread(block, value, (*kept, tile)))
+        left = tuple(a for a in value.type.axes if a != tile)
+        best = TileReduce("max" if kind == "argmax" else "min", tile, value, TileType(value.type.dtype, left))
+        return best, TileReduce(kind, tile, value, TileType(i64, left))
+
+    def _from_end(self, block: Block, statement: Reduce, place: Value) -> Value:
+        if not statement.kind.endswith("_last"):
+            return place
+        return block.apply("sub", block.index_value(self.region.axis(statement.over[0]).extent - 1), place)
+
+    def _inline(self, block: Block, axis: str) -> None:
+        """Compute named values that vary over `axis` again where they are read, at the index that holds there."""
+        for let in self.lets.values():
+            if axis in let.axes:
+                block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+
+    # --- scans ----------------------------------------------------------------------------------------------------------
+
+    def _scan(self, block: Block, statement: Scan) -> Ref:
+        """A running fold along a whole axis in registers; an exclusive one folds the values one place before."""
+        along = statement.along
+        if along not in self.tiling.whole:
+            raise InternalError(f"region {self.region.name}: scan %{statement.name} along {along}, which is not whole")
+        start = identity(SCAN_KIND[statement.kind], statement.dtype)
+        place = block.index[along]
+        saved = dict(block.readers)
+        shifted: Dim = 0
+        if statement.exclusive:
+            self._inline(block, along)
+            shifted = 1 if statement.reverse else -1
+            block.index[along] = place + shifted
+        block.outside = True
+        value = block.lower(statement.value)
+        block.outside = False
+        block.index[along], block.readers = place, saved
+        value = block.inside(place + shifted if shifted else place, self.region.axis(along).extent, value, start)
+        if shifted == -1:
+            before = block.apply("le", block.index_value(1), block.index_value(place))
+            value = block.apply("where", before, value, block.full(start, statement.dtype))
+        axes = (*self._result_axes(block, [a for a in statement.axes if a != along]), str(place))
+        value = spread(block, value, axes)
+        return block.let(statement.name, TileScan(SCAN_KIND[statement.kind], str(place), value, value.type, statement.reverse))
+
+
+def can_shift(statements: Sequence[Let | Reduce | Scan], value: Scalar, axis: str) -> bool:
+    """Whether a value can be computed at another index of `axis`: it reads no fold that varies over the axis."""
+    folds = {s.name for s in statements if not isinstance(s, Let) and axis in s.axes}
+    lets = {s.name: s for s in statements if isinstance(s, Let)}
+    pending = [part.name for part in walk(value) if isinstance(part, ScalarRef)]
+    while pending:
+        name = pending.pop()
+        if name in folds:
+            return False
+        if name in lets:
+            pending += references(lets[name])
+    return True
