@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..codegen.c.compile import compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
 from ..codegen.host.c import print_plan
+from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
 from ..passes.build_plan import Lowered, build_plan
@@ -40,11 +41,18 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
         files |= {f"{level.name}/{name}": text.encode() for name, text in sources.items()}
         libraries.append(Library(f"{level.name}.so", requires=level.features))
         best = best or (lowered, level)
+        if _memory(lowered) != _memory(best[0]):
+            raise InternalError(f"the plans of {level.name} and {best[1].name} do not use the same buffers")
     if best is None:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level = best
     weights = {key: pack(constant) for key, constant in lowered.constants.items()}
     return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, kernel_rows(lowered, *nominal_rates(level)))
+
+
+def _memory(lowered: Lowered) -> tuple[object, ...]:
+    """What all levels must agree on: they share one manifest of buffers, slots and constants."""
+    return lowered.plan.buffers, lowered.plan.slots, tuple(lowered.constants)
 
 
 def levels_of(target: Target) -> list[CpuLevel]:

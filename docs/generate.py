@@ -45,6 +45,7 @@ def _signature(op: OpDef) -> str:
 def passes_page() -> str:
     """The passes of the registry: meaning, options, numerics."""
     from ourcc.passes import PASSES, load_pass
+    from ourcc.passes.base import RulePass
 
     rows = []
     for name in PASSES:
@@ -52,7 +53,13 @@ def passes_page() -> str:
         options = ", ".join(f"`{field.name}={field.default!r}`" for field in dataclasses.fields(kind))
         rows.append((f"`{name}`", _first_line(inspect.getdoc(kind) or ""), options, kind.numerics))
     text = "Written as a pipeline: `canonicalize, fold_constants{limit=4096}`."
-    return "\n\n".join(("# Passes", NOTICE, text, _table(("pass", "meaning", "options", "numerics"), rows))) + "\n"
+    parts = ["# Passes", NOTICE, text, _table(("pass", "meaning", "options", "numerics"), rows)]
+    for name in PASSES:
+        kind = load_pass(name)
+        if issubclass(kind, RulePass):
+            rules = [(rule.name, f"`{_first_line(inspect.getdoc(type(rule)) or '')}`", rule.numerics) for rule in kind().rules()]
+            parts += [f"## Rules of {name}", _table(("rule", "equation", "numerics"), rules)]
+    return "\n\n".join(parts) + "\n"
 
 
 def coverage_page() -> str:

@@ -36,6 +36,11 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def has_kernels(self) -> bool:
+        """Whether kernels load and store single elements of it: whole bytes, and neither text nor complex."""
+        return self.bits >= 8 and self.kind not in ("string", "complex")
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element in numpy's (unpacked) form; strings have none."""
         return max(1, self.bits // 8)

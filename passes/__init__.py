@@ -20,6 +20,7 @@ PASSES: dict[str, str] = {
     "fold_constants": "fold_constants:FoldConstants",
     "merge_transposes": "merge_transposes:MergeTransposes",
     "recognize_attention": "recognize_attention:RecognizeAttention",
+    "recognize_causal": "recognize_causal:RecognizeCausal",
     "recognize_gelu": "recognize_gelu:RecognizeGelu",
     "recognize_normalization": "recognize_normalization:RecognizeNormalization",
     "sink_broadcasts": "sink_broadcasts:SinkBroadcasts",

@@ -93,7 +93,7 @@ class _Planner:
         """The buffer of a value; a constant has one for each layout that it is read in."""
         if value.constant is None:
             known = self.names.get((value, ""))
-            return known if known is not None else self._add(value, value.type, "arena")
+            return known if known is not None else self._add(value, value.type, self._storage(value.type))
         key = value.name if layout is None else f"{value.name} {layout}"
         if (value, key) not in self.names:
             type = value.type
@@ -103,17 +103,24 @@ class _Planner:
             return self._add(value, type, "constant", key)
         return self.names[value, key]
 
+    def _storage(self, type: TensorType) -> str:
+        """The arena, or memory of its own where the size is known only after a host step."""
+        named = {name for size in type.shape for name in dims.symbols(size)}
+        return "arena" if named <= self._given() else "dynamic"
+
+    def _given(self) -> set[str]:
+        """Symbols that the caller's shapes bind."""
+        return {name for value in self.graph.inputs for size in value.shape for name in dims.symbols(size)}
+
     def _host(self, op: Op) -> None:
         reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
         fresh = [(s, n, d) for n, r in enumerate(op.results) for d, s in enumerate(_symbols(r.type)) if s and s not in self._bound()]
-        storage = "dynamic" if fresh else "arena"
-        writes = tuple(self.names.get((r, "")) or self._add(r, r.type, storage) for r in op.results)
+        writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
         self.steps.append(Host(op.name, op.attrs, reads, writes, tuple(fresh), sources))
 
     def _bound(self) -> set[str]:
-        bound = {name for value in self.graph.inputs for d in value.shape for name in dims.symbols(d)}
-        return bound | {s for step in self.steps if isinstance(step, Host) for s, _, _ in step.binds}
+        return self._given() | {s for step in self.steps if isinstance(step, Host) for s, _, _ in step.binds}
 
     def _launches(self, unit: Scheduled) -> None:
         program = unit.program
@@ -158,7 +165,7 @@ class _Planner:
         for name, (first, last) in lives.items():
             buffer = self.buffers[name]
             if buffer.storage == "arena":
-                size = dims.ceil_div(buffer.type.elements * buffer.type.dtype.itemsize, ALIGNMENT) * ALIGNMENT
+                size = dims.ceil_div(buffer.type.nbytes, ALIGNMENT) * ALIGNMENT
                 lifetimes.append(Lifetime(name, size, first, last))
         slots, place = assign_slots(lifetimes, self.module.facts)
         buffers = tuple(Buffer(b.name, b.type, b.storage, place[b.name]) if b.name in place else b for b in self.buffers.values())

@@ -110,7 +110,9 @@ class _Partition:
         return [HostOp(op) if self.facts[op].region is None else self._group(op) for op in materialised]
 
     def _describe(self, op: Op) -> _Facts:
-        region = region_of(op.definition, op.types, op.attrs) if op.definition.has_region else None
+        types = (*op.types, *(result.type for result in op.results))
+        runs = op.definition.has_region and all(t is None or t.dtype.has_kernels for t in types)
+        region = region_of(op.definition, op.types, op.attrs) if runs else None
         kind = classify(region)
         inlinable = region is not None and len(op.results) == 1 and kind != "scatter" and plain_axes(region) is not None
         if region is not None and any(isinstance(s, Scan) for s in region.body):

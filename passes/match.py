@@ -12,6 +12,7 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import InternalError
 from ..ir.graph import Module, Op, Value
+from ..ir.ops.scalar import convert
 
 Number: TypeAlias = bool | int | float
 # What a rule gives back: what a method of the builder returns, a Value or several.
@@ -46,10 +47,14 @@ def operand(op: Op, position: int) -> Value:
 def uniform(value: Value | None) -> Number | None:
     """The number that every element of a value is known to be; None if there is none.
 
-    Looks through broadcasts, reshapes, transposes and slices; large constants are not searched.
+    Looks through broadcasts, reshapes, transposes, slices and casts; large constants are not searched.
     """
     while (moved := producer(value, "broadcast_to", "reshape", "transpose", "slice")) is not None:
         value = moved.operands[0]
+    converted = producer(value, "cast")
+    if converted is not None and value is not None and value.dtype.kind not in ("complex", "string"):
+        number = uniform(converted.operands[0])
+        return None if number is None else _python(convert(np.asarray(number, dtype=operand(converted, 0).dtype.numpy), value.dtype))
     if value is None or value.dtype.kind in ("complex", "string"):
         return None
     filled = producer(value, "full")

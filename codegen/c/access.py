@@ -185,7 +185,13 @@ class Access:
             start = at_lane(index, 0)
             along = [a for a, s in zip(layout.axes, value.subscripts, strict=True) if s == check.index]
             inside = along and layout.granule(along[0]) % spot.lanes == 0 and dims.divides(spot.lanes, start, known) is True
-            if inside and lane_stride(index) == 1 and check.low is None and check.high is not None and _within(operand, along[0], check.high):
+            if (
+                inside
+                and lane_stride(index) == 1
+                and check.low is None
+                and check.high is not None
+                and _within(operand, along[0], check.high)
+            ):
                 result.append(Check(start, None, check.high, ()))
             else:
                 result.append(check)
@@ -282,7 +288,9 @@ class Access:
         if atomic is None:
             self.writer.line(f"{element} = {source};")
         elif not dtype.is_integer:
-            raise UnsupportedError(f"atomic {atomic} on {dtype}: results would depend on timing", hint="split the sum and add the parts in order")
+            raise UnsupportedError(
+                f"atomic {atomic} on {dtype}: results would depend on timing", hint="split the sum and add the parts in order"
+            )
         elif atomic == "add":
             self.writer.line(f"__atomic_fetch_add(&{element}, {source}, __ATOMIC_RELAXED);")
         else:
@@ -334,4 +342,3 @@ def _within(operand: Param, axis: str, high: Dim) -> bool:
         raise InternalError(f"operand {operand.name} has no layout")
     size = operand.shape[operand.layout.axes.index(axis)]
     return dims.at_most(high, size) is True
-

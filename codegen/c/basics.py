@@ -17,7 +17,7 @@ STORAGE = {
 """The integer or float that an element type is stored as; types below a byte share one."""
 
 _REGISTER = {
-    **{name: "f32" for name in ("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1")},
+    **dict.fromkeys(("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"), "f32"),
     **{"bool": "i32", "i4": "i8", "i2": "i8", "u4": "u8", "u2": "u8"},
 }
 
@@ -97,29 +97,38 @@ def _moves() -> Iterator[tuple[str, Function]]:
         v = f"{name}x@N"
         yield f"load_{name}", Function(v, (f"const {element} *p",), f"return *(const {name}x@Nu *)p;", scalar="return *p;")
         yield f"store_{name}", Function("void", (f"{element} *p", f"{v} x"), f"*({name}x@Nu *)p = x;", scalar="*p = x;")
-        yield f"load_part_{name}", Function(
-            v,
-            (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other"),
-            f"if (low <= 0 && high >= @N) return load_{name}_@N(p);\n"
-            "for (int l = 0; l < @N; ++l) if (l >= low && l < high) other[l] = p[l];\nreturn other;",
-            scalar="return low <= 0 && high >= 1 ? *p : other;",
-            fast=loads,
+        yield (
+            f"load_part_{name}",
+            Function(
+                v,
+                (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other"),
+                f"if (low <= 0 && high >= @N) return load_{name}_@N(p);\n"
+                "for (int l = 0; l < @N; ++l) if (l >= low && l < high) other[l] = p[l];\nreturn other;",
+                scalar="return low <= 0 && high >= 1 ? *p : other;",
+                fast=loads,
+            ),
         )
-        yield f"store_part_{name}", Function(
-            "void",
-            (f"{element} *p", "int64_t low", "int64_t high", f"{v} x"),
-            f"if (low <= 0 && high >= @N) {{ store_{name}_@N(p, x); return; }}\n"
-            "for (int l = 0; l < @N; ++l) if (l >= low && l < high) p[l] = x[l];",
-            scalar="if (low <= 0 && high >= 1) *p = x;",
-            fast=stores,
+        yield (
+            f"store_part_{name}",
+            Function(
+                "void",
+                (f"{element} *p", "int64_t low", "int64_t high", f"{v} x"),
+                f"if (low <= 0 && high >= @N) {{ store_{name}_@N(p, x); return; }}\n"
+                "for (int l = 0; l < @N; ++l) if (l >= low && l < high) p[l] = x[l];",
+                scalar="if (low <= 0 && high >= 1) *p = x;",
+                fast=stores,
+            ),
         )
         yield f"splat_{name}", Function(v, (f"{element} x",), functools.partial(_listed, v, "x"), scalar="return x;")
         mask = _mask(name, "m")
-        yield f"select_{name}", Function(
-            v,
-            ("i32x@N m", f"{v} x", f"{v} y"),
-            f"{_integer(name)}x@N w = {mask};\nreturn ({v})((w & ({_integer(name)}x@N)x) | (~w & ({_integer(name)}x@N)y));",
-            scalar="return m ? x : y;",
+        yield (
+            f"select_{name}",
+            Function(
+                v,
+                ("i32x@N m", f"{v} x", f"{v} y"),
+                f"{_integer(name)}x@N w = {mask};\nreturn ({v})((w & ({_integer(name)}x@N)x) | (~w & ({_integer(name)}x@N)y));",
+                scalar="return m ? x : y;",
+            ),
         )
         yield f"iota_{name}", Function(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
 
@@ -144,11 +153,14 @@ def _bits() -> Iterator[tuple[str, Function]]:
     for source in ELEMENTS:
         for target in ELEMENTS:
             if source != target and ELEMENTS[source][1] == ELEMENTS[target][1]:
-                yield f"bits_{source}_{target}", Function(
-                    f"{target}x@N",
-                    (f"{source}x@N x",),
-                    f"return ({target}x@N)x;",
-                    scalar=f"{ELEMENTS[target][0]} r;\nmemcpy(&r, &x, sizeof r);\nreturn r;",
+                yield (
+                    f"bits_{source}_{target}",
+                    Function(
+                        f"{target}x@N",
+                        (f"{source}x@N x",),
+                        f"return ({target}x@N)x;",
+                        scalar=f"{ELEMENTS[target][0]} r;\nmemcpy(&r, &x, sizeof r);\nreturn r;",
+                    ),
                 )
 
 
@@ -247,49 +259,75 @@ def _conversions() -> Iterator[tuple[str, Function]]:
 
 
 def _sixteen_bits() -> Iterator[tuple[str, Function]]:
-    yield "decode_bf16", Function(
-        "f32x@N",
-        ("u16x@N x",),
-        "return (f32x@N)(__builtin_convertvector(x, u32x@N) << 16);",
-        scalar="return bits_u32_f32_1((uint32_t)x << 16);",
+    yield (
+        "decode_bf16",
+        Function(
+            "f32x@N",
+            ("u16x@N x",),
+            "return (f32x@N)(__builtin_convertvector(x, u32x@N) << 16);",
+            scalar="return bits_u32_f32_1((uint32_t)x << 16);",
+        ),
     )
     # A value that is already rounded: its upper half is the bf16.
-    yield "encode_bf16", Function(
-        "u16x@N",
-        ("f32x@N x",),
-        "return __builtin_convertvector((u32x@N)x >> 16, u16x@N);",
-        scalar="return (uint16_t)(bits_f32_u32_1(x) >> 16);",
+    yield (
+        "encode_bf16",
+        Function(
+            "u16x@N",
+            ("f32x@N x",),
+            "return __builtin_convertvector((u32x@N)x >> 16, u16x@N);",
+            scalar="return (uint16_t)(bits_f32_u32_1(x) >> 16);",
+        ),
     )
-    yield "round_bf16", Function(
-        "f32x@N",
-        ("f32x@N x",),
-        "u32x@N b = (u32x@N)x;\nu32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;\nreturn select_f32_@N(x == x, (f32x@N)r, (f32x@N)((b | 0x400000u) & 0xffff0000u));",
+    yield (
+        "round_bf16",
+        Function(
+            "f32x@N",
+            ("f32x@N x",),
+            "u32x@N b = (u32x@N)x;\nu32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;\nreturn select_f32_@N(x == x, (f32x@N)r, (f32x@N)((b | 0x400000u) & 0xffff0000u));",
+        ),
     )
     zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
-    yield "decode_f16", Function(
-        "f32x@N",
-        ("u16x@N x",),
-        lane="ourcc_f16(x)",
-        fast={
-            (16, "avx512f"): "(f32x16)_mm512_cvtph_ps((__m256i)x)",
-            (8, "f16c"): "(f32x8)_mm256_cvtph_ps((__m128i)x)",
-        },
+    yield (
+        "decode_f16",
+        Function(
+            "f32x@N",
+            ("u16x@N x",),
+            lane="ourcc_f16(x)",
+            fast={
+                (16, "avx512f"): "(f32x16)_mm512_cvtph_ps((__m256i)x)",
+                (8, "f16c"): "(f32x8)_mm256_cvtph_ps((__m128i)x)",
+            },
+        ),
     )
-    yield "encode_f16", Function(
-        "u16x@N",
-        ("f32x@N x",),
-        lane="ourcc_to_f16(x)",
-        fast={
-            (16, "avx512f"): f"(u16x16)_mm512_cvtps_ph((__m512)x, {zero})",
-            (8, "f16c"): f"(u16x8)_mm256_cvtps_ph((__m256)x, {zero})",
-        },
+    yield (
+        "encode_f16",
+        Function(
+            "u16x@N",
+            ("f32x@N x",),
+            lane="ourcc_to_f16(x)",
+            fast={
+                (16, "avx512f"): f"(u16x16)_mm512_cvtps_ph((__m512)x, {zero})",
+                (8, "f16c"): f"(u16x8)_mm256_cvtps_ph((__m256)x, {zero})",
+            },
+        ),
     )
-    yield "round_f16", Function("f32x@N", ("f32x@N x",), "return decode_f16_@N(encode_f16_@N(x));", scalar="return decode_f16_1(encode_f16_1(x));")
-    yield "ourcc_f16", Function(
-        "", (), raw="static inline float ourcc_f16(uint16_t x) {\n    _Float16 h;\n    memcpy(&h, &x, 2);\n    return (float)h;\n}"
+    yield (
+        "round_f16",
+        Function("f32x@N", ("f32x@N x",), "return decode_f16_@N(encode_f16_@N(x));", scalar="return decode_f16_1(encode_f16_1(x));"),
     )
-    yield "ourcc_to_f16", Function(
-        "", (), raw="static inline uint16_t ourcc_to_f16(float x) {\n    _Float16 h = (_Float16)x;\n    uint16_t r;\n    memcpy(&r, &h, 2);\n    return r;\n}"
+    yield (
+        "ourcc_f16",
+        Function(
+            "", (), raw="static inline float ourcc_f16(uint16_t x) {\n    _Float16 h;\n    memcpy(&h, &x, 2);\n    return (float)h;\n}"
+        ),
+    )
+    yield (
+        "ourcc_to_f16",
+        Function(
+            "",
+            (),
+            raw="static inline uint16_t ourcc_to_f16(float x) {\n    _Float16 h = (_Float16)x;\n    uint16_t r;\n    memcpy(&r, &h, 2);\n    return r;\n}",
+        ),
     )
     yield "narrow_f64_f16", Function("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")
 
@@ -300,7 +338,9 @@ def _convert(source: str, target: str) -> Function:
     plain = f"({ELEMENTS[target][0]})x"
     if source[0] == "f" and target == "u64":
         high = "x >= 9223372036854775808.0"
-        return Function(result, args, lane=f"({high} ? (uint64_t)(int64_t)(x - 9223372036854775808.0) + 9223372036854775808u : (uint64_t)(int64_t)x)")
+        return Function(
+            result, args, lane=f"({high} ? (uint64_t)(int64_t)(x - 9223372036854775808.0) + 9223372036854775808u : (uint64_t)(int64_t)x)"
+        )
     if source[0] == "f" and target[0] in "iu" and (target == "u32" or (source == "f64" and target != "i64")):
         return Function(result, args, lane=f"({ELEMENTS[target][0]})(int64_t)x")
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):

@@ -112,7 +112,8 @@ def _features(march: str) -> tuple[str, ...]:
     return next((level.features for level in CPU_LEVELS if level.march == march), ())
 
 
-LINK = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,now", "-pthread", "-lm")
+# nodelete: the workers of the pool run code of the first engine for as long as the process lives.
+LINK = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack,-z,now,-z,nodelete", "-pthread", "-lm")
 
 
 def compile_shared(

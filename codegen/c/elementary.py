@@ -34,9 +34,25 @@ _LOG = (
 # (tanh(x) - x) / x**3 in x**2 up to 0.625**2, 2e-10
 _TANH = ("2.147536863e-03f", "-8.182673861e-03f", "2.170296711e-02f", "-5.394720427e-02f", "1.333320976e-01f", "-3.333333091e-01f")
 # erf(x) / x - 1 in x**2 up to 1, 1e-9
-_ERF = ("7.889119549e-05f", "-8.020841285e-04f", "5.189535340e-03f", "-2.685444459e-02f", "1.128360018e-01f", "-3.761262714e-01f", "1.283791659e-01f")
+_ERF = (
+    "7.889119549e-05f",
+    "-8.020841285e-04f",
+    "5.189535340e-03f",
+    "-2.685444459e-02f",
+    "1.128360018e-01f",
+    "-3.761262714e-01f",
+    "1.283791659e-01f",
+)
 # log(erfc(x)) on [0.95, 4.1], 1e-9 of erfc
-_ERFC = ("1.915050911e-04f", "-2.999549594e-03f", "2.205203117e-02f", "-1.035669588e-01f", "-6.375999661e-01f", "-1.127426128e+00f", "-2.564360596e-04f")
+_ERFC = (
+    "1.915050911e-04f",
+    "-2.999549594e-03f",
+    "2.205203117e-02f",
+    "-1.035669588e-01f",
+    "-6.375999661e-01f",
+    "-1.127426128e+00f",
+    "-2.564360596e-04f",
+)
 # (sin(r) - r) / r**3 and (cos(r) - 1 + r**2/2) / r**4 in r**2 on +-pi/4, 5e-12 and 1e-13
 _SIN = ("2.717568130e-06f", "-1.983925702e-04f", "8.333329145e-03f", "-1.666666664e-01f")
 _COS = ("-2.720333771e-07f", "2.479943682e-05f", "-1.388888344e-03f", "4.166666662e-02f")
@@ -217,10 +233,13 @@ def _through_libm() -> Iterator[tuple[str, Function]]:
         yield f"{name}_f64", Function("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
         yield f"{name}_f32", Function(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
     # lgamma of libm writes a global, lgamma_r does not; beside its zeros f64 needs the wider type to be within 4 ulp.
-    yield "ourcc_lgamma", Function(
-        "",
-        (),
-        raw="extern long double lgammal_r(long double, int *);\nstatic inline double ourcc_lgamma(double x) {\n    int sign;\n    return (double)lgammal_r(x, &sign);\n}",
+    yield (
+        "ourcc_lgamma",
+        Function(
+            "",
+            (),
+            raw="extern long double lgammal_r(long double, int *);\nstatic inline double ourcc_lgamma(double x) {\n    int sign;\n    return (double)lgammal_r(x, &sign);\n}",
+        ),
     )
     yield "lgamma_f64", Function("f64x@N", ("f64x@N x",), lane="ourcc_lgamma(x)")
     yield "lgamma_f32", Function(V, (f"{V} x",), lane="(float)ourcc_lgamma((double)x)")
@@ -247,11 +266,14 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
                     found[lanes, need] = pattern.replace("MM", prefix).replace("KIND", kind)
             return found
 
-        yield f"fma_{name}", Function(
-            v,
-            (f"{v} x", f"{v} y", f"{v} z"),
-            lane=f"__builtin_fma{one}(x, y, z)",
-            fast=fast(f"({v})MM_fmadd_{tail}((KIND)x, (KIND)y, (KIND)z)", fma=True),
+        yield (
+            f"fma_{name}",
+            Function(
+                v,
+                (f"{v} x", f"{v} y", f"{v} z"),
+                lane=f"__builtin_fma{one}(x, y, z)",
+                fast=fast(f"({v})MM_fmadd_{tail}((KIND)x, (KIND)y, (KIND)z)", fma=True),
+            ),
         )
         yield f"sqrt_{name}", Function(v, (f"{v} x",), lane=f"__builtin_sqrt{one}(x)", fast=fast(f"({v})MM_sqrt_{tail}((KIND)x)"))
         for rounding, code in _ROUNDINGS.items():
@@ -263,7 +285,10 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
             # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
             instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
             body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
-            yield f"{kind}_{name}", Function(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;")
+            yield (
+                f"{kind}_{name}",
+                Function(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;"),
+            )
             # x is a number: one instruction keeps a NaN of y.
             body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
             only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
@@ -271,25 +296,39 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
         i = "i32" if name == "f32" else "i64"
         magnitude, sign = ("0x7fffffff", "(int32_t)0x80000000") if name == "f32" else ("0x7fffffffffffffff", "(int64_t)0x8000000000000000")
         yield f"abs_{name}", Function(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);")
-        yield f"copysign_{name}", Function(
-            v, (f"{v} x", f"{v} y"), f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));", scalar=f"return __builtin_copysign{one}(x, y);"
+        yield (
+            f"copysign_{name}",
+            Function(
+                v,
+                (f"{v} x", f"{v} y"),
+                f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));",
+                scalar=f"return __builtin_copysign{one}(x, y);",
+            ),
         )
-        yield f"rsqrt_{name}", Function(v, (f"{v} x",), f"return {'1.0' + one} / sqrt_{name}_@N(x);", scalar=f"return {'1.0' + one} / sqrt_{name}_1(x);")
+        yield (
+            f"rsqrt_{name}",
+            Function(v, (f"{v} x",), f"return {'1.0' + one} / sqrt_{name}_@N(x);", scalar=f"return {'1.0' + one} / sqrt_{name}_1(x);"),
+        )
         yield f"sign_{name}", Function(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
         c = ELEMENTS[name][0]
-        yield f"ourcc_mod_{name}", Function(
-            "",
-            (),
-            raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
+        yield (
+            f"ourcc_mod_{name}",
+            Function(
+                "",
+                (),
+                raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
     {c} r = __builtin_fmod{one}(x, y);
     if (r != 0) return (y < 0) != (r < 0) ? r + y : r;
     return y == 0 ? r : __builtin_copysign{one}(0, y);
 }}""",
+            ),
         )
-        yield f"ourcc_floor_div_{name}", Function(
-            "",
-            (),
-            raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
+        yield (
+            f"ourcc_floor_div_{name}",
+            Function(
+                "",
+                (),
+                raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
     if (y == 0) return x / y;
     {c} r = __builtin_fmod{one}(x, y), q = (x - r) / y;
     if (r != 0 && (y < 0) != (r < 0)) q -= 1;
@@ -297,6 +336,7 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
     {c} f = __builtin_floor{one}(q);
     return q - f > ({c})0.5 ? f + 1 : f;
 }}""",
+            ),
         )
         yield f"floor_mod_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
         yield f"floor_div_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
@@ -324,7 +364,9 @@ def _integers() -> Iterator[tuple[str, Function]]:
             "trunc_mod": f"return ({c})(y == 0{one} ? 0 : x % y);",
             "floor_div": f"if (y == 0{one}) return ({c})(y == 0 ? 0 : -x);\n    {c} q = ({c})(x / y);\n    {adjust + '--q;' if signed else ''}\n    return q;",
             "floor_mod": f"if (y == 0{one}) return 0;\n    {c} r = ({c})(x % y);\n    {f'if (r != 0 && (r < 0) != (y < 0)) r = ({c})(r + y);' if signed else ''}\n    return r;",
-            "pow": _POWER.format(c=c, negative="if (y < 0) return (" + c + ")(x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0);" if signed else ""),
+            "pow": _POWER.format(
+                c=c, negative="if (y < 0) return (" + c + ")(x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0);" if signed else ""
+            ),
             "shift_left": f"return ({c})(y >= 0 && y < {bits} ? ({unsigned})(({unsigned})x << y) : 0);",
             "shift_right": f"return ({c})(y >= 0 && y < {bits} ? x >> y : x < 0 ? -1 : 0);",
         }
@@ -339,7 +381,15 @@ def _integers() -> Iterator[tuple[str, Function]]:
             yield f"{kind}_{name}", Function(v, pair, body, scalar=f"return x {symbol} y ? x : y;")
         sign = f"return ({v})((x > 0) & 1) - ({v})((x < 0) & 1);" if signed else f"return ({v})(x > 0) & 1;"
         yield f"sign_{name}", Function(v, (f"{v} x",), sign, scalar="return x > 0 ? 1 : x < 0 ? -1 : 0;" if signed else "return x > 0;")
-        yield f"abs_{name}", Function(v, (f"{v} x",), f"return select_{name}_@N(lt_{name}_@N(x, x - x), -x, x);" if signed else "return x;", scalar="return x < 0 ? -x : x;" if signed else "return x;")
+        yield (
+            f"abs_{name}",
+            Function(
+                v,
+                (f"{v} x",),
+                f"return select_{name}_@N(lt_{name}_@N(x, x - x), -x, x);" if signed else "return x;",
+                scalar="return x < 0 ? -x : x;" if signed else "return x;",
+            ),
+        )
 
 
 _POWER = """{negative}

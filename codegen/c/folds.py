@@ -68,18 +68,20 @@ def reduce(values: Values, value: Reduce, spot: Spot) -> Code:
     result = _accumulate(values, fold)
     if width > 1:
         kind = register(fold.dtype)
-        name = _FOLD.get(value.kind, f"{'any' if value.kind == 'max' else 'all'}_i32" if fold.dtype.kind == "bool" else f"{value.kind}_{kind}")
+        name = _FOLD.get(
+            value.kind, f"{'any' if value.kind == 'max' else 'all'}_i32" if fold.dtype.kind == "bool" else f"{value.kind}_{kind}"
+        )
         result = values.define(fold.dtype, values.library.call(f"fold_{name}", width, result), 1)
     if is_small_float(value.type.dtype):
-        result = values.define(value.type.dtype, primitives.cast(values.library, fold.dtype, value.type.dtype, spot.lanes, result), spot.lanes)
+        result = values.define(
+            value.type.dtype, primitives.cast(values.library, fold.dtype, value.type.dtype, spot.lanes, result), spot.lanes
+        )
     return result, spot.lanes
 
 
 def _accumulate(values: Values, fold: _Fold) -> str:
     """Run over the axis in `CHAINS` interleaved partial results, then put these together in order."""
-    looped = fold.value.axis in values.plan.looped or (
-        fold.steps > UNROLLED and not unrolls(values, fold.value.value, fold.value.axis)
-    )
+    looped = fold.value.axis in values.plan.looped or (fold.steps > UNROLLED and not unrolls(values, fold.value.value, fold.value.axis))
     chains = CHAINS if fold.steps >= 2 * CHAINS and (not looped or fold.steps % CHAINS == 0) else 1
     start = values.library.call(f"splat_{register(fold.dtype)}", fold.lanes, identity(fold.value.kind, fold.dtype))
     names = [values.writer.fresh("r") for _ in range(chains)]
@@ -285,4 +287,3 @@ def _widened(values: Values, operand: Value, spot: Spot, text: str, lanes: int, 
         converted = values.define(dtype, values.spread(dtype, (converted, lanes), spot.lanes), spot.lanes)
     values.writer.remember(key, converted)
     return converted
-

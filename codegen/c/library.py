@@ -134,7 +134,10 @@ class Library:
             expression = re.sub(rf"(?<![\w.])({'|'.join(vectors)})\b", r"\1[l]", self._fill(function.lane, 1)) if vectors else function.lane
             return f"{result} r;\nfor (int l = 0; l < {lanes}; ++l) r[l] = {expression};\nreturn r;"
         if lanes == 1:
-            wide = [f"({text.split()[0].replace('@N', '4')}){{{arg}}}" if "x@N" in text else arg for arg, text in zip(names, function.args, strict=True)]
+            wide = [
+                f"({text.split()[0].replace('@N', '4')}){{{arg}}}" if "x@N" in text else arg
+                for arg, text in zip(names, function.args, strict=True)
+            ]
             return f"return {name}_4({', '.join(wide)})[0];"
         return self._fill(function.body if isinstance(function.body, str) else function.body(lanes), lanes)
 

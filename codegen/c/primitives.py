@@ -40,7 +40,9 @@ def _float(number: float, dtype: DType) -> str:
 
     if dtype.bits < 64:
         with np.errstate(over="ignore"):
-            number = float(np.float32(number) if dtype.bits == 32 else np.asarray(np.float32(number)).astype(dtype.numpy).astype(np.float32))
+            number = float(
+                np.float32(number) if dtype.bits == 32 else np.asarray(np.float32(number)).astype(dtype.numpy).astype(np.float32)
+            )
         return _float(number, _WIDE) + "f" if math.isfinite(number) else _float(number, _WIDE)
     return number.hex()
 
@@ -175,7 +177,9 @@ def _holds(source: DType, target: DType) -> bool:
 def bitcast(library: Library, source: DType, target: DType, lanes: int, x: str) -> str:
     """The same bits; small floats go through their storage form."""
     if source.bits != target.bits or source.bits < 8:
-        raise UnsupportedError(f"the c printer does not bitcast {source} to {target}", hint="both types must have the same width of at least 8 bits")
+        raise UnsupportedError(
+            f"the c printer does not bitcast {source} to {target}", hint="both types must have the same width of at least 8 bits"
+        )
     bits = to_storage(library, source, lanes, x)
     before, after = STORAGE[source.name], STORAGE[target.name]
     if before != after:

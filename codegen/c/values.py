@@ -252,7 +252,9 @@ class Values:
             return None
         rest = self.writer.index(at_lane(distance, 0))
         if stride == 0:
-            return self.define(boolean, f"-({rest} {'>' if value.primitive == 'lt' else '>=' if value.primitive == 'le' else '=='} 0)", 1), 1
+            return self.define(
+                boolean, f"-({rest} {'>' if value.primitive == 'lt' else '>=' if value.primitive == 'le' else '=='} 0)", 1
+            ), 1
         # rest + stride * lane > 0, with rest brought into the range where every lane decides alike
         near = f"(int32_t)({rest} > 1024 ? 1024 : {rest} < -1024 ? -1024 : {rest})"
         scalar = self.library.call("splat_i32", spot.lanes, self.define(i32, near, 1))
@@ -316,7 +318,9 @@ class Values:
         field = self.access.tidy(place % per, spot.lanes)
         kind = register(value.value.type.dtype)
         raw = text if kind == "u8" else self.library.call(f"bits_{kind}_u8", lanes, text)
-        raw, lanes = (raw, lanes) if lane_stride(field) == 0 else (self.spread(value.value.type.dtype, (raw, lanes), spot.lanes), spot.lanes)
+        raw, lanes = (
+            (raw, lanes) if lane_stride(field) == 0 else (self.spread(value.value.type.dtype, (raw, lanes), spot.lanes), spot.lanes)
+        )
         amount = str(field * value.bits) if isinstance(field, int) else self._as_vector(field * value.bits, "u8", lanes)
         byte = self.library.vector("u8", lanes)
         code = f"({byte})(({byte})({raw} >> {amount}) & {(1 << value.bits) - 1})"
@@ -386,5 +390,3 @@ def _axes_before(value: Value, axis: str) -> tuple[str, ...]:
 def accumulator(dtype: DType) -> DType:
     """The type that sums of a dtype run in."""
     return f32 if dtype.is_float and dtype.bits < 32 else dtype
-
-

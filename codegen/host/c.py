@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...ir import dims
-from ...ir.dims import Dim, Expr, Function, Symbol
-from ...ir.plan import Buffer, Copy, Launch, Plan, Slot, Step, Zero, segments
-
-ALIGNMENT = 64
+from ...ir.dims import Dim, Function, Symbol
+from ...ir.plan import Copy, Launch, Plan, Slot, Step, Zero, segments
 
 
 def print_plan(plan: Plan, kernels: Sequence[str]) -> str:
@@ -113,8 +111,7 @@ def _step(plan: Plan, step: Step, order: Mapping[str, int], names: Mapping[str, 
 
 
 def _bytes(plan: Plan, name: str) -> Dim:
-    buffer: Buffer = plan.buffer(name)
-    return buffer.type.elements * buffer.type.dtype.itemsize
+    return plan.buffer(name).type.nbytes
 
 
 def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) -> list[str]:
@@ -136,5 +133,3 @@ def _guard(zero: Sequence[Dim], positive: Sequence[Dim], aligned: Sequence[str],
     tests += [f"((uintptr_t){pointer} & 15) == 0" for pointer in aligned]
     return " && ".join(tests) if tests else None
 
-
-__all__ = ["ALIGNMENT", "Expr", "c_dim", "print_plan"]

@@ -15,8 +15,8 @@ def variant(compiled: CompiledKernel, guard: Guard | None = None) -> Variant:
     """The kernel as a variant.
 
     The launch passes the `arguments` as pointers, the `scalars` as i32 (each below `SIZE_LIMIT`), and
-    `HIDDEN_POINTERS` pointers, the first to `scratch` bytes for every program; blocks of 32 * warps threads on a grid of one dimension (none if it is 0), with
-    `shared` bytes of dynamic shared memory.
+    `HIDDEN_POINTERS` pointers, the first to `scratch` bytes for every program; blocks of 32 * warps threads on a grid
+    of one dimension (none if it is 0), with `shared` bytes of dynamic shared memory.
     """
     kernel = compiled.kernel
     if kernel.clusters != 1:

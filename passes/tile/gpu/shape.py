@@ -27,8 +27,8 @@ def padded(extent: Dim, symbols: Facts) -> int | None:
 
 
 def is_covered(extent: Dim, tile: int, symbols: Facts) -> bool:
-    """Whether tiles of this extent cover the axis exactly, so that no lane lies outside."""
-    return dims.divides(tile, extent, symbols) is True
+    """Whether tiles of this extent cover the axis exactly, so that no lane lies outside, and there is an element."""
+    return dims.divides(tile, extent, symbols) is True and dims.at_most(1, extent, symbols) is True
 
 
 def warps_for(elements: int) -> int:

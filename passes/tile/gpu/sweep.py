@@ -10,7 +10,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
 from ....ir.region import Ref as ScalarRef
-from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
+from ....ir.tile.program import GridAxis, Launch, Param, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
@@ -41,7 +41,9 @@ def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
     return Block(problem, names=dict.fromkeys(sorted(taken), 1))
 
 
-def used_parameters(problem: Problem, statements: Sequence[Let | Reduce | Scan | Store], combined: frozenset[str] = frozenset()):  # type: ignore[no-untyped-def]
+def used_parameters(
+    problem: Problem, statements: Sequence[Let | Reduce | Scan | Store], combined: frozenset[str] = frozenset()
+) -> tuple[Param, ...]:
     """The launch parameters that statements touch."""
     used = {operand for operand, _ in accesses(statements)}
     return tuple(param for param in parameters(problem, combined) if param.name in used)
@@ -134,22 +136,23 @@ class Sweep:
         loops = [axis for axis in statement.over if axis in self.tiling.loops]
         start = identity(statement.kind, statement.dtype)
         kept = self._result_axes(block, statement.axes)
+        inner = [str(block.index[axis]) for axis in whole]
+        lanes: list[str] = []
+        value: Value
         if loops:
-            vectors, value = self._accumulate(block, statement, whole, loops, start)
+            lanes, value = self._accumulate(block, statement, whole, loops, start)
         else:
-            vectors = [str(block.index[axis]) for axis in whole]
-            value = spread(block, self._masked(block, statement.value, whole, start), (*kept, *vectors))
-        for axis in vectors:
+            value = spread(block, self._masked(block, statement.value, whole, start), (*kept, *inner))
+        for axis in (*inner, *lanes):
             left = tuple(a for a in value.type.axes if a != axis)
             value = TileReduce(statement.kind, axis, value, TileType(statement.dtype, left))
-            if loops:
-                block.axes = [a for a in block.axes if a != axis or axis in self.tiling.whole]
+        block.axes = [axis for axis in block.axes if axis not in lanes]
         return block.let(statement.name, value)
 
     def _accumulate(
         self, block: Block, statement: Reduce, whole: list[str], loops: list[str], start: bool | int | float
-    ) -> tuple[list[str], Value]:
-        """Loops that fold into one accumulator for each lane; returns the axes left to fold and the accumulator."""
+    ) -> tuple[list[str], Ref]:
+        """Loops that fold into one accumulator for each lane; returns the axes of these lanes and the accumulator."""
         lanes = {axis: block.axis("v", 0, step, step) for axis in loops if (step := self.tiling.loops[axis]) > 1}
         inner = [str(block.index[axis]) for axis in whole]
         axes = block.ordered({*self._result_axes(block, statement.axes), *inner, *lanes.values()})
@@ -163,7 +166,7 @@ class Sweep:
             block.rebind(acc, block.apply(COMBINE[statement.kind], acc, value))
 
         self._loops(block, loops, (acc,), add)
-        return [*inner, *lanes.values()], acc
+        return list(lanes.values()), acc
 
     def _loops(self, block: Block, axes: Sequence[str], carries: tuple[Ref, ...], body: Callable[[], None]) -> None:
         """Loops over `axes` in their steps around what `body()` adds."""

@@ -11,13 +11,13 @@ import mpmath
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.printer import SourceFile
 from ourcc.ir import dims
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.ops import scalar
 from ourcc.ir.target import AVX2, CpuLevel
 from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileProgram, TileType
 from ourcc.ir.types import DTYPES, DType, boolean
-from ourcc.codegen.c.printer import SourceFile
 
 Array = Any
 I = dims.symbol("i")
@@ -28,7 +28,25 @@ ELEMENTARY = (
 )
 FLOAT_ONLY = {*ELEMENTARY, "sqrt"} - {"pow"}
 INTEGER_ONLY = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
-BOOL = ("add", "sub", "mul", "max", "min", "eq", "ne", "lt", "le", "bit_and", "bit_or", "bit_xor", "bit_not", "where", "is_nan", "is_inf", "abs")
+BOOL = (
+    "add",
+    "sub",
+    "mul",
+    "max",
+    "min",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bit_not",
+    "where",
+    "is_nan",
+    "is_inf",
+    "abs",
+)
 FLOATS = ("f64", "f32", "f16", "bf16")
 SMALL = ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 INTEGERS = ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")
@@ -39,11 +57,40 @@ def edges(dtype: DType) -> Array:
     if dtype.kind == "bool":
         return np.array([False, True])
     if dtype.is_float:
-        info = {"f64": (5e-324, 2.2e-308, 1.79e308), "f32": (1e-45, 1.2e-38, 3.4e38), "f16": (6e-8, 6.2e-5, 65504.0), "bf16": (1e-40, 1.2e-38, 3.38e38)}
+        info = {
+            "f64": (5e-324, 2.2e-308, 1.79e308),
+            "f32": (1e-45, 1.2e-38, 3.4e38),
+            "f16": (6e-8, 6.2e-5, 65504.0),
+            "bf16": (1e-40, 1.2e-38, 3.38e38),
+        }
         tiny, normal, huge = info.get(dtype.name, (2**-9, 2**-6, 240.0))
-        special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 88.7, -103.0, 1e-3, 0.99, -0.99]
+        special = [
+            0.0,
+            -0.0,
+            math.inf,
+            -math.inf,
+            math.nan,
+            1.0,
+            -1.0,
+            0.5,
+            -0.5,
+            1.5,
+            2.5,
+            -2.5,
+            3.0,
+            -7.0,
+            88.7,
+            -103.0,
+            1e-3,
+            0.99,
+            -0.99,
+        ]
         drawn = np.random.default_rng(7).standard_normal(24) * np.geomspace(1e-3, 30, 24)
-        return np.array([*special, tiny, -tiny, normal, -normal, huge, -huge, *drawn]).astype(np.float32 if dtype.bits < 64 else np.float64).astype(dtype.numpy)
+        return (
+            np.array([*special, tiny, -tiny, normal, -normal, huge, -huge, *drawn])
+            .astype(np.float32 if dtype.bits < 64 else np.float64)
+            .astype(dtype.numpy)
+        )
     low, high = (0, (1 << dtype.bits) - 1) if dtype.kind == "uint" else (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1)
     signed = [-1, -2, -3, -7, -13] if dtype.kind == "int" else []
     return np.array([low, low + 1, high, high - 1, 0, 1, 2, 3, 5, 7, 8, 31, 63, 100, *signed]).astype(dtype.numpy)
@@ -162,7 +209,9 @@ def test_primitives_agree_with_numpy(dtype: str, level: CpuLevel, run_c: Callabl
             assert error.max() <= limit, f"{name}: {error.max()} ulp at {[float(x[error.argmax()]) for x in inputs]}"
         elif name == "fma" and kind.is_float:
             twice, once = wanted["fma_y"], fused(inputs, kind)
-            assert (np.isclose(result.astype(np.float64), twice.astype(np.float64), rtol=0, atol=0, equal_nan=True) | (result == once)).all()
+            assert (
+                np.isclose(result.astype(np.float64), twice.astype(np.float64), rtol=0, atol=0, equal_nan=True) | (result == once)
+            ).all()
         else:
             assert_same(name, result, wanted[f"{name}_y"])
 
@@ -210,7 +259,9 @@ def test_casts_agree_with_numpy(source: str, level: CpuLevel, run_c: Callable[..
         assert_same(f"{source} {name}", outputs[name], expected)
 
 
-@pytest.mark.parametrize(("source", "target"), [("f32", "i32"), ("i32", "f32"), ("f64", "u64"), ("f16", "u16"), ("u16", "bf16"), ("bf16", "i16")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("f32", "i32"), ("i32", "f32"), ("f64", "u64"), ("f16", "u16"), ("u16", "bf16"), ("bf16", "i16")]
+)
 def test_bitcasts_keep_the_bits(source: str, target: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
     values = edges(DTYPES[source])
     values = values[values == values]  # the bits of a NaN may change on the way through f32

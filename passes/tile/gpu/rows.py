@@ -1,0 +1,203 @@
+"""The strategy `rows`: folds along axes that lie whole in registers, padded, or that are walked with accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ....ir.region import Let, Reduce, Scan, Store
+from ....ir.target import GpuTarget
+from ....ir.tile.program import TileProgram
+from ..lower import typical
+from ..schedule import Problem, Schedule
+from .elementwise import in_store_order
+from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, power_of_two, stride_class, traffic, warps_for
+from .sweep import Sweep, Tiling, can_shift
+
+WHOLE = 16_384
+"""Elements of a tile that is kept in registers at once."""
+KEPT = 4_096
+"""Elements along axes that must be kept while others are walked."""
+
+Fold = Let | Reduce | Scan
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tiles of about `elements`, with as many rows as that allows; `loop` walks the folded axes in steps even where they fit."""
+
+    name: str = "rows"
+
+    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+        for store in (s for s in problem.region.body if isinstance(s, Store)):
+            found = tile_rows(problem, needed(problem.region, store), store, 4096, False)
+            if isinstance(found, str):
+                return found
+        return None
+
+    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+        """Small and large tiles; whole rows first."""
+        for loop in (0, 1):
+            for elements in (4096, 1024, 2048, 8192):
+                yield Schedule(self.name, (("elements", elements), ("loop", loop)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+        """Time to move all operands, once more for each walk over them, with what padding and idle processors waste."""
+        region, seconds = problem.region, 0.0
+        stores = [s for s in region.body if isinstance(s, Store)]
+        for store in stores:
+            statements = needed(region, store)
+            tiling = tile_rows(problem, statements, store, schedule["elements"], bool(schedule["loop"]))
+            if isinstance(tiling, str):
+                return float("inf")
+            folds = sum(isinstance(s, (Reduce, Scan)) for s in statements)
+            walks = folds + any(axis in tiling.loops for axis in store.axes) if tiling.loops else 1
+            seconds += _seconds(problem, tiling, walks, target) / len(stores) + LAUNCH_SECONDS
+        return seconds
+
+    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """One launch for each store."""
+        region = problem.region
+        stores = [s for s in region.body if isinstance(s, Store)]
+        launches = []
+        for n, store in enumerate(stores):
+            statements = needed(region, store)
+            tiling = tile_rows(problem, statements, store, schedule["elements"], bool(schedule["loop"]))
+            if isinstance(tiling, str):
+                raise ValueError(tiling)
+            launches.append(Sweep(problem, statements, store, tiling).launch(f"{region.name}.rows{n if len(stores) > 1 else ''}"))
+        return TileProgram(region.name, tuple(launches), symbols=tuple(problem.symbols.ranges))
+
+
+def _seconds(problem: Problem, tiling: Tiling, walks: int, target: GpuTarget) -> float:
+    sizes = {axis.name: typical(axis.extent, problem.symbols) for axis in problem.region.axes}
+    programs, points, lanes, steps = 1.0, 1.0, 1.0, 1.0
+    for axis, step in tiling.grid.items():
+        programs *= -(-sizes[axis] // (step or 1))
+        lanes *= -(-sizes[axis] // (step or 1)) * (step or 1)
+        points *= sizes[axis]
+    for axis, extent in tiling.whole.items():
+        lanes, points = lanes * extent, points * sizes[axis]
+    for axis, step in tiling.loops.items():
+        steps *= -(-sizes[axis] // step)
+        lanes, points = lanes * -(-sizes[axis] // step) * step, points * sizes[axis]
+    arithmetic = lanes * walks * 4 / target.rates["f32"]
+    latency = steps * walks * 8e-7 * max(1.0, programs / (target.processors * 4))
+    return memory_seconds(traffic(problem) * walks, programs, target) * (0.7 + 0.3 * min(4.0, lanes / points)) + arithmetic + latency
+
+
+def parallel_axes(statements: Sequence[Fold], store: Store) -> set[str]:
+    """Axes that every fold and the store vary over: points along them are independent."""
+    shared = set(store.axes)
+    for statement in statements:
+        if not isinstance(statement, Let):
+            shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
+    return shared
+
+
+def tile_rows(problem: Problem, statements: Sequence[Fold], store: Store, elements: int, loop: bool) -> Tiling | str:
+    """Steps of all axes, or why the region does not fit this form."""
+    if store.gathers or store.combine:
+        return "the result is scattered"
+    if not any(isinstance(s, (Reduce, Scan)) for s in statements):
+        return "nothing is folded"
+    for statement in statements:
+        if isinstance(statement, Scan) and statement.exclusive and not can_shift(statements, statement.value, statement.along):
+            return f"the exclusive scan %{statement.name} reads a fold along its own axis"
+        if isinstance(statement, Reduce) and statement.kind.endswith("_last") and not can_shift(statements, statement.value, statement.over[0]):
+            return f"%{statement.name} reads a fold along the axis that it searches from its end"
+    return _tile(problem, statements, store, elements, loop)
+
+
+def _tile(problem: Problem, statements: Sequence[Fold], store: Store, elements: int, loop: bool) -> Tiling | str:
+    region, symbols = problem.region, problem.symbols
+    parallel = parallel_axes(statements, store)
+    used = set(store.axes)
+    kept: set[str] = set()
+    for statement in statements:
+        used |= set(statement.axes) | (set(statement.over) if isinstance(statement, Reduce) else set())
+        if not isinstance(statement, Let):
+            kept |= set(statement.axes) - parallel
+            if isinstance(statement, Reduce) and statement.kind.startswith("arg"):
+                kept |= set(statement.over) if padded(region.axis(statement.over[0]).extent, symbols) == 1 else set()
+    inner = [axis.name for axis in region.axes if axis.name in used - parallel]
+    sizes = {name: padded(region.axis(name).extent, symbols) for name in inner}
+    whole = _all(sizes)
+    if whole is None or _product(whole.values()) > WHOLE or (loop and set(inner) - kept):
+        must = _all({name: sizes[name] for name in inner if name in kept})
+        if must is None or _product(must.values()) > KEPT:
+            names = ", ".join(name for name in inner if name in kept)
+            return f"what is kept along {names} does not fit the registers: more than {KEPT} elements"
+        whole = must
+    room = max(1, elements // _product(whole.values()))
+    loops = _walked(problem, statements, store, [name for name in inner if name not in whole], sizes, room)
+    room = max(1, room // _product(loops.values()))
+    grid = _rows_of_tile(problem, statements, store, parallel, room, bool(loops))
+    total = _product((*whole.values(), *loops.values(), *(step or 1 for step in grid.values())))
+    return Tiling(grid, whole, loops, (("warps", warps_for(total)),))
+
+
+def _walked(
+    problem: Problem, statements: Sequence[Fold], store: Store, names: list[str], sizes: dict[str, int | None], room: int
+) -> dict[str, int]:
+    """Steps of walked axes: the contiguous one in long steps, short ones at once, the others by single indices."""
+    scores = contiguous_axes(problem.region, (*statements, store))
+    steps = dict.fromkeys(names, 1)
+    contiguous = _parallel_is_contiguous(problem, statements, store)
+    left = max(1, min(room, 32 if contiguous else 1024))
+    for name in sorted(names, key=lambda n: (-scores[n], names.index(n))):
+        steps[name] = max(1, min(left, sizes[name] or left))
+        left = max(1, left // steps[name])
+    return steps
+
+
+def _parallel_is_contiguous(problem: Problem, statements: Sequence[Fold], store: Store) -> bool:
+    """Whether the lanes of reads are a parallel axis, not a folded one."""
+    scores = contiguous_axes(problem.region, statements or (store,))
+    parallel = parallel_axes(statements, store)
+    best = max(scores, key=lambda name: scores[name], default=None)
+    return best is not None and scores[best] > 0 and best in parallel
+
+
+def _rows_of_tile(
+    problem: Problem, statements: Sequence[Fold], store: Store, parallel: set[str], room: int, looped: bool
+) -> dict[str, int | None]:
+    """Steps of the parallel axes: one of them in tiles, long where it is contiguous in memory."""
+    region = problem.region
+    grid: dict[str, int | None] = {axis.name: None for axis in region.axes if axis.name in parallel}
+    order = [name for name in in_store_order(region, store) if name in parallel]
+    if not order:
+        return grid
+    scores = contiguous_axes(region, (*statements, store))
+    lane = max(order, key=lambda name: (scores[name], order.index(name)))
+    if scores[lane] <= 0:
+        lane = order[-1]
+    contiguous = stride_class(region, store.output, store.subscripts, lane) == 1 and scores[lane] > 0
+    most = min(room, 128 if contiguous else 64)
+    if contiguous and looped:
+        most = max(most, 32)
+    step = min(most, padded(region.axis(lane).extent, problem.symbols) or most)
+    others = 1
+    for name in order:
+        others *= typical(region.axis(name).extent, problem.symbols) if name != lane else 1
+    # Rows that are not contiguous share a program only where there are enough programs without.
+    length = typical(region.axis(lane).extent, problem.symbols)
+    while not contiguous and step > 1 and others * length // step < 512:
+        step //= 2
+    grid[lane] = None if step == 1 else step
+    return grid
+
+
+def _all(sizes: dict[str, int | None]) -> dict[str, int] | None:
+    found = {name: size for name, size in sizes.items() if size is not None}
+    return found if len(found) == len(sizes) else None
+
+
+def _product(values) -> int:  # type: ignore[no-untyped-def]
+    total = 1
+    for value in values:
+        total *= value
+    return total
+
+
+__all__ = ["Rows", "parallel_axes", "power_of_two", "tile_rows"]

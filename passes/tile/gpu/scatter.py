@@ -1,0 +1,131 @@
+"""Scatters: points that may meet are taken one after the other, or by integer atomics where their order does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import InternalError
+from ....ir.region import Let, Reduce, Scan, Store
+from ....ir.tile.program import GridAxis, Launch, Value, statements, walk
+from ....ir.tile.program import Let as TileLet
+from ....ir.tile.program import Load as TileLoad
+from ....ir.types import boolean
+from ..lower import Block, identity
+from ..schedule import Problem
+from .shape import contiguous_axes
+from .sweep import fresh_block, spread, used_parameters
+
+ATOMICS = ("add", "max", "min")
+LANES = 128
+"""Elements of a tile: one for each of the 128 threads, so that one thread reads and writes an element at every step."""
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """One store with loaded subscripts, or one that combines into what the output holds.
+
+    Axes that stand alone in a subscript keep points apart and are the grid; the others are walked in order.
+    """
+
+    problem: Problem
+    statements: Sequence[Let | Reduce | Scan]
+    store: Store
+
+    def launch(self, name: str) -> Launch:
+        """The kernel."""
+        if any(not isinstance(s, Let) for s in self.statements):
+            raise InternalError(f"launch {name} scatters what it folds, expected a workspace between")
+        region, store = self.problem.region, self.store
+        dtype = region.operand(store.output).type.dtype
+        by_atomics = store.combine in ATOMICS and dtype.is_integer and dtype.bits >= 32
+        apart = set(store.axes) if by_atomics else {a for a in store.axes if any(s == dims.symbol(a) for s in store.subscripts)}
+        names = [axis.name for axis in region.axes if axis.name in store.axes]
+        scores = contiguous_axes(region, (*self.statements, store))
+        parallel = [axis for axis in names if axis in apart]
+        lane = max(parallel, key=lambda axis: (scores[axis], parallel.index(axis)), default=None)
+        block = fresh_block(self.problem, parallel)
+        grid: list[GridAxis] = []
+        for axis in parallel:
+            grid.append(GridAxis(axis, 0, region.axis(axis).extent, LANES if axis == lane else None))
+            block.index[axis] = dims.symbol(axis)
+        if lane is not None:
+            block.axes.append(lane)
+        for let in (s for s in self.statements if isinstance(s, Let)):
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+        self._walk(block, [axis for axis in names if axis not in apart], by_atomics)
+        combined = frozenset({store.output}) if self._reads_output(block) else frozenset[str]()
+        params = used_parameters(self.problem, (*self.statements, store), combined)
+        hints = (("warps", LANES // 32 if lane is not None else 1), ("stages", 1))
+        return Launch(name, params, tuple(grid), tuple(block.body), hints=hints)
+
+    def _reads_output(self, block: Block) -> bool:
+        loads = (p for s in statements(tuple(block.body)) if isinstance(s, TileLet) for p in walk(s.value) if isinstance(p, TileLoad))
+        return self.store.combine is not None or any(load.operand == self.store.output for load in loads)
+
+    def _walk(self, block: Block, axes: list[str], by_atomics: bool) -> None:
+        if not axes:
+            self._write(block, by_atomics)
+            return
+        with block.loop(axes[0], "scalar", 0, self.problem.region.axis(axes[0]).extent, 1) as name:
+            block.index[axes[0]] = dims.symbol(name)
+            self._walk(block, axes[1:], by_atomics)
+
+    def _write(self, block: Block, by_atomics: bool) -> None:
+        store = self.store
+        subscripts = block.subscripts(store.subscripts, store.gathers)
+        inside, checked = self._inside(block, subscripts)
+        if not inside.type.axes:
+            with block.condition(inside):
+                self._put(block, subscripts, None, by_atomics)
+            return
+        # A lane that writes nothing puts back what its own column holds at place 0, or adds nothing there.
+        places = list(subscripts)
+        for n in checked:
+            place = block.apply("where", inside, block.index_value(subscripts[n]), block.index_value(0))
+            named = block.let("place", place)
+            block.types[named.name] = named.type
+            places[n] = dims.symbol(f"%{named.name}")
+        with block.condition(self._has_elements(block, checked)):
+            self._put(block, tuple(places), inside, by_atomics)
+
+    def _inside(self, block: Block, subscripts: tuple[Dim, ...]) -> tuple[Value, list[int]]:
+        """Whether an element lies inside the output, and the subscripts of which that is not known."""
+        region, store = self.problem.region, self.store
+        facts = region.facts(self.problem.symbols)
+        shape = region.operand(store.output).type.shape
+        inside: Value = block.full(True, boolean)
+        checked: list[int] = []
+        for n, (size, own, subscript) in enumerate(zip(shape, store.subscripts, subscripts, strict=True)):
+            if dims.at_most(0, own, facts) and dims.at_most(own + 1, size, facts):
+                continue
+            checked.append(n)
+            place = block.index_value(subscript)
+            low, high = block.apply("le", block.index_value(0), place), block.apply("lt", place, block.index_value(size))
+            inside = block.apply("bit_and", inside, block.apply("bit_and", low, high)) if len(checked) > 1 else block.apply("bit_and", low, high)
+        return block.let("inside", inside), checked
+
+    def _has_elements(self, block: Block, checked: list[int]) -> Value:
+        shape = self.problem.region.operand(self.store.output).type.shape
+        return block.apply("lt", block.index_value(0), block.index_value(dims.product(shape[n] for n in checked)))
+
+    def _put(self, block: Block, subscripts: tuple[Dim, ...], inside: Value | None, by_atomics: bool) -> None:
+        store = self.store
+        dtype = self.problem.region.operand(store.output).type.dtype
+        axes = block.ordered(block.axes_in(*subscripts))
+        value = spread(block, block.lower(store.value), axes)
+        if by_atomics:
+            nothing = block.full(identity(_FOLD[store.combine or "add"], dtype), dtype)
+            value = value if inside is None else block.apply("where", inside, value, nothing)
+            block.store(store.output, subscripts, spread(block, value, axes), store.combine)
+            return
+        if store.combine or inside is not None:
+            present = block.let("present", block.load(store.output, subscripts, dtype))
+            value = block.apply(store.combine, present, value) if store.combine else value
+            value = value if inside is None else block.apply("where", inside, value, present)
+        block.store(store.output, subscripts, value)
+
+
+_FOLD = {"add": "sum", "max": "max", "min": "min"}

@@ -1,0 +1,93 @@
+"""Every op's region through its strategy to C: the compiled kernel computes what the region means."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.c.compile import compile_shared, find_compiler
+from ourcc.codegen.c.printer import Kernel, SourceFile
+from ourcc.ir import dims
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.reference import judge
+from ourcc.ir.region_interpret import run_region
+from ourcc.ir.target import AVX2, AVX512, CpuLevel
+from ourcc.ir.types import type_of
+from ourcc.passes.layout import constant_layouts
+from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime.native import cpu_flags
+
+FILES = 8
+
+
+def problems() -> Iterator[tuple[str, Problem, dict[str, Any], dict[str, Any]]]:
+    """Each sample's problem once with its operands unknown and, where a layout applies, once with them constant."""
+    for op in OPS.values():
+        for number, sample in enumerate(op.sample_list() if op.has_region else []):
+            if sample.error is not None or not all(a is None or type_of(a).dtype.has_kernels for a in sample.operands):
+                continue
+            region = region_of(op, [None if a is None else type_of(a) for a in sample.operands], sample.attrs)
+            assert region is not None
+            arrays = {f"x{n}": a for n, a in enumerate(sample.operands) if a is not None}
+            if not all(operand.type.dtype.has_kernels for operand in region.outputs):
+                continue
+            with np.errstate(all="ignore"):
+                expected = run_region(region, {o.name: arrays[o.name] for o in region.inputs})
+            region = simplify_region(region, dims.NO_FACTS)
+            layouts = constant_layouts(region, frozenset(arrays))
+            for chosen in ({}, layouts) if layouts else ({},):
+                yield f"{op.name}-{number}{'-packed' if chosen else ''}", Problem(region, dims.NO_FACTS, chosen), arrays, expected
+
+
+def run(library: ctypes.CDLL, kernels: list[Kernel], problem: Problem, arrays: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """Call the kernels of one problem in order."""
+    memory: dict[str, Any] = {}
+    for operand in problem.region.inputs:
+        array = np.ascontiguousarray(arrays[operand.name]).reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
+        memory[operand.name] = problem.layouts[operand.name].pack(array) if operand.name in problem.layouts else array
+    for name, array in expected.items():
+        memory[name] = np.zeros_like(array, order="C")
+    for kernel in kernels:
+        # Reading a little past the end must not be needed: every operand gets a buffer of exactly its size.
+        pointers = (ctypes.c_void_p * len(kernel.operands))(*(memory[name].ctypes.data for name in kernel.operands))
+        library[kernel.name](pointers, None, ctypes.c_int64(0), ctypes.c_int64(dims.evaluate(kernel.points, {})))
+    return {name: memory[name] for name in expected}
+
+
+@pytest.mark.parametrize("machine", [AVX2, AVX512], ids=lambda level: level.name)
+def test_kernels_compute_their_regions(machine: CpuLevel, tmp_path: Path) -> None:
+    level = machine
+    if not cpu_flags().issuperset(level.features):
+        pytest.skip(f"this cpu lacks {', '.join(sorted(set(level.features) - cpu_flags()))}")
+    files = [SourceFile(level) for _ in range(FILES)]
+    work = []
+    for number, (name, problem, arrays, expected) in enumerate(problems()):
+        strategy = next(s for s in STRATEGIES if s.applies(problem, level) is None)
+        program = strategy.tile(problem, next(iter(strategy.space(problem, level))), level)
+        kernels = [files[number % FILES].add(launch, f"kernel_{number}_{n}", ()) for n, launch in enumerate(program.launches)]
+        work.append((number % FILES, name, kernels, problem, arrays, expected))
+    compiler = find_compiler()
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(lambda pair: compile_shared({f"part{pair[0]}.c": pair[1].text()}, level, compiler, jobs=1), enumerate(files)))
+    libraries = []
+    for n, item in enumerate(objects):
+        path = tmp_path / f"part{n}.so"
+        path.write_bytes(item.data)
+        libraries.append(ctypes.CDLL(str(path)))
+    wrong = []
+    for file, name, kernels, problem, arrays, expected in work:
+        got = run(libraries[file], kernels, problem, arrays, expected)
+        for output, array in expected.items():
+            verdict = judge(got[output], array, array.astype(np.float64) if array.dtype.kind == "f" else array)
+            if not verdict.passed:
+                wrong.append(f"{name}: {output}: {verdict.reason}")
+    assert not wrong, f"{len(wrong)} of {len(work)} are wrong:\n" + "\n".join(wrong)
