@@ -19,6 +19,7 @@ from .importers.onnx.context import UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]
+Key = tuple[tuple[str, str, tuple[int, ...], str], ...]
 
 # An input this small may be a shape, an axis or a count; a larger one is data and is never fixed.
 FIXED_ELEMENTS = 64
@@ -43,34 +44,40 @@ class Prepared(BackendRep):  # type: ignore[misc]
         constants = {tensor.name for tensor in model.graph.initializer}
         self.inputs = [value.name for value in model.graph.input if value.name not in constants]
         self.fixed: frozenset[str] = frozenset()
-        self.programs: dict[tuple[tuple[str, bytes], ...], Program] = {}
+        self.modules: dict[Key, Module] = {}
+        self.programs: dict[Key, Program] = {}
         try:
-            self.programs[()] = compile_module(import_onnx(model))
+            self.modules[()] = import_onnx(model)
+            self.programs[()] = compile_module(self.modules[()])
         except UnsupportedModelError as error:
             if not self._may_fix(error):
                 raise
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for inputs given in order or by name."""
-        named = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.inputs, inputs, strict=False))
-        missing = [name for name in self.inputs if name not in named]
-        if missing or len(named) != len(self.inputs):
-            raise InputError(f"got {len(named)} inputs, expected {len(self.inputs)}: {', '.join(self.inputs)}")
-        arrays = {name: np.asarray(value) for name, value in named.items()}
-        program = self._program(arrays)
-        return tuple(program([arrays[name] for name in self.inputs if name not in self.fixed]))
+        key, free = self.bind(inputs)
+        if key not in self.programs:
+            self.programs[key] = compile_module(self.modules[key])
+        return tuple(self.programs[key](free))
 
-    def _program(self, arrays: Mapping[str, Array]) -> Program:
-        """The program for these values of the inputs that must be fixed; compiled where it is new."""
+    def bind(self, inputs: Any) -> tuple[Key, list[Array]]:
+        """Which of `modules` answers these inputs, and the inputs that it takes."""
+        named = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.inputs, inputs, strict=False))
+        if set(named) != set(self.inputs) or len(inputs) != len(self.inputs):
+            raise InputError(f"got {len(inputs)} inputs, expected {len(self.inputs)}: {', '.join(self.inputs)}")
+        arrays = {name: np.asarray(value) for name, value in named.items()}
+        key = self._key(arrays)
+        return key, [arrays[name] for name in self.inputs if name not in self.fixed]
+
+    def _key(self, arrays: Mapping[str, Array]) -> Key:
+        """The key of the module for these values of the inputs that must be fixed; imported where it is new."""
         for _ in range(FIXED_ROUNDS):
             values = {name: arrays[name] for name in sorted(self.fixed)}
-            key = tuple(
-                (name, array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode()) for name, array in values.items()
-            )
-            if key in self.programs:
-                return self.programs[key]
+            key = tuple((name, str(array.dtype), array.shape, repr(array.tolist())) for name, array in values.items())
+            if key in self.modules:
+                return key
             try:
-                self.programs[key] = compile_module(import_onnx(self.model, values=values))
+                self.modules[key] = import_onnx(self.model, values=values)
             except UnsupportedModelError as error:
                 more = frozenset(name for name in error.inputs if arrays[name].size <= FIXED_ELEMENTS and arrays[name].ndim <= 1)
                 if not self._may_fix(error) or not more - self.fixed:

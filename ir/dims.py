@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 from .errors import ParseError
 
+MAXIMUM_TERMS = 4096
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -87,6 +89,9 @@ class Expr:
         return other + (-self)
 
     def __mul__(self, other: Dim) -> Dim:
+        if len(self.terms) * len(_terms(other)) > MAXIMUM_TERMS:
+            # Only a hostile text multiplies sums of many symbols over and over.
+            raise ParseError(f"dimension has more than {MAXIMUM_TERMS} terms when multiplied out")
         return _build([(_sorted(m + n), f * g) for m, f in self.terms for n, g in _terms(other)])
 
     __rmul__ = __mul__

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,6 +13,7 @@ from . import dims
 from .errors import CompilerError, ParseError, Source, VerifyError
 from .expression import parse_literal
 from .graph import ConstantData, Graph, Module, Op, Value
+from .literals import LITERAL, constant_array, unquote
 from .ops.table import OPS
 from .types import DTYPES, TensorType
 
@@ -28,7 +28,6 @@ _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _TYPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]\n]*)\]")
 _RANGE = re.compile(r"(-?\d{1,18})?\.\.(-?\d{1,18})?")
 _INTEGER = re.compile(r"-?\d{1,18}")
-_LITERAL = re.compile(r"true|false|-?inf|nan|-?\d+|-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _NUMBER = re.compile(r"[-+A-Za-z0-9_.]+")
 _EQUALS = re.compile(r"[ \t]*=")
 _SOURCE = re.compile(r"[ \t]*loc\(")
@@ -51,60 +50,6 @@ def parse_type(text: str) -> TensorType:
         raise ParseError(f"cannot read type {text[:80]!r}", hint="a type is a dtype and sizes, such as f32[B, 384]")
     inside = match[2].strip()
     return TensorType(DTYPES[match[1]], tuple(dims.parse(part) for part in _split(inside)) if inside else ())
-
-
-def constant_array(texts: Sequence[str], type: TensorType) -> Array:
-    """The array of an inline constant from the texts of its elements in row-major order."""
-    shape = tuple(d for d in type.shape if isinstance(d, int))
-    if len(shape) != type.rank:
-        raise ParseError(f"constant has the symbolic type {type}, expected known sizes")
-    expected = int(np.prod(shape, dtype=object)) * (2 if type.dtype.kind == "complex" else 1)
-    if len(texts) != expected:
-        raise ParseError(f"constant of type {type} has {len(texts)} numbers, expected {expected}")
-    if type.dtype.kind == "string":
-        result = np.empty(len(texts), dtype=object)
-        result[:] = [_unquote(item) for item in texts]
-        return result.reshape(shape)
-    return _numbers([_number(item, type) for item in texts], type).reshape(shape)
-
-
-def _numbers(values: list[Any], type: TensorType) -> Array:
-    dtype = type.dtype
-    if dtype.kind == "bool":
-        return np.array(values, dtype=bool)
-    if dtype.kind == "complex":
-        pairs = np.array(values, dtype=np.float64).astype(np.float64 if dtype.bits == 128 else np.float32)
-        return pairs.view(dtype.numpy)
-    if dtype.is_float:
-        return np.array(values, dtype=np.float64).astype(dtype.numpy)
-    return np.array(values, dtype=np.uint64 if dtype.kind == "uint" else np.int64).astype(dtype.numpy)
-
-
-def _number(text: str, type: TensorType) -> bool | int | float:
-    try:
-        value = parse_literal(text) if _LITERAL.fullmatch(text) else None
-    except ValueError as error:
-        raise ParseError(f"got {text[:40]!r}, expected a number of type {type.dtype}") from error
-    dtype = type.dtype
-    if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
-        low, high = (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-        if low <= value <= high:
-            return value
-    elif dtype.kind == "bool" and isinstance(value, bool):
-        return value
-    elif dtype.kind in ("float", "complex") and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    raise ParseError(f"got {text[:40]!r}, expected a number of type {dtype}")
-
-
-def _unquote(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ParseError(f"got {text[:40]!r}, expected a quoted string") from error
-    if not isinstance(value, str):
-        raise ParseError(f"got {text[:40]!r}, expected a quoted string")
-    return value
 
 
 def _split(text: str) -> list[str]:
@@ -189,7 +134,7 @@ class _Parser:
         start = self.position
         match = self.take(_STRING, "a quoted string")
         try:
-            return _unquote(match[0])
+            return unquote(match[0])
         except ParseError as error:
             self.fail(error.message, start)
 
@@ -470,7 +415,7 @@ class _Parser:
         try:
             if text.startswith("complex("):
                 return self.complex(text)
-            return parse_literal(text) if _LITERAL.fullmatch(text) else dims.parse(text)
+            return parse_literal(text) if LITERAL.fullmatch(text) else dims.parse(text)
         except ValueError:
             self.fail(f"got {text[:40]!r}, expected a number", start)
         except CompilerError as error:

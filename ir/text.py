@@ -17,6 +17,7 @@ from .dims import Expr
 from .errors import Source, UnsupportedError, VerifyError
 from .expression import literal
 from .graph import Graph, Module, Op, Value
+from .literals import constant_array, element_texts
 from .ops.table import REQUIRED
 from .types import DType, TensorType
 
@@ -181,27 +182,14 @@ def _inline_text(value: Value) -> str | None:
     if not isinstance(elements, int) or elements > INLINE_ELEMENTS or value.constant is None or not value.constant.available:
         return None
     array = np.asarray(value.constant.array)
-    texts = _element_texts(array, value.type)
+    texts = element_texts(array, value.type)
     shown = f"[{', '.join(texts)}]" if value.type.rank else ", ".join(texts)
     if value.type.dtype.kind == "complex" and not value.type.rank:
         shown = f"[{shown}]"
     return shown if _reads_back(array, value.type, texts) else None
 
 
-def _element_texts(array: np.ndarray[Any, Any], type: TensorType) -> list[str]:
-    flat = array.reshape(-1)
-    if type.dtype.kind == "string":
-        return [string_text(str(item)) for item in flat]
-    if type.dtype.kind == "complex":
-        return [literal(float(part)) for item in flat for part in (item.real, item.imag)]
-    if type.dtype.kind == "bool":
-        return [literal(bool(item)) for item in flat]
-    return [literal(float(item) if type.dtype.is_float else int(item)) for item in flat]
-
-
 def _reads_back(array: np.ndarray[Any, Any], type: TensorType, texts: list[str]) -> bool:
-    from .parse import constant_array
-
     if type.dtype.kind == "string":
         return all(isinstance(item, str) for item in array.reshape(-1))
     return constant_array(texts, type).tobytes() == array.tobytes()

@@ -84,16 +84,6 @@ def is_number(value: Value | None, number: Number) -> bool:
     return found == number and math.copysign(1.0, found) == math.copysign(1.0, number)
 
 
-def is_close(value: Value | None, number: float) -> bool:
-    """Whether every element is this number rounded to the value's dtype."""
-    found = uniform(value)
-    if value is None or found is None or not value.dtype.is_float:
-        return False
-    rounded = float(np.asarray(number).astype(value.dtype.numpy))
-    # A constant that was rounded twice (f64 text, f32 tensor, narrower float) may be one unit off.
-    return math.isclose(found, rounded, rel_tol=2.0**-20 if value.dtype.bits >= 32 else 2.0**-7)
-
-
 def same_shape(left: Sequence[Dim], right: Sequence[Dim], module: Module) -> bool:
     """Whether two shapes are known to be equal."""
     return len(left) == len(right) and all(dims.equal(a, b, module.facts) is True for a, b in zip(left, right, strict=True))

@@ -79,8 +79,8 @@ def _intrinsics(name: str) -> tuple[dict[tuple[int, str], str], dict[tuple[int, 
         loads[lanes, "avx512vl"] = f"({name}x{lanes}){prefix}_mask_loadu_{suffix}(({register_type})other, {span}, p)"
         stores[lanes, "avx512vl"] = f"{prefix}_mask_storeu_{suffix}(p, {span}, ({register_type})x); return;"
     if name in ("f32", "i32", "u32"):
-        mask = "i32x8 m = (ourcc_iota_8() >= (int32_t)(low < 0 ? 0 : low > 8 ? 8 : low)) & (ourcc_iota_8() < (int32_t)(high < 0 ? 0 : high > 8 ? 8 : high));"
-        mask = mask.replace("ourcc_iota_8()", "(i32x8){0, 1, 2, 3, 4, 5, 6, 7}")
+        low, high = (f"(int32_t)({side} < 0 ? 0 : {side} > 8 ? 8 : {side})" for side in ("low", "high"))
+        mask = f"i32x8 l = {{0, 1, 2, 3, 4, 5, 6, 7}};\ni32x8 m = (l >= {low}) & (l < {high});"
         vector, cast = ("ps", "__m256") if kind == "float" else ("epi32", "__m256i")
         pointer = "const float *" if kind == "float" else "const int *"
         loads[8, "avx2"] = (
@@ -203,7 +203,8 @@ _SMALL = {
 }
 
 _ENCODE = """
-static inline uint8_t ourcc_encode_f8(float x, int mantissa, int bias, uint32_t largest, uint32_t infinite, uint32_t nan, int negative_zero) {
+static inline uint8_t ourcc_encode_f8(
+    float x, int mantissa, int bias, uint32_t largest, uint32_t infinite, uint32_t nan, int negative_zero) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     uint32_t sign = bits >> 31, magnitude = bits & 0x7fffffffu, code;
@@ -234,7 +235,11 @@ def _table(name: str) -> str:
     codes = np.arange(1 << dtype.bits, dtype=np.uint8)
     values = codes.view(dtype.numpy).astype(np.float32).view(np.uint32)
     words = ", ".join(f"0x{int(v):08x}u" for v in values)
-    function = f"static inline float ourcc_decode_{name}(uint8_t code) {{\n    float r;\n    memcpy(&r, &ourcc_table_{name}[code], 4);\n    return r;\n}}"
+    function = f"""static inline float ourcc_decode_{name}(uint8_t code) {{
+    float r;
+    memcpy(&r, &ourcc_table_{name}[code], 4);
+    return r;
+}}"""
     return f"static const uint32_t ourcc_table_{name}[{len(codes)}] = {{{words}}};\n{function}"
 
 
@@ -256,6 +261,28 @@ def _conversions() -> Iterator[tuple[str, Function]]:
         code = f"ourcc_encode_f8(x, {mantissa}, {bias}, {largest}, {over}, {nan}, {int(zero)})"
         yield f"encode_{name}", Function("u8x@N", ("f32x@N x",), lane=code)
         yield f"round_{name}", Function("f32x@N", ("f32x@N x",), lane=f"ourcc_decode_{name}({code})")
+
+
+_ROUND_BF16 = """
+u32x@N b = (u32x@N)x;
+u32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;
+return select_f32_@N(x == x, (f32x@N)r, (f32x@N)((b | 0x400000u) & 0xffff0000u));
+"""
+_FROM_F16 = """
+static inline float ourcc_f16(uint16_t x) {
+    _Float16 h;
+    memcpy(&h, &x, 2);
+    return (float)h;
+}
+"""
+_TO_F16 = """
+static inline uint16_t ourcc_to_f16(float x) {
+    _Float16 h = (_Float16)x;
+    uint16_t r;
+    memcpy(&r, &h, 2);
+    return r;
+}
+"""
 
 
 def _sixteen_bits() -> Iterator[tuple[str, Function]]:
@@ -283,7 +310,7 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
         Function(
             "f32x@N",
             ("f32x@N x",),
-            "u32x@N b = (u32x@N)x;\nu32x@N r = (b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u;\nreturn select_f32_@N(x == x, (f32x@N)r, (f32x@N)((b | 0x400000u) & 0xffff0000u));",
+            _ROUND_BF16,
         ),
     )
     zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
@@ -317,16 +344,14 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     )
     yield (
         "ourcc_f16",
-        Function(
-            "", (), raw="static inline float ourcc_f16(uint16_t x) {\n    _Float16 h;\n    memcpy(&h, &x, 2);\n    return (float)h;\n}"
-        ),
+        Function("", (), raw=_FROM_F16),
     )
     yield (
         "ourcc_to_f16",
         Function(
             "",
             (),
-            raw="static inline uint16_t ourcc_to_f16(float x) {\n    _Float16 h = (_Float16)x;\n    uint16_t r;\n    memcpy(&r, &h, 2);\n    return r;\n}",
+            raw=_TO_F16,
         ),
     )
     yield "narrow_f64_f16", Function("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")

@@ -222,6 +222,15 @@ _LIBM = (
 )
 
 
+_LGAMMA = """
+extern long double lgammal_r(long double, int *);
+static inline double ourcc_lgamma(double x) {
+    int sign;
+    return (double)lgammal_r(x, &sign);
+}
+"""
+
+
 def _through_libm() -> Iterator[tuple[str, Function]]:
     """f64 lane by lane, and f32 through f64 for what is rare or would need much more code to be within 4 ulp."""
     done = {name for name, _ in _vectorised()}
@@ -238,7 +247,7 @@ def _through_libm() -> Iterator[tuple[str, Function]]:
         Function(
             "",
             (),
-            raw="extern long double lgammal_r(long double, int *);\nstatic inline double ourcc_lgamma(double x) {\n    int sign;\n    return (double)lgammal_r(x, &sign);\n}",
+            raw=_LGAMMA,
         ),
     )
     yield "lgamma_f64", Function("f64x@N", ("f64x@N x",), lane="ourcc_lgamma(x)")
@@ -357,13 +366,14 @@ def _integers() -> Iterator[tuple[str, Function]]:
         pair = (f"{v} x", f"{v} y")
         minus = " : y == -1 ? -x" if signed else ""
         unsigned = f"uint{bits}_t"
-        adjust = "if (x % y != 0 && (x < 0) != (y < 0)) " if signed else ""
+        lower = "\n    if (x % y != 0 && (x < 0) != (y < 0)) --q;" if signed else ""
+        raised = f"\n    if (r != 0 && (r < 0) != (y < 0)) r = ({c})(r + y);" if signed else ""
         one = " || y == -1" if signed else ""
         raws = {
             "div": f"return ({c})(y == 0 ? 0{minus} : x / y);",
             "trunc_mod": f"return ({c})(y == 0{one} ? 0 : x % y);",
-            "floor_div": f"if (y == 0{one}) return ({c})(y == 0 ? 0 : -x);\n    {c} q = ({c})(x / y);\n    {adjust + '--q;' if signed else ''}\n    return q;",
-            "floor_mod": f"if (y == 0{one}) return 0;\n    {c} r = ({c})(x % y);\n    {f'if (r != 0 && (r < 0) != (y < 0)) r = ({c})(r + y);' if signed else ''}\n    return r;",
+            "floor_div": f"if (y == 0{one}) return ({c})(y == 0 ? 0 : -x);\n    {c} q = ({c})(x / y);{lower}\n    return q;",
+            "floor_mod": f"if (y == 0{one}) return 0;\n    {c} r = ({c})(x % y);{raised}\n    return r;",
             "pow": _POWER.format(
                 c=c, negative="if (y < 0) return (" + c + ")(x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0);" if signed else ""
             ),

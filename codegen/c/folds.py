@@ -230,8 +230,8 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
         variable, position = values.writer.position(0, extent // group - 1)
         values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // group}; ++{variable})")
         values.writer.bind(f"@{variable}", variable)
-        for step in range(group):
-            _stream(values, value, rest, spots, names, {**at, axis: position * group + step})
+        for field in range(group):
+            _stream(values, value, rest, spots, names, {**at, axis: position * group + field})
         values.writer.close()
         return
     with steps(values, axis, extent, operands, trip) as positions:

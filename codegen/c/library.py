@@ -34,9 +34,10 @@ _LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
 class Function:
     """One library function; exactly one of `body`, `lane` and `raw` says what it computes.
 
-    `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors,
-    (or a function of the lane count that gives them), `lane` an expression for one element (named like the arguments), `scalar` the body for one lane where `body` does
-    not fit it, `fast` maps (lanes, feature) to an intrinsic expression. `raw` is a whole scalar C function.
+    `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors (or a
+    function of the lane count that gives them), `lane` an expression for one element (named like the arguments),
+    `scalar` the body for one lane where `body` does not fit it, `fast` maps (lanes, feature) to an intrinsic
+    expression. `raw` is a whole scalar C function.
     """
 
     result: str

@@ -66,7 +66,7 @@ class Placement:
         value = self._place_parts(value)
         if isinstance(value, Scan):
             value = self._place(value)
-        if known is not None and known.array and not isinstance(value, Dot) and _reads_elsewhere(value, name):
+        if known is not None and known.array and _reads_elsewhere(value, name):
             value = self._place(value)
         tile = known or self._new_tile(name, value.type)
         if not value.type.axes:
@@ -148,27 +148,42 @@ class Placement:
 
     def _each(self, type_: TileType, visit: Callable[[Spot], None], lane_axis: str | None) -> None:
         """Visit every vector of a tile: printed loops over long axes, one visit per position of the others."""
-        self._blocks(type_, lambda spots: [visit(spot) for spot in spots] and None, lane_axis)
 
-    def _blocks(self, type_: TileType, visit: Callable[[list[Spot]], None], lane_axis: str | None) -> None:
-        """Visit the unrolled block of a tile at once, inside printed loops over its long axes."""
-        counts: list[int] = []
+        def visit_all(spots: list[Spot]) -> None:
+            for spot in spots:
+                visit(spot)
+
+        self._blocks(type_, visit_all, lane_axis)
+
+    def _blocks(self, type_: TileType, visit: Callable[[list[Spot]], None], lane_axis: str | None, budget: int = 1) -> None:
+        """Visit the unrolled block of a tile at once, inside printed loops over its long axes.
+
+        A step of such a loop takes several positions where their number divides the axis and `budget` allows it.
+        """
+        counts = {axis: self._count(axis, lane_axis) for axis in type_.axes}
+        budget //= math.prod(count for axis, count in counts.items() if axis not in self.plan.looped)
         fixed: dict[str, Dim] = {}
-        for axis in type_.axes:
-            extent = self.values.scope.extent(axis)
-            count = -(-extent // self.plan.width(extent)) if axis == lane_axis else extent
-            if axis in self.plan.looped:
-                variable, position = self.writer.position(0, count - 1)
-                self.writer.open(f"for (int64_t {variable} = 0; {variable} < {count}; ++{variable})")
-                self.writer.bind(f"@{variable}", variable)
-                fixed[axis] = position
-            counts.append(1 if axis in fixed else count)
-        visit([self._spot(type_, place, fixed, lane_axis) for place in positions(counts)])
+        for axis in reversed(type_.axes):
+            if axis not in self.plan.looped:
+                continue
+            most = 2 if axis == lane_axis else 12
+            group = max(n for n in range(1, most + 1) if n == 1 or (counts[axis] % n == 0 and n <= budget))
+            budget //= group
+            trips = counts[axis] // group
+            variable, position = self.writer.position(0, trips - 1)
+            self.writer.open(f"for (int64_t {variable} = 0; {variable} < {trips}; ++{variable})")
+            self.writer.bind(f"@{variable}", variable)
+            fixed[axis], counts[axis] = position * group, group
+        visit([self._spot(type_, place, fixed, lane_axis) for place in positions(counts.values())])
         for _ in fixed:
             self.writer.close()
 
+    def _count(self, axis: str, lane_axis: str | None) -> int:
+        extent = self.values.scope.extent(axis)
+        return -(-extent // self.plan.width(extent)) if axis == lane_axis else extent
+
     def _spot(self, type_: TileType, place: tuple[int, ...], fixed: dict[str, Dim], lane_axis: str | None) -> Spot:
-        found: dict[str, Dim] = {axis: fixed.get(axis, number) for axis, number in zip(type_.axes, place, strict=True)}
+        found: dict[str, Dim] = {axis: fixed.get(axis, 0) + number for axis, number in zip(type_.axes, place, strict=True)}
         if lane_axis is None:
             return Spot(found, 1)
         extent = self.values.scope.extent(lane_axis)
@@ -185,7 +200,7 @@ class Placement:
             for spot, text in zip(spots, self._dot_starts(value, spots), strict=True):
                 self._set(tile, spot, text, known, pending)
 
-        self._blocks(value.type, block, tile.lane_axis)
+        self._blocks(value.type, block, tile.lane_axis, self.library.level.registers * 3 // 4)
         for name, text in pending:
             self.writer.line(f"{name} = {text};")
 
@@ -253,6 +268,9 @@ def _reads_elsewhere(value: Value, name: str) -> bool:
     """Whether a value reads the tile of that name at other positions than its own."""
     if isinstance(value, TileApply):
         return any(_reads_elsewhere(arg, name) for arg in value.args)
+    if isinstance(value, Dot):
+        factors = any(isinstance(part, Ref) and part.name == name for side in (value.left, value.right) for part in walk(side))
+        return factors or _reads_elsewhere(value.acc, name)
     return not isinstance(value, Ref) and any(isinstance(part, Ref) and part.name == name for part in walk(value))
 
 

@@ -12,52 +12,24 @@ run over one tile.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.dims import NO_FACTS, Dim, Facts
 from ...ir.errors import UnsupportedError
 from ...ir.target import CpuLevel
 from ...ir.tile import Axis, Scope, expand_launch, launch_scope
-from ...ir.tile.program import (
-    AxisDecl,
-    Copy,
-    Dot,
-    Expand2to4,
-    For,
-    If,
-    Join,
-    Launch,
-    Let,
-    Load,
-    Local,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    Signal,
-    Statement,
-    Store,
-    TileApply,
-    TileType,
-    Unpack,
-    Value,
-    Wait,
-    parts,
-    walk,
-)
+from ...ir.tile.program import AxisDecl, Copy, For, If, Launch, Let, Local, Signal, Statement, Store, Wait
 from . import primitives
 from .access import Access, Spot
-from .basics import basics, register
+from .basics import basics
 from .elementary import elementary
-from .folds import dot_block, scan
 from .library import ELEMENTS, Library
-from .tiles import Plan, Tile, plan_launch, positions
-from .values import Values, accumulator
-from .writer import LANE, Writer
-
-STACK_LIMIT = 1 << 20
+from .placement import Placement, c_name
+from .tiles import Plan, plan_launch
+from .values import Values
+from .writer import Writer
 
 
 @dataclass(frozen=True)

@@ -280,5 +280,6 @@ def _neighbours(parts: Sequence[Op], axis: int) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     *(MoveNothing(), ReshapeOfReshape(), TransposeOfTranspose(), TransposeOfOnes(), SwapBetweenReshapes()),
-    *(BroadcastOfBroadcast(), BroadcastIntoPointwise(), BroadcastIntoAttention(), ConcatOfConcat(), SliceOfSlice(), SliceOfConcat(), ConcatOfSlices()),
+    *(BroadcastOfBroadcast(), BroadcastIntoPointwise(), BroadcastIntoAttention()),
+    *(ConcatOfConcat(), SliceOfSlice(), SliceOfConcat(), ConcatOfSlices()),
 )

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Apply, Constant
+from ...ir.expression import Constant
 from ...ir.expression import Index as ScalarIndex
 from ...ir.ops.scalar import PRIMITIVES
 from ...ir.region import Load as ScalarLoad
-from ...ir.region import Operand, Ref as ScalarRef
-from ...ir.region import Region, Scalar
+from ...ir.region import Operand, Scalar
+from ...ir.region import Ref as ScalarRef
 from ...ir.tile.program import (
     AxisDecl,
     For,

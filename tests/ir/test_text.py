@@ -196,6 +196,7 @@ BROKEN = [
     (OPEN + "%y = neg(%x) : f32 return %y } }", "expected a type such as f32[B, 384]"),
     (OPEN + '%y = neg(%x) : f32[2] loc("a return %y } }', "expected a quoted string"),
     (OPEN + "return } }", "function @main returns (), expected (f32[2])"),
+    (OPEN + "%y = neg(%x) : f32[" + "*".join(["(a + b + c + d + e)"] * 30) + "] return %y } }", "more than 4096 terms when multiplied out"),
     (OPEN + "%y = neg(%x) : f32[" + "9" * 30 + "] return %y } }", "is out of range"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.passes.canonicalize import Canonicalize
 from ourcc.passes.unflatten_products import UnflattenProducts
 
@@ -13,6 +14,7 @@ HEAD = """module @m symbols { B in 1..4, S in 1..6 } {
   const @odd : i64[3] = [0, 3, 4]
   const @far : i64[3] = [6, 7, 8]
   const @below : i64[3] = [-1, -1, -1]
+  const @across : i64[3] = [-2, -1, 0]
   const @grid : i64[2, 2, 2] = [0, 0, 0, 1, 1, 0, 1, 1]
   const @flat : bool[] = true
   const @bias : f32[4] = [1.0, 2.0, 3.0, 4.0]
@@ -30,8 +32,7 @@ def program(body: str, result: str) -> str:
 PAIRS = [
     (
         "%i = slice(@places) {starts = [0, 1], sizes = [1, S], steps = [1, 1]} : i64[1, S]\n%y = take(%x, %i) {axis = 0} : f32[1, S, 3]",
-        "%s = slice(%x) {starts = [1, 0], sizes = [S, 3], steps = [1, 1]} : f32[S, 3]\n"
-        "%y = reshape(%s) {shape = [1, S, 3]} : f32[1, S, 3]",
+        "%s = slice(%x) {starts = [1, 0], sizes = [S, 3], steps = [1, 1]} : f32[S, 3]\n%y = reshape(%s) {shape = [1, S, 3]} : f32[1, S, 3]",
         "f32[1, S, 3]",
     ),
     (
@@ -94,6 +95,7 @@ def test_rewrites(check_pass, before, after, result):
 STAYS = [
     ("%y = take(%x, @odd) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%x, @far) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
+    ("%y = take(%x, @across) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%x, @below) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%p, @even) {axis = 1} : f32[B, 3]", "f32[B, 3]"),
     (
@@ -133,8 +135,11 @@ def test_flattened_rows(check_pass, before, after):
 @pytest.mark.parametrize(
     ("body", "result"),
     [
-        (FLAT + "%a = neg(%o) : f32[B*S, 4]\n%b = exp(%o) : f32[B*S, 4]\n%c = add(%a, %b) : f32[B*S, 4]\n"
-         "%d = add(%c, %o) : f32[B*S, 4]\n%y = reshape(%d) {shape = [B, 2*S, 2]} : f32[B, 2*S, 2]", "f32[B, 2*S, 2]"),
+        (
+            FLAT + "%a = neg(%o) : f32[B*S, 4]\n%b = exp(%o) : f32[B*S, 4]\n%c = add(%a, %b) : f32[B*S, 4]\n"
+            "%d = add(%c, %o) : f32[B*S, 4]\n%y = reshape(%d) {shape = [B, 2*S, 2]} : f32[B, 2*S, 2]",
+            "f32[B, 2*S, 2]",
+        ),
         (FLAT + "%y = reshape(%o) {shape = [B, S, 2, 2]} : f32[B, S, 2, 2]", "f32[B, S, 2, 2]"),
         (FLAT + "%y = reshape(%o) {shape = [S, B, 4]} : f32[S, B, 4]", "f32[S, B, 4]"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ourcc.passes.recognize_causal import CausalMask, RecognizeCausal
 
 INPUTS = "%q: f32[B, 2, S, 4], %k: f32[B, 2, S, 4], %v: f32[B, 2, S, 4], %pad: bool[B, S]"
@@ -34,11 +35,14 @@ def test_positions_alone(check_pass, comparison):
 
 
 def test_padding_stays_in_its_own_shape(check_pass):
-    before = POSITIONS + """    %c = le(%i, %r) : bool[S, S]
+    before = (
+        POSITIONS
+        + """    %c = le(%i, %r) : bool[S, S]
     %p = reshape(%pad) {shape = [B, 1, S]} : bool[B, 1, S]
     %a = logical_and(%c, %p) : bool[B, S, S]
     %m = reshape(%a) {shape = [B, 1, S, S]} : bool[B, 1, S, S]
 """
+    )
     after = "    %m = reshape(%pad) {shape = [B, 1, 1, S]} : bool[B, 1, 1, S]\n"
     check_pass(RecognizeCausal(), program(before), program(after, "%m", ", causal = true"))
 

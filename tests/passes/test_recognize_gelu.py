@@ -60,6 +60,10 @@ def test_spellings(check_pass, lines, approximate):
             ("%a = mul(%x, @half)", "%b = erf(%a)", "%c = add(%b, @one)", "%d = mul(%x, %c)", "%y = mul(%d, @half)"),
             "the argument of erf is another",
         ),
+        (
+            (*CUBE, *(line.replace("@inner", "@half") for line in TANH), "%d = mul(%x, @half)", "%y = mul(%d, %c)"),
+            "the argument of tanh is another",
+        ),
         (("%b = erf(%x)", "%d = mul(%x, %b)", "%y = mul(%d, @half)"), "no factor is 1 + erf or 1 + tanh"),
     ],
 )

@@ -16,11 +16,9 @@ from ....ir.errors import InternalError
 from ....ir.expression import Constant
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ....ir.target import CpuLevel
-from ....ir.tile.program import GridAxis, Launch, TileProgram
+from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
-from ....ir.tile.program import TileType
-from ....ir.tile.program import Value
 from ....ir.types import boolean, i64
 from ..lower import COMBINE, Block, identity, parameters, typical, upper_bound, zero
 from ..schedule import Problem, Schedule

@@ -15,10 +15,9 @@ from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
 from ....ir.region import Load, Scalar
 from ....ir.target import CpuLevel
-from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType
+from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
-from ....ir.tile.program import Value
 from ..contraction import Contraction, plain_load, read_contraction, stride_of
 from ..lower import Block, parameters, typical, upper_bound
 from ..schedule import Problem, Schedule

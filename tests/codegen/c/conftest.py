@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.compile import Compiler, compile_shared, find_compiler
-from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims, target
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.tile.program import Param, TileProgram
@@ -49,7 +48,6 @@ OURCC_EXPORT void run_{name}(int threads, int64_t points, void *const *operands,
 """
 
 
-@functools.cache
 def load_library(data: bytes) -> ctypes.CDLL:
     """A shared object under a path that no other one has."""
     path = Path(FOLDER.name, hashlib.sha256(data).hexdigest()[:24] + ".so")
@@ -64,36 +62,59 @@ def storage(param: Param, symbols: Mapping[str, int]) -> Array:
     return np.zeros(shape, param.dtype.numpy)
 
 
-@pytest.fixture(scope="session")
-def run_c(compiler: Compiler) -> Callable[..., dict[str, Array]]:
-    def run(
+class Runner:
+    """Compiles programs once for each level, many of them into one file, and runs them."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.built: dict[tuple[TileProgram, str], tuple[ctypes.CDLL, list[Kernel]]] = {}
+
+    def build(self, programs: Sequence[tuple[TileProgram, Facts]], level: target.CpuLevel) -> None:
+        file = SourceFile(level)
+        drivers, printed = [], []
+        for program, facts in programs:
+            kernels = []
+            for launch in program.launches:
+                kernels.append(file.add(launch, f"kernel_{len(drivers)}", program.symbols, facts))
+                drivers.append(DRIVER.format(name=kernels[-1].name, declarations=kernels[-1].declaration))
+            printed.append(kernels)
+        data = compile_shared({"kernels.c": file.text(), "drivers.c": "".join(drivers)}, level, self.compiler).data
+        library = load_library(data)
+        for (program, _), kernels in zip(programs, printed, strict=True):
+            self.built[program, level.name] = library, kernels
+
+    def __call__(
+        self,
         program: TileProgram,
         arrays: Mapping[str, Array],
         symbols: Mapping[str, int],
         level: target.CpuLevel,
         facts: Facts = NO_FACTS,
         threads: int = 1,
+        among: Sequence[tuple[TileProgram, Facts]] = (),
     ) -> dict[str, Array]:
-        file = SourceFile(level)
+        """Run a program; `among` are programs that are compiled together with it."""
+        if (program, level.name) not in self.built:
+            self.build(among or [(program, facts)], level)
+        library, kernels = self.built[program, level.name]
         names = tuple(program.symbols)
-        kernels = [file.add(launch, f"kernel_{n}", names, facts) for n, launch in enumerate(program.launches)]
-        drivers = [DRIVER.format(name=kernel.name, declarations=kernel.declaration) for kernel in kernels]
-        library = load_library(compile_shared({"kernels.c": file.text(), "drivers.c": "".join(drivers)}, level, compiler).data)
-        memory: dict[str, Array] = {}
         sizes = (ctypes.c_int64 * max(1, len(names)))(*(symbols[name] for name in names))
+        memory: dict[str, Array] = {}
         for launch, kernel in zip(program.launches, kernels, strict=True):
             for param in launch.params:
                 if param.name not in memory:
-                    memory[param.name] = arrays[param.name].copy() if param.name in arrays else storage(param, symbols)
+                    given = arrays[param.name].copy() if param.name in arrays else storage(param, symbols)
+                    memory[param.name] = np.ascontiguousarray(given)
             counters = [np.zeros(max(1, dims.evaluate(counter.extent, symbols)), np.int32) for counter in launch.counters]
-            held = [np.ascontiguousarray(memory[param.name]) for param in launch.params]
-            for param, array in zip(launch.params, held, strict=True):
-                memory[param.name] = array
-            pointers = (ctypes.c_void_p * (len(held) + len(counters)))(*(a.ctypes.data for a in (*held, *counters)))
-            function = getattr(library, f"run_{kernel.name}")
-            function(threads, ctypes.c_int64(dims.evaluate(kernel.points, symbols)), pointers, sizes)
+            held = [*(memory[param.name] for param in launch.params), *counters]
+            pointers = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
+            points = ctypes.c_int64(dims.evaluate(kernel.points, symbols))
+            getattr(library, f"run_{kernel.name}")(threads, points, pointers, sizes)
         workspaces = {workspace.name for workspace in program.workspaces}
         outputs = {p.name for launch in program.launches for p in launch.params if p.role != "in"}
         return {name: memory[name] for name in memory if name in outputs - workspaces}
 
-    return run
+
+@pytest.fixture(scope="session")
+def run_c(compiler: Compiler) -> Runner:
+    return Runner(compiler)

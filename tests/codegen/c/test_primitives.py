@@ -20,7 +20,7 @@ from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileAppl
 from ourcc.ir.types import DTYPES, DType, boolean
 
 Array = Any
-I = dims.symbol("i")
+HERE = dims.symbol("i")
 
 ELEMENTARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
@@ -114,10 +114,10 @@ def pointwise(dtypes: list[DType], result: DType, primitive: str, name: str) -> 
     """y[i] = primitive(x0[i], x1[i], ...)."""
     size = (("i", dims.symbol("N")),)
     inputs = tuple(Param(f"x{n}", dtype, size) for n, dtype in enumerate(dtypes))
-    loads = tuple(Load(param.name, (I,), TileType(param.dtype, ("i",))) for param in inputs)
+    loads = tuple(Load(param.name, (HERE,), TileType(param.dtype, ("i",))) for param in inputs)
     value = TileApply(primitive, loads, result, type=TileType(result, ("i",)))
     output = Param("y", result, size, "out")
-    return Launch(name, (*inputs, output), (GridAxis("i", 0, dims.symbol("N"), 32),), (Store("y", (I,), value),))
+    return Launch(name, (*inputs, output), (GridAxis("i", 0, dims.symbol("N"), 32),), (Store("y", (HERE,), value),))
 
 
 def operands(name: str, dtype: DType) -> tuple[list[DType], list[Array]]:
@@ -135,8 +135,8 @@ def rename(launches: list[tuple[str, Launch, list[Array], Array]]) -> tuple[Tile
         params = tuple(Param(f"{case}_{p.name}", p.dtype, (("i", len(inputs[0])),), p.role) for p in launch.params)
         store = launch.body[0]
         assert isinstance(store, Store) and isinstance(store.value, TileApply)
-        args = tuple(Load(f"{case}_x{n}", (I,), arg.type) for n, arg in enumerate(store.value.args))
-        body = (Store(f"{case}_y", (I,), TileApply(store.value.primitive, args, store.value.dtype, type=store.value.type)),)
+        args = tuple(Load(f"{case}_x{n}", (HERE,), arg.type) for n, arg in enumerate(store.value.args))
+        body = (Store(f"{case}_y", (HERE,), TileApply(store.value.primitive, args, store.value.dtype, type=store.value.type)),)
         programs.append(Launch(case, params, (GridAxis("i", 0, len(inputs[0]), 32),), body))
         arrays.update({f"{case}_x{n}": array for n, array in enumerate(inputs)})
         wanted[f"{case}_y"] = expected

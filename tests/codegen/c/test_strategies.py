@@ -15,9 +15,9 @@ from ourcc.codegen.c.compile import compile_shared, find_compiler
 from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims
 from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops import table
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import judge
-from ourcc.ir.region_interpret import run_region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel
 from ourcc.ir.types import type_of
 from ourcc.passes.layout import constant_layouts
@@ -40,26 +40,43 @@ def problems() -> Iterator[tuple[str, Problem, dict[str, Any], dict[str, Any]]]:
             arrays = {f"x{n}": a for n, a in enumerate(sample.operands) if a is not None}
             if not all(operand.type.dtype.has_kernels for operand in region.outputs):
                 continue
-            with np.errstate(all="ignore"):
-                expected = run_region(region, {o.name: arrays[o.name] for o in region.inputs})
+            results = tuple(operand.type for operand in region.outputs)
+            stepwise, wide = (table.run(op, sample.operands, sample.attrs, results, mode) for mode in (False, True))
+            expected = {o.name: pair for o, *pair in zip(region.outputs, stepwise, wide, strict=True)}
             region = simplify_region(region, dims.NO_FACTS)
             layouts = constant_layouts(region, frozenset(arrays))
             for chosen in ({}, layouts) if layouts else ({},):
                 yield f"{op.name}-{number}{'-packed' if chosen else ''}", Problem(region, dims.NO_FACTS, chosen), arrays, expected
 
 
-def run(library: ctypes.CDLL, kernels: list[Kernel], problem: Problem, arrays: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def export(kernels: list[Kernel]) -> str:
+    """A C file that exports the kernels of the other file, in order: kernels themselves are hidden."""
+    names = ", ".join(kernel.name for kernel in kernels)
+    return "\n".join(['#include "ourcc.h"', *(k.declaration for k in kernels), f"OURCC_EXPORT ourcc_kernel kernels[] = {{{names}}};", ""])
+
+
+def functions(path: Path, kernels: list[Kernel]) -> dict[str, Any]:
+    """The kernels of a shared object by name."""
+    library = ctypes.CDLL(str(path))
+    addresses = (ctypes.c_void_p * len(kernels)).in_dll(library, "kernels")
+    return {kernel.name: SIGNATURE(address) for kernel, address in zip(kernels, addresses, strict=True)}
+
+
+def run(library: dict[str, Any], kernels: list[Kernel], problem: Problem, arrays: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
     """Call the kernels of one problem in order."""
     memory: dict[str, Any] = {}
     for operand in problem.region.inputs:
         array = np.ascontiguousarray(arrays[operand.name]).reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
         memory[operand.name] = problem.layouts[operand.name].pack(array) if operand.name in problem.layouts else array
-    for name, array in expected.items():
+    for name, (array, _) in expected.items():
         memory[name] = np.zeros_like(array, order="C")
     for kernel in kernels:
         # Reading a little past the end must not be needed: every operand gets a buffer of exactly its size.
         pointers = (ctypes.c_void_p * len(kernel.operands))(*(memory[name].ctypes.data for name in kernel.operands))
-        library[kernel.name](pointers, None, ctypes.c_int64(0), ctypes.c_int64(dims.evaluate(kernel.points, {})))
+        library[kernel.name](ctypes.cast(pointers, ctypes.c_void_p), None, 0, dims.evaluate(kernel.points, {}))
     return {name: memory[name] for name in expected}
 
 
@@ -77,17 +94,19 @@ def test_kernels_compute_their_regions(machine: CpuLevel, tmp_path: Path) -> Non
         work.append((number % FILES, name, kernels, problem, arrays, expected))
     compiler = find_compiler()
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(lambda pair: compile_shared({f"part{pair[0]}.c": pair[1].text()}, level, compiler, jobs=1), enumerate(files)))
+        objects = list(
+            pool.map(lambda pair: compile_shared({f"part{pair[0]}.c": pair[1].text(), "table.c": export(pair[1].kernels)}, level, compiler, jobs=1), enumerate(files))
+        )
     libraries = []
     for n, item in enumerate(objects):
         path = tmp_path / f"part{n}.so"
         path.write_bytes(item.data)
-        libraries.append(ctypes.CDLL(str(path)))
+        libraries.append(functions(path, files[n].kernels))
     wrong = []
     for file, name, kernels, problem, arrays, expected in work:
         got = run(libraries[file], kernels, problem, arrays, expected)
-        for output, array in expected.items():
-            verdict = judge(got[output], array, array.astype(np.float64) if array.dtype.kind == "f" else array)
+        for output, (stepwise, wide) in expected.items():
+            verdict = judge(got[output], stepwise, wide)
             if not verdict.passed:
                 wrong.append(f"{name}: {output}: {verdict.reason}")
     assert not wrong, f"{len(wrong)} of {len(work)} are wrong:\n" + "\n".join(wrong)

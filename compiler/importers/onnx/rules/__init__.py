@@ -13,8 +13,10 @@ from . import (
     recurrent,
     reduction,
     resize,
+    sampling,
     sequences,
     shape,
+    signal,
     window,
 )
 
@@ -46,7 +48,9 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "sequences",
     "shape",
+    "signal",
     "window",
 ]

@@ -155,6 +155,13 @@ def _mean(n: Node) -> Value:
     return result
 
 
+@rule("Binarizer", domain="ai.onnx.ml")
+def _binarizer(n: Node) -> Value:
+    x = n.x()
+    result: Value = n.b.cast(n.b.gt(x, n.attr_float("threshold")), dtype=x.dtype)
+    return result
+
+
 # --- casts ------------------------------------------------------------------------------------------------------------
 
 

@@ -223,7 +223,11 @@ def _weights(places: Array, size: int, scale: float, sampling: _Sampling) -> tup
     return taps, weights
 
 
+def cubic_kernel(a: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The cubic kernel's coefficients, highest power first: up to a distance of 1, and from there to 2."""
+    return (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+
+
 def _cubic(distance: Array, a: float) -> Array:
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+    near, far = cubic_kernel(a)
+    return np.where(distance <= 1, np.polyval(near, distance), np.where(distance < 2, np.polyval(far, distance), 0.0))

@@ -1,0 +1,215 @@
+"""The strategy `attention`: softmax between two products with the scores in registers, column step by column step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.region import Scalar
+from ....ir.target import GpuTarget
+from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram, TileType, Value
+from ....ir.types import DType
+from ..contraction import plain_load
+from ..lower import Block, typical, upper_bound
+from ..schedule import Problem, Schedule
+from ..softmax import Attention, read_attention
+from .matrix import Operands, factor_dtype, narrowed, operands_for
+from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
+from .sweep import fresh_block, spread, used_parameters
+
+WIDEST = 256
+"""The largest head size: query, keys and values of a step lie in shared memory together."""
+
+
+@dataclass(frozen=True)
+class GpuAttention:
+    """`m` rows of one head in each program, keys and values in steps of `t` columns, an online softmax between."""
+
+    name: str = "attention"
+
+    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return found
+        if len(found.inner) != 1:
+            return f"scores fold {len(found.inner)} axes, expected one"
+        for name in (*found.inner, found.feature):
+            extent = problem.region.axis(name).extent
+            if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
+                return f"head size {extent} is not a number from 1 to {WIDEST}"
+        for operands in _operands(found):
+            if isinstance(operands, str):
+                return operands
+        if any(extent == 0 for extent in problem.region.extents.values()):
+            return "an axis has no elements"
+        return None
+
+    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+        """Tiles of rows and steps of columns; wide heads take small ones."""
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return
+        first = _operands(found)[0]
+        wide = max(_extent(problem, found.inner[0]), _extent(problem, found.feature))
+        bytes_each = 4 if isinstance(first, str) else first.dtype.bits // 8
+        for m, t, warps, stages in ((128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1)):
+            halves = 2 if bytes_each == 4 else 1
+            if (m + 2 * t * stages) * wide * bytes_each * halves <= target.shared_memory and (wide <= 128 or m == 64):
+                yield Schedule(self.name, (("m", m if found.row else 1), ("t", t), ("warps", warps), ("stages", stages)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+        """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return float("inf")
+        operands = _operands(found)[0]
+        if isinstance(operands, str):
+            return float("inf")
+        sizes = {name: typical(extent, problem.symbols) for name, extent in problem.region.extents.items()}
+        heads = 1
+        for name in found.batch:
+            heads *= sizes[name]
+        m = schedule["m"]
+        programs = heads * (-(-sizes[found.row] // m) if found.row else 1)
+        columns = -(-sizes[found.column] // schedule["t"]) * schedule["t"]
+        scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
+        wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
+        products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
+        exponentials = scores * 12 / target.rates["f32"]
+        latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
+        memory = traffic(problem) / target.memory_rate
+        return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+
+    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """One launch."""
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return TileProgram(problem.region.name, (_Launch(problem, schedule, found).launch(),), symbols=tuple(problem.symbols.ranges))
+
+
+def _extent(problem: Problem, axis: str) -> int:
+    return power_of_two(upper_bound(problem.region.axis(axis).extent, problem.symbols) or WIDEST)
+
+
+def _operands(found: Attention) -> tuple[Operands | str, Operands | str]:
+    """The operands of the product of query and key, and of that of the weights with the values."""
+    value = factor_dtype(found.value)
+    first = operands_for(factor_dtype(found.query), factor_dtype(found.key), found.product.dtype)
+    return first, operands_for(value, value, found.result.dtype)
+
+
+class _Launch:
+    """Builds the kernel: `rows` and `features` are tile axes of the result, `columns` the step of the loop."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention) -> None:
+        self.problem, self.schedule, self.found = problem, schedule, found
+        self.extents = problem.region.extents
+        self.dtype: DType = found.product.dtype
+        first, second = _operands(found)
+        if isinstance(first, str) or isinstance(second, str):
+            raise ValueError(f"{first} {second}")
+        self.first, self.second = first, second
+
+    def launch(self) -> Launch:
+        """The kernel."""
+        found, problem = self.found, self.problem
+        names = (*found.batch, *((found.row,) if found.row else ()))
+        block = fresh_block(problem, names)
+        grid = [GridAxis(name, 0, self.extents[name], None) for name in found.batch]
+        block.index |= {name: dims.symbol(name) for name in names}
+        if found.row is not None:
+            grid.append(GridAxis(found.row, 0, self.extents[found.row], self.schedule["m"]))
+            block.axes.append(found.row)
+        self.rows = (found.row,) if found.row else ()
+        self.depth = self._whole(block, found.inner[0])
+        query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
+        # The values' features are opened late, so that they are the lanes of the result.
+        self.features = self._whole(block, found.feature)
+        state = self._start(block)
+        high: Dim = self.extents[found.column]
+        if found.is_causal and found.row is not None:
+            high = dims.minimum(high, dims.symbol(f"{found.row}.first") + self.schedule["m"])
+        with block.loop(found.column, "tile", 0, high, self.schedule["t"], carries=state) as columns:
+            block.index[found.column] = dims.symbol(columns)
+            self._step(block, query, columns, state)
+        self._finish(block, state)
+        statements = [s for s in problem.region.body]
+        hints = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
+        return Launch(f"{problem.region.name}.attention", used_parameters(problem, statements), tuple(grid), tuple(block.body), hints=hints)
+
+    def _whole(self, block: Block, axis: str) -> str:
+        name = block.axis(axis, 0, self.extents[axis], _extent(self.problem, axis))
+        block.index[axis] = dims.symbol(name)
+        return name
+
+    def _start(self, block: Block) -> tuple[Ref, Ref, Ref]:
+        """Highest score and sum of weights of each row, and the sum of weighted values."""
+        highest = block.let("highest", block.full(float("-inf"), self.dtype, self.rows))
+        total = block.let("total", block.full(0.0, self.dtype, self.rows))
+        return highest, total, block.let("sums", block.full(0.0, self.dtype, (*self.rows, self.features)))
+
+    def _side(self, block: Block, value: Scalar, dtype: DType, axis: str, extent: Dim | None = None) -> Value:
+        """An operand of a product; lanes beyond the contracted axis are 0."""
+        block.outside = True
+        self._named(block)
+        result = block.lower(narrowed(value, dtype))
+        block.outside = False
+        load = plain_load(value)
+        if load is not None and (load.other is None or load.other.value == 0) and not load.gathers:
+            return result
+        size = self.extents[self.found.inner[0]] if extent is None else extent
+        return block.inside(dims.symbol(axis), size, result, 0.0)
+
+    def _named(self, block: Block) -> None:
+        for let in self.found.before:
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+
+    def _step(self, block: Block, query: Ref, columns: str, state: tuple[Ref, Ref, Ref]) -> None:
+        found = self.found
+        highest, total, sums = state
+        key = self._side(block, found.key, self.first.dtype, self.depth)
+        axes = (*self.rows, columns)
+        block.axes.remove(self.features)
+        product = block.let(found.product.name, Dot(query, key, block.full(0.0, self.dtype, axes), TileType(self.dtype, axes), self.first.precision))
+        block.readers[found.product.name] = lambda _: product
+        score = block.let("score", self._score(block, columns, axes))
+        new = block.let("new", block.apply("max", highest, Reduce("max", columns, score, TileType(self.dtype, self.rows))))
+        # A row that has seen nothing but -inf stays at zero weights.
+        nothing = block.apply("eq", new, block.full(float("-inf"), self.dtype))
+        base = block.let("base", block.apply("where", nothing, block.full(0.0, self.dtype), new))
+        weights = block.let("weights", block.apply("exp", block.apply("sub", score, base)))
+        factor = block.let("factor", block.apply("exp", block.apply("sub", highest, base)))
+        added = Reduce("sum", columns, weights, TileType(self.dtype, self.rows))
+        block.rebind(total, block.apply("add", block.apply("mul", total, factor), added))
+        block.axes.insert(block.axes.index(columns), self.features)
+        block.rebind(highest, new)
+        value = self._side(block, found.value, self.second.dtype, columns, self.extents[found.column])
+        narrow = weights if self.second.dtype == self.dtype else block.apply("cast", weights, dtype=self.second.dtype)
+        scaled = block.apply("mul", sums, factor)
+        block.rebind(sums, Dot(narrow, value, scaled, sums.type, self.second.precision))
+
+    def _score(self, block: Block, columns: str, axes: tuple[str, ...]) -> Value:
+        """The scores of a step, -inf beyond the last column."""
+        self._named(block)
+        block.outside = True
+        score = spread(block, block.lower(self.found.score), axes)
+        block.outside = False
+        extent = self.extents[self.found.column]
+        if is_covered(extent, self.schedule["t"], self.problem.symbols):
+            return score
+        return block.inside(dims.symbol(columns), extent, score, float("-inf"))
+
+    def _finish(self, block: Block, state: tuple[Ref, Ref, Ref]) -> None:
+        """Write the rows."""
+        found = self.found
+        _, total, sums = state
+        block.readers[found.result.name] = lambda _: sums
+        block.readers[found.total.name] = lambda _: total
+        for let in found.after:
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+        subscripts = block.subscripts(found.store.subscripts, ())
+        value = block.lower(found.store.value)
+        block.store(found.store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))))

@@ -1,0 +1,189 @@
+"""Products for matrix instructions: element types and precision of the operands, merged axes, the loop over k."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.expression import Apply
+from ....ir.region import Scalar
+from ....ir.target import GpuTarget
+from ....ir.tile.program import Dot, Ref, Value
+from ....ir.types import DType, f32
+from ..contraction import Contraction, plain_load
+from ..lower import Block, typical, upper_bound
+from ..schedule import Problem, Schedule
+from .shape import is_covered, power_of_two
+
+FEWEST = 8
+"""Fewer rows, columns or contracted elements than this are left to other strategies: most of a tile would be padding."""
+
+
+# --- element types --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What the factors of a dot are converted to, how precisely they are multiplied, in how many products."""
+
+    dtype: DType
+    precision: str
+    rate: str
+    products: int
+
+
+def factor_dtype(value: Scalar) -> DType:
+    """The element type of a factor before it was widened for the sum."""
+    while isinstance(value, Apply) and value.primitive == "cast" and _widens(value.args[0].dtype, value.dtype):
+        value = value.args[0]
+    return value.dtype
+
+
+def _widens(before: DType, after: DType) -> bool:
+    """Whether every number of `before` is one of `after`, so that a product of the narrow ones is the same."""
+    return before.kind == after.kind and before.bits <= after.bits
+
+
+def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
+    """The form in which factors of these types are multiplied and summed in `total`, or why there is none."""
+    name = left.name if left == right else ""
+    if total.name == "i32" and name == "i8":
+        return Operands(left, "exact", "i8", 1)
+    if total.name == "f64" and name == "f64":
+        return Operands(left, "exact", "f64", 1)
+    if total.name != "f32":
+        return f"matrix instructions do not sum {left} and {right} in {total}"
+    if name in ("bf16", "f16", "f8e4m3", "f8e5m2"):
+        return Operands(left, "exact", name, 1)
+    if left.is_float and right.is_float and max(left.bits, right.bits) <= 32:
+        return Operands(f32, "tf32x3", "tf32", 3)
+    return f"matrix instructions do not take {left} and {right}"
+
+
+def operands_of(found: Contraction) -> Operands | str:
+    """The operands of a contraction."""
+    return operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+
+
+def narrowed(value: Scalar, dtype: DType) -> Scalar:
+    """The factor in `dtype`: without the casts that widened it, or with one that does."""
+    while isinstance(value, Apply) and value.primitive == "cast" and value.dtype != dtype and _widens(value.args[0].dtype, value.dtype):
+        value = value.args[0]
+    return value if value.dtype == dtype else Apply("cast", (value,), dtype)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Typical numbers of everything, and the most rows and columns that there can be (None: no bound)."""
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    most_rows: int | None
+    most_columns: int | None
+    last: Dim
+
+
+def sizes_of(problem: Problem, found: Contraction) -> Sizes:
+    """The sizes of a contraction."""
+    extents, symbols = problem.region.extents, problem.symbols
+
+    def total(axes: Sequence[str]) -> Dim:
+        return dims.product(extents[axis] for axis in axes)
+
+    counts = (typical(total(axes), symbols) for axes in (found.batch, found.rows, found.columns, found.over))
+    most = (upper_bound(total(axes), symbols) for axes in (found.rows, found.columns))
+    return Sizes(*counts, *most, extents[found.over[-1]])
+
+
+def k_step(operands: Operands, sizes: Sizes) -> int:
+    """Contracted elements of one step: 128 bytes of each operand, no more than there are."""
+    wanted = max(16, 1024 // operands.dtype.bits)
+    least = 32 if operands.dtype.bits == 8 else 16
+    return max(least, min(wanted, power_of_two(sizes.depth)))
+
+
+# --- axes -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Several axes walked as one, and each of them as an index expression of it."""
+
+    name: str
+    extent: Dim
+    index: dict[str, Dim]
+
+
+def merged(block: Block, axes: Sequence[str], extents: Mapping[str, Dim]) -> Merged:
+    """Axes as one, the last one fastest."""
+    name = block.unique("_".join(axes))
+    return Merged(name, dims.product(extents[a] for a in axes), parted(dims.symbol(name), axes, extents))
+
+
+def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Each axis of a merged index."""
+    index: dict[str, Dim] = {}
+    stride: Dim = 1
+    for axis in reversed(axes):
+        outer = place // stride
+        index[axis] = outer if axis == axes[0] else outer % extents[axis]
+        stride = stride * extents[axis]
+    return index
+
+
+def multiply(
+    block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, extents: Mapping[str, Dim], low: Dim = 0, high: Dim | None = None
+) -> None:
+    """acc += left * right over the contracted axes (merged), from `low` to `high`."""
+    over = found.over
+    total = dims.product(extents[axis] for axis in over)
+    with block.loop("_".join(over), "tile", low, total if high is None else high, step, carries=(acc,)) as k:
+        last = extents[over[-1]]
+        if len(over) > 1 and dims.divides(step, last, block.problem.symbols) and low == 0:
+            # A step stays within one row of the last axis: the others are the same for all its lanes.
+            first = dims.symbol(f"{k}.first")
+            block.index |= parted(first // last, over[:-1], extents)
+            block.index[over[-1]] = first % last + dims.symbol(f"{k}.lane")
+        else:
+            block.index |= parted(dims.symbol(k), over, extents)
+        for let in found.prologue:
+            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+        covered = is_covered(total, step, block.problem.symbols) and high is None
+        end = total if high is None else high
+        left, right = (_factor(block, part, operands.dtype, k, end, covered) for part in (found.left, found.right))
+        block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
+
+
+def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool) -> Value:
+    """A factor whose lanes beyond the end of k are 0."""
+    block.outside = True
+    result = block.lower(narrowed(value, dtype))
+    block.outside = False
+    load = plain_load(value)
+    gives_zero = load is not None and (load.other is None or load.other.value == 0) and not load.gathers
+    if covered or gives_zero:
+        return result
+    return block.inside(dims.symbol(k), end, result, 0.0 if dtype.is_float else 0)
+
+
+# --- what inspect asks --------------------------------------------------------------------------------------------------
+
+
+def why_not_instruction(operands: Operands, schedule: Schedule, target: GpuTarget) -> str | None:
+    """Why a tile does not use the target's widest matrix instruction, None if it does."""
+    if target.matrix_instruction == "mma.sync":
+        return f"{target.name} has mma.sync only"
+    if operands.dtype.name == "f64":
+        return f"{target.matrix_instruction} has no f64, mma.sync does it"
+    if schedule["m"] < target.matrix_rows:
+        return f"the tile has {schedule['m']} rows, {target.matrix_instruction} takes at least {target.matrix_rows}"
+    if operands.dtype.name == "i8" and target.matrix_instruction == "tcgen05":
+        return "tcgen05 on this road takes no i8, mma.sync does it"
+    return None

@@ -1,0 +1,164 @@
+"""The strategy `tensor`: contractions on the matrix instructions, a tile of the result in each program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ....ir import dims
+from ....ir.target import GpuTarget
+from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
+from ..contraction import Contraction, read_contraction
+from ..lower import Block, upper_bound
+from ..schedule import Problem, Schedule
+from .matrix import FEWEST, k_step, merged, multiply, operands_of, sizes_of
+from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
+from .sweep import fresh_block, spread, used_parameters
+
+TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), (64, 256, 8), (64, 32, 4), (128, 32, 4), (64, 16, 4))
+"""(side of the instruction's rows, the other side, warps)."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows."""
+
+    name: str = "tensor"
+
+    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+        return why_not_a_matrix_product(problem)
+
+    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+        """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
+        for m, n, k, warps, stages, swap in tiles(problem, target):
+            yield Schedule(self.name, (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap)))
+
+    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+        return seconds(problem, schedule, target, 1)
+
+    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """One launch."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            raise ValueError(found)
+        launch = _launch(problem, schedule, found)
+        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def why_not_a_matrix_product(problem: Problem) -> str | None:
+    """Why a region is no product for the matrix instructions, None if it is."""
+    found = read_contraction(problem.region)
+    if isinstance(found, str):
+        return found
+    operands = operands_of(found)
+    if isinstance(operands, str):
+        return operands
+    extents = problem.region.extents
+    if any(extent == 0 for extent in extents.values()):
+        return "an axis has no elements"
+    sides = (("rows", found.rows), ("columns", found.columns), ("contracted elements", found.over))
+    for what, axes in sides:
+        if not axes:
+            return f"there are no {what} of their own (a matrix-vector product)"
+        bound = upper_bound(dims.product(extents[a] for a in axes), problem.symbols)
+        if bound is not None and bound < FEWEST:
+            return f"there are {bound} {what}, a tile of the matrix instruction has at least {FEWEST}"
+    return None
+
+
+def tiles(problem: Problem, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(m, n, k, warps, stages, swap) that fit the problem and the shared memory."""
+    found = read_contraction(problem.region)
+    if isinstance(found, str):
+        return
+    operands, sizes = operands_of(found), sizes_of(problem, found)
+    if isinstance(operands, str):
+        return
+    swap = int(sizes.most_rows is not None and sizes.most_rows < target.matrix_rows)
+    short = sizes.most_rows if swap else sizes.most_columns
+    k = k_step(operands, sizes)
+    seen = set()
+    for m, n, warps in TILES:
+        n = n if short is None else max(16, min(n, power_of_two(short)))
+        if operands.products > 1 and m * n > 128 * 128:
+            continue
+        for stages in (3, 4, 2):
+            item = (m, n, k, warps, stages, swap)
+            # Three products keep both halves of each operand.
+            held = stages + (1 if operands.products > 1 else 0)
+            if item not in seen and held * (m + n) * k * operands.dtype.bits // 8 <= target.shared_memory - 8192:
+                seen.add(item)
+                yield item
+
+
+def seconds(problem: Problem, schedule: Schedule, target: GpuTarget, splits: int) -> float:
+    """The slowest of: products at the instruction's rate in whole waves, operands from the cache, all bytes from memory."""
+    found = read_contraction(problem.region)
+    if isinstance(found, str):
+        return float("inf")
+    operands, sizes = operands_of(found), sizes_of(problem, found)
+    if isinstance(operands, str):
+        return float("inf")
+    m, n, k = schedule["m"], schedule["n"], schedule["k"]
+    long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
+    programs = sizes.batch * -(-long // m) * -(-short // n) * splits
+    depth = -(-sizes.depth // (splits * k)) * k
+    resident = max(1, min(2, 128 * 128 // (m * n)))
+    # A small tile reads more from shared memory for each product and does not keep the instruction busy.
+    efficiency = 0.75 * min(1.0, (m * n) / (m + n) / 64) ** 0.5
+    products = 2.0 * m * n * depth * programs * operands.products
+    compute = products / (target.rates[operands.rate] * efficiency) * waves(programs, target, resident)
+    cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
+    filled = min(1.0, programs * 4 / target.processors)
+    memory = traffic(problem) / target.memory_rate / filled
+    latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
+    return max(compute, cached, memory) + latency + LAUNCH_SECONDS
+
+
+def _launch(problem: Problem, schedule: Schedule, found: Contraction) -> Launch:
+    region = problem.region
+    operands = operands_of(found)
+    if isinstance(operands, str):
+        raise ValueError(operands)
+    product = open_product(problem, found, schedule)
+    block = product.block
+    multiply(block, product.acc, found, operands, schedule["k"], region.extents)
+    block.readers[found.reduce.name] = lambda _: product.acc
+    for let in found.epilogue:
+        value = block.let(let.name, block.lower(let.value))
+        block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
+    subscripts = block.subscripts(found.store.subscripts, ())
+    block.store(found.store.output, subscripts, spread(block, block.lower(found.store.value), block.ordered(block.axes_in(*subscripts))))
+    params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
+    hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
+    return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
+
+
+@dataclass(frozen=True)
+class Product:
+    """An open kernel: its block, the accumulator and the grid; `row` and `column` are the names of the tile axes."""
+
+    block: Block
+    acc: Ref
+    grid: tuple[GridAxis, ...]
+    row: str
+    column: str
+
+
+def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Product:
+    """The grid over batch axes, merged rows and merged columns, and an accumulator of zeros."""
+    extents = problem.region.extents
+    block = fresh_block(problem, found.batch)
+    grid = [GridAxis(name, 0, extents[name], None) for name in found.batch]
+    block.index |= {name: dims.symbol(name) for name in found.batch}
+    rows, columns = merged(block, found.rows, extents), merged(block, found.columns, extents)
+    m, n = (schedule["n"], schedule["m"]) if schedule["swap"] else (schedule["m"], schedule["n"])
+    grid += [GridAxis(rows.name, 0, rows.extent, m), GridAxis(columns.name, 0, columns.extent, n)]
+    block.index |= rows.index | columns.index
+    order = (columns.name, rows.name) if schedule["swap"] else (rows.name, columns.name)
+    block.axes += order
+    acc = block.let("acc", block.full(0.0 if found.reduce.dtype.is_float else 0, found.reduce.dtype, order))
+    return Product(block, acc, tuple(grid), rows.name, columns.name)
+
+
+
