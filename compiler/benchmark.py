@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ..ir.parse import parse_module
 from ..runtime.engine import Engine
 from .driver import build, load
-from ..ir.parse import parse_module
 from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
 from .machine import read_cpu
 from .measure import compare, rows
 from .options import BenchOptions
 from .peers import make_peer
 from .progress import SILENT, Progress
-from .report.table import Report, Table
+from .report.table import Cell, Report, Table
 
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
@@ -32,7 +32,12 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     timings = compare(calls, options.rounds, progress=progress)
     table = Table("times", ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
     cpu = read_cpu()
-    facts = {"subject": str(options.subject), "sizes": " ".join("x".join(map(str, a.shape)) for a in arrays), "threads": options.threads, "rounds": options.rounds}
+    facts: dict[str, Cell] = {
+        "subject": str(options.subject),
+        "sizes": " ".join("x".join(map(str, a.shape)) for a in arrays),
+        "threads": options.threads,
+        "rounds": options.rounds,
+    }
     return Report({**facts, "cpu": cpu.model}, (table,))
 
 

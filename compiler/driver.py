@@ -10,7 +10,17 @@ from typing import Any
 from ..ir.errors import UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..runtime.engine import Engine
-from .options import BenchOptions, BuildOptions, CacheOptions, InspectOptions, OptimizeOptions, ShapeRequest, TuneOptions, VerifyOptions, environment
+from .options import (
+    BenchOptions,
+    BuildOptions,
+    CacheOptions,
+    InspectOptions,
+    OptimizeOptions,
+    ShapeRequest,
+    TuneOptions,
+    VerifyOptions,
+    environment,
+)
 from .progress import SILENT, Progress
 from .report.table import Report
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..ir.errors import EngineError, UsageError
 from ..ir.text import module_text
 from ..runtime.engine import Engine
@@ -51,7 +53,7 @@ def describe_engine_contract(report: object) -> Table:
     return Table("contract", columns, tuple(tuple(row.get(c) for c in columns) for row in rows))
 
 
-def _source(files, kernel: str) -> str:  # type: ignore[no-untyped-def]
+def _source(files: Mapping[str, bytes], kernel: str) -> str:
     """The text of one kernel among the source members of a target."""
     found = []
     for name, data in files.items():
@@ -82,7 +84,9 @@ def _text(options: InspectOptions, stage: str) -> str:
         from ..runtime.file import read_engine
 
         if stage not in ("simplify", "import"):
-            raise UsageError(f"stage {stage} needs the model: an engine keeps its simplified program", hint="ourcc inspect MODEL --ir " + stage)
+            raise UsageError(
+                f"stage {stage} needs the model: an engine keeps its simplified program", hint="ourcc inspect MODEL --ir " + stage
+            )
         return read_engine(options.subject, False, None).graph
     from .driver import import_model
     from .pipeline import simplify, stage_text

@@ -26,7 +26,9 @@ class Timing:
         return statistics.median(self.samples)
 
 
-def compare(candidates: Mapping[str, Callable[[], object]], rounds: int, *, inner: float = 0.02, progress: Progress = SILENT) -> list[Timing]:
+def compare(
+    candidates: Mapping[str, Callable[[], object]], rounds: int, *, inner: float = 0.02, progress: Progress = SILENT
+) -> list[Timing]:
     """Time each candidate once a round, in an order that turns with the rounds.
 
     Short calls are repeated until they take `inner` seconds; a sample is then the mean of one batch.

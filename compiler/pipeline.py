@@ -23,9 +23,9 @@ from .targets import TARGETS, Target
 GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "
     # Recognitions see the program as exporters spell it, once shape arithmetic is gone.
-    "recognize_attention, recognize_gelu, recognize_normalization, "
+    "recognize_attention, recognize_causal, recognize_gelu, recognize_normalization, "
     # What is left is made of fewer kinds of op, each as small as it can be.
-    "absorb_scales, fold_batch_norm, merge_transposes, sink_broadcasts, decompose, "
+    "absorb_scales, fold_batch_norm, merge_transposes, unflatten_products, sink_broadcasts, sink_casts, decompose, "
     # Tidy up after all of them.
     "canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )
@@ -65,7 +65,7 @@ def compile_target(module: Module, target: Target, options: BuildOptions, progre
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     """The program at a stage after `simplify`, for the first CPU target: regions, tiles or plan."""
-    from ..ir.region_text import region_text
+    from ..ir.region_text import print_region
     from ..ir.tile.text import text as tile_text
 
     level = next(iter(levels_of(TARGETS["native"])))
@@ -73,11 +73,10 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     if stage == "plan":
         return json.dumps(to_json(lowered.plan), indent=1)
     units = lowered.scheduled.items()
-    return "\n\n".join(f"# {name}\n{region_text(u.problem.region) if stage == 'regions' else tile_text(u.program)}" for name, u in units)
+    return "\n\n".join(f"# {name}\n{print_region(u.problem.region) if stage == 'regions' else tile_text(u.program)}" for name, u in units)
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:
     from .. import __version__
 
     return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets]}
-

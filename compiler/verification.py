@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 
 from ..ir.errors import InputError
@@ -39,10 +40,16 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
                 violations.append(f"set {number}: {name}: {verdict.reason}")
         progress.advance()
     table = Table("outputs", ("set", "sizes", "output", "error", "allowed", "passed"), tuple(rows))
-    return Report({"engine": str(options.engine), "model": str(options.model), "against": f"{peer_name} and float64"}, (table,), violations=tuple(violations))
+    return Report(
+        {"engine": str(options.engine), "model": str(options.model), "against": f"{peer_name} and float64"},
+        (table,),
+        violations=tuple(violations),
+    )
 
 
-def compare_once(engine: Engine, module: Module, peer: Run, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict]]:
+def compare_once(
+    engine: Engine, module: Module, peer: Run, arrays: Sequence[Array], tolerance: float | None = None
+) -> list[tuple[str, Verdict]]:
     """The verdict on each output for one set of inputs."""
     answers = engine.run({port.name: array for port, array in zip(engine.inputs, arrays, strict=True)})
     expected, wide = peer(arrays), interpret(module, arrays, wide=True)
@@ -66,7 +73,9 @@ def _within(ours: Array, exact: Array, tolerance: float) -> Verdict:
 def _check_ports(engine: Engine, module: Module) -> None:
     ours, theirs = [p.name for p in engine.inputs], [v.name for v in module.main.inputs]
     if ours != theirs:
-        raise InputError(f"the engine's inputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?")
+        raise InputError(
+            f"the engine's inputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
+        )
 
 
 def _input_sets(options: VerifyOptions, engine: Engine, module: Module) -> list[list[Array]]:

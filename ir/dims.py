@@ -607,6 +607,8 @@ def _sympy_zero(dim: Dim) -> bool:
     """Whether sympy proves `dim` zero; the last resort for nested divisions."""
     import sympy
 
+    functions = {"div": lambda a, b: sympy.floor(a / b), "mod": sympy.Mod, "max": sympy.Max, "min": sympy.Min}
+
     def convert(value: Dim) -> sympy.Expr:
         if isinstance(value, int):
             return sympy.Integer(value)
@@ -617,10 +619,7 @@ def _sympy_zero(dim: Dim) -> bool:
                 if isinstance(atom, Symbol):
                     term = term * sympy.Symbol(atom.name, integer=True)
                 else:
-                    left, right = convert(atom.left), convert(atom.right)
-                    functions = {"div": lambda: sympy.floor(left / right), "mod": lambda: sympy.Mod(left, right)}
-                    extremes = {"max": lambda: sympy.Max(left, right), "min": lambda: sympy.Min(left, right)}
-                    term = term * (functions | extremes)[atom.kind]()
+                    term = term * functions[atom.kind](convert(atom.left), convert(atom.right))
             total = total + term
         return total
 

@@ -70,7 +70,7 @@ def parse_literal(text: str) -> bool | int | float | complex:
     """Read what `literal` prints; ValueError otherwise."""
     if text in ("true", "false"):
         return text == "true"
-    if text.endswith("j") or text.endswith("j)"):
+    if text.endswith(("j", "j)")):
         return complex(text)
     try:
         return int(text)

@@ -25,7 +25,9 @@ class Value:
 
     __slots__ = ("constant", "name", "op", "source", "type", "uses")
 
-    def __init__(self, name: str, type: TensorType, *, op: Op | None = None, constant: ConstantData | None = None, source: Source | None = None) -> None:
+    def __init__(
+        self, name: str, type: TensorType, *, op: Op | None = None, constant: ConstantData | None = None, source: Source | None = None
+    ) -> None:
         self.name = name
         self.type = type
         self.op = op
@@ -85,7 +87,13 @@ class ConstantData:
         if self._digest is None:
             array = np.ascontiguousarray(self.array)
             header = f"{array.dtype.name}{list(array.shape)}".encode()
-            body = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.view(np.uint8).data if array.size and array.ndim else array.tobytes()
+            body = (
+                repr(array.tolist()).encode()
+                if array.dtype.kind == "O"
+                else array.view(np.uint8).data
+                if array.size and array.ndim
+                else array.tobytes()
+            )
             hasher = hashlib.sha256(header)
             hasher.update(body)
             self._digest = hasher.hexdigest()
@@ -97,7 +105,9 @@ class Op:
 
     __slots__ = ("attrs", "bodies", "definition", "next", "operands", "previous", "results", "source")
 
-    def __init__(self, definition: OpDef, operands: tuple[Value | None, ...], attrs: Mapping[str, Any], source: Source | None = None) -> None:
+    def __init__(
+        self, definition: OpDef, operands: tuple[Value | None, ...], attrs: Mapping[str, Any], source: Source | None = None
+    ) -> None:
         self.definition = definition
         self.operands = operands
         self.attrs = dict(attrs)
@@ -263,7 +273,9 @@ class Module:
         self.facts = self.facts.with_range(name, low, high, divisor)
         return dims.symbol(name)
 
-    def add_constant(self, name: str, data: np.ndarray[Any, Any] | ConstantData, source: Source | None = None, type: TensorType | None = None) -> Value:
+    def add_constant(
+        self, name: str, data: np.ndarray[Any, Any] | ConstantData, source: Source | None = None, type: TensorType | None = None
+    ) -> Value:
         """A constant by name (made unique); give `type` with lazily loaded data."""
         unique = name
         while unique in self.constants:
@@ -310,7 +322,8 @@ class Builder:
             error.source = error.source or self.source
             raise
         op.results = tuple(
-            Value(self.graph.unique(names[n] if n < len(names) else f"v{len(self.graph._names)}"), type, op=op, source=self.source) for n, type in enumerate(types)
+            Value(self.graph.unique(names[n] if n < len(names) else f"v{len(self.graph._names)}"), type, op=op, source=self.source)
+            for n, type in enumerate(types)
         )
         self.graph.insert(op, self.before)
         return op.results

@@ -109,7 +109,9 @@ class Rule:
         raise NotImplementedError
 
 
-def apply_rules(module: Module, graph: Graph, rules: Sequence[Rule], listeners: Sequence[Callable[[Event], None]] = (), limit: int | None = None) -> int:
+def apply_rules(
+    module: Module, graph: Graph, rules: Sequence[Rule], listeners: Sequence[Callable[[Event], None]] = (), limit: int | None = None
+) -> int:
     """Apply rules until none fires; returns the number of firings. Not converging is an InternalError naming rules.
 
     `limit` stops after so many firings (for bisecting).

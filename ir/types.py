@@ -111,7 +111,8 @@ def _numpy(name: str) -> np.dtype[Any]:
         return np.dtype(_NUMPY_NAMES[name])
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+    return found
 
 
 @functools.cache

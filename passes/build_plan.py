@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..ir import dims
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.layout import Layout
-from ..ir.plan import Buffer, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
+from ..ir.plan import Buffer, Call, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32
@@ -117,10 +117,13 @@ class _Planner:
         fresh = [(s, n, d) for n, r in enumerate(op.results) for d, s in enumerate(_symbols(r.type)) if s and s not in self._bound()]
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
+        if op.name == "aten_call":
+            self.steps.append(Call(op.attrs["target"], op.attrs["key"], reads, writes, tuple(fresh), sources))
+            return
         self.steps.append(Host(op.name, op.attrs, reads, writes, tuple(fresh), sources))
 
     def _bound(self) -> set[str]:
-        return self._given() | {s for step in self.steps if isinstance(step, Host) for s, _, _ in step.binds}
+        return self._given() | {s for step in self.steps if isinstance(step, (Host, Call)) for s, _, _ in step.binds}
 
     def _launches(self, unit: Scheduled) -> None:
         program = unit.program

@@ -13,12 +13,14 @@ from ..ir.dims import Dim
 from ..ir.errors import InternalError
 from ..ir.graph import Module, Op, Value
 from ..ir.ops.scalar import convert
+from ..ir.types import DType
 
 Number: TypeAlias = bool | int | float
 # What a rule gives back: what a method of the builder returns, a Value or several.
 Replacement: TypeAlias = Any
 
 UNIFORM_LIMIT = 1 << 16
+MAXIMUM_STEPS = 64
 
 
 def producer(value: Value | None, *names: str) -> Op | None:
@@ -49,24 +51,38 @@ def uniform(value: Value | None) -> Number | None:
 
     Looks through broadcasts, reshapes, transposes, slices and casts; large constants are not searched.
     """
-    while (moved := producer(value, "broadcast_to", "reshape", "transpose", "slice")) is not None:
-        value = moved.operands[0]
-    converted = producer(value, "cast")
-    if converted is not None and value is not None and value.dtype.kind not in ("complex", "string"):
-        number = uniform(converted.operands[0])
-        return None if number is None else _python(convert(np.asarray(number, dtype=operand(converted, 0).dtype.numpy), value.dtype))
-    if value is None or value.dtype.kind in ("complex", "string"):
+    dtypes: list[DType] = []
+    for _ in range(MAXIMUM_STEPS):
+        if value is None or value.dtype.kind in ("complex", "string"):
+            return None
+        op = producer(value, "broadcast_to", "reshape", "transpose", "slice", "cast")
+        if op is None:
+            break
+        if op.name == "cast":
+            dtypes.append(value.dtype)
+        value = op.operands[0]
+    array = _one_element(value)
+    if array is None:
+        return None
+    for dtype in reversed(dtypes):
+        array = convert(array, dtype)
+    return _python(array)
+
+
+def _one_element(value: Value | None) -> np.ndarray[Any, Any] | None:
+    """An array of the one number that a constant or a `full` holds."""
+    if value is None:
         return None
     filled = producer(value, "full")
     if filled is not None:
-        return _python(np.asarray(filled.attrs["value"]).astype(value.dtype.numpy))
+        return np.asarray(filled.attrs["value"]).astype(value.dtype.numpy)
     elements = value.type.elements
     if value.constant is None or not value.constant.available or not isinstance(elements, int) or not 0 < elements <= UNIFORM_LIMIT:
         return None
     array = value.constant.array.reshape(-1)
     first = array[:1]
     # Compared as bytes: 0.0 and -0.0 differ here, NaN equals itself.
-    return _python(first) if array.tobytes() == first.tobytes() * array.size else None
+    return first if array.tobytes() == first.tobytes() * array.size else None
 
 
 def _python(array: np.ndarray[Any, Any]) -> Number:

@@ -78,6 +78,15 @@ class Access:
         self.writer = writer
         self.library = writer.library
         self.pointers = pointers
+        self._lane: Dim = 0
+        self._checks: dict[tuple[int, int], tuple[Load | Store, Scope, tuple[Check, ...]]] = {}
+
+    def checks(self, scope: Scope, access: Load | Store) -> tuple[Check, ...]:
+        """What the bounds analysis demands, asked once for all vectors of an access."""
+        key = (id(access), id(scope))
+        if key not in self._checks:
+            self._checks[key] = (access, scope, checks_of(scope, access))  # kept, so that no id is given away
+        return self._checks[key][2]
 
     # --- addresses and tests ----------------------------------------------------------------------------------------
 
@@ -131,9 +140,9 @@ class Access:
                 text = self.writer.index
                 scalars += [f"{text(low)} <= {text(rest)}"] if low is not None else []
                 scalars += [f"{text(rest)} < {text(high)}"] if high is not None else []
-            elif stride == 1 and fixed:
-                lows += [self.writer.index(low - rest)] if low is not None else []
-                highs += [self.writer.index(high - rest)] if high is not None else []
+            elif isinstance(stride, int) and stride > 0 and fixed:
+                lows += [self.writer.index(dims.ceil_div(low - rest, stride))] if low is not None else []
+                highs += [self.writer.index(dims.ceil_div(high - rest, stride))] if high is not None else []
             else:
                 each.append((index, low, high))
         return Guard(tuple(scalars), tuple(lows), tuple(highs), tuple(each))
@@ -149,7 +158,7 @@ class Access:
     def load(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, int]:
         """One vector of a load in register form, and its lanes (1 if all lanes are the same element)."""
         operand, pointer = self._operand(scope, value.operand)
-        checks = checks_of(scope, value)
+        checks = self.checks(scope, value)
         if value.other is None and isinstance(operand, Param) and operand.layout is not None:
             checks = self._padded(scope, operand, value, checks, spot)
         address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
@@ -230,10 +239,14 @@ class Access:
         return from_storage(self.library, dtype, lanes, f"({self.library.vector(storage, lanes)}){{{elements}}}")
 
     def _each(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
-        """Lane by lane, for whatever the other forms do not cover."""
+        """Lane by lane, for whatever the other forms do not cover; all at once where every lane passes a span."""
         vector = self.library.vector(register(dtype), lanes)
         result = self.writer.fresh()
         self.writer.line(f"{vector} {result} = {self._splat(dtype, other, lanes)};")
+        if dtype.bits >= 8 and lanes > 1 and not guard.each and lane_stride(address) is not None:
+            low, high = (self.writer.define("int64_t", side) for side in guard.span(lanes))
+            self.writer.line(f"if ({low} <= 0 && {high} >= {lanes}) {result} = {self._strided(dtype, pointer, address, lanes)};")
+            guard = Guard(lows=(low,), highs=(f"({low} <= 0 && {high} >= {lanes} ? 0 : {high})",))
         target = self._open_lanes(guard, lanes, result)
         element = from_storage(self.library, dtype, 1, self._element(dtype, pointer, at_lane(address, self._lane)))
         self.writer.line(f"{target} = {element};")
@@ -260,7 +273,7 @@ class Access:
             hint = "store bytes and pack the fields with shifts"
             raise UnsupportedError(f"the c printer does not store single elements of {operand.dtype} to %{value.operand}", hint=hint)
         address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
-        guard = self.guard(scope, checks_of(scope, value), spot)
+        guard = self.guard(scope, self.checks(scope, value), spot)
         storage, _ = storage_type(operand.dtype)
         ctype = self.library.vector(storage, spot.lanes)
         stored = self.writer.define(ctype, to_storage(self.library, operand.dtype, spot.lanes, text))

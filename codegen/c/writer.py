@@ -25,6 +25,14 @@ class Block:
     values: dict[object, object] = field(default_factory=dict)
 
 
+@dataclass
+class _Known:
+    """Facts of a scope together with those of printed loops, by lanes and number of loops."""
+
+    facts: Facts
+    by_key: dict[tuple[int, int], Facts] = field(default_factory=dict)
+
+
 class Writer:
     """The text of one kernel; `facts` are those of the tile program's scope, kept up to date by the printer."""
 
@@ -33,6 +41,7 @@ class Writer:
         self.blocks: list[Block] = [Block("")]
         self.facts = Facts()
         self.vectors: dict[str, str] = {}
+        self._known = _Known(self.facts)
         self._names: dict[str, tuple[str, int]] = {}
         self._position_facts: dict[str, tuple[int | None, int | None]] = {}
         self._count = 0
@@ -100,9 +109,14 @@ class Writer:
 
     def known(self, lanes: int = 1) -> Facts:
         """The facts of the scope and of the printed loops."""
-        ranges = {name: dims.Range(low, high) for name, (low, high) in self._position_facts.items()}
-        ranges[LANE] = dims.Range(0, lanes - 1)
-        return Facts({**self.facts.ranges, **ranges}, self.facts.divisors)
+        key = (lanes, len(self._position_facts))
+        if self._known.facts is not self.facts:
+            self._known = _Known(self.facts)
+        if key not in self._known.by_key:
+            ranges = {name: dims.Range(low, high) for name, (low, high) in self._position_facts.items()}
+            ranges[LANE] = dims.Range(0, lanes - 1)
+            self._known.by_key[key] = Facts({**self.facts.ranges, **ranges}, self.facts.divisors)
+        return self._known.by_key[key]
 
     def index(self, dim: Dim) -> str:
         """C text of an int64 expression; parts that do not change in inner blocks are computed outside of them."""

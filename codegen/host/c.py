@@ -132,4 +132,3 @@ def _guard(zero: Sequence[Dim], positive: Sequence[Dim], aligned: Sequence[str],
     tests = [f"{c_dim(d, names)} == 0" for d in zero] + [f"{c_dim(d, names)} >= 0" for d in positive]
     tests += [f"((uintptr_t){pointer} & 15) == 0" for pointer in aligned]
     return " && ".join(tests) if tests else None
-

@@ -16,7 +16,9 @@ COLUMNS = (
 )
 
 
-def kernel_rows(lowered: Lowered, operations_per_second: float, bytes_per_second: float, resources: Mapping[str, Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+def kernel_rows(
+    lowered: Lowered, operations_per_second: float, bytes_per_second: float, resources: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """One row a kernel at typical sizes; `resources` is what the assembler or compiler reported, by kernel."""
     calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
     rows = []
@@ -60,4 +62,6 @@ def memory_tables(plan: Plan) -> tuple[Table, Table]:
             members.setdefault(buffer.key, []).append(buffer.name)
     slots = tuple((s.name, " | ".join(str(size) for size in s.sizes), len(members.get(s.name, []))) for s in plan.slots)
     constants = tuple((b.key, str(b.type)) for b in plan.buffers if b.storage == "constant")
-    return Table("arena slots", ("slot", "bytes", "buffers"), slots), Table("constants", ("constant and layout", "type in memory"), constants)
+    return Table("arena slots", ("slot", "bytes", "buffers"), slots), Table(
+        "constants", ("constant and layout", "type in memory"), constants
+    )

@@ -22,9 +22,12 @@ class Progression:
     step: int
 
 
-def progression(value: Value | None) -> Progression | None:
+MAXIMUM_DEPTH = 16
+
+
+def progression(value: Value | None, depth: int = MAXIMUM_DEPTH) -> Progression | None:
     """What progression a tensor of integers is known to be; None if it is not known to be one."""
-    if value is None or not value.dtype.is_integer or not value.type.rank:
+    if depth == 0 or value is None or not value.dtype.is_integer or not value.type.rank:
         return None
     if value.constant is not None:
         return _constant_progression(value)
@@ -34,9 +37,9 @@ def progression(value: Value | None) -> Progression | None:
     if op.name == "iota":
         return Progression(op.attrs["axis"] % value.type.rank, 0, 1)
     if op.name == "add":
-        return _shifted(op)
+        return _shifted(op, depth)
     source = operand(op, 0)
-    inner = progression(source)
+    inner = progression(source, depth - 1)
     if inner is None:
         return None
     if op.name == "cast":
@@ -64,10 +67,11 @@ def _constant_progression(value: Value) -> Progression | None:
     return None
 
 
-def _shifted(op: Op) -> Progression | None:
+def _shifted(op: Op, depth: int) -> Progression | None:
     for value, other in ((operand(op, 0), operand(op, 1)), (operand(op, 1), operand(op, 0))):
-        inner, shift = progression(value), uniform(other)
-        if inner is not None and isinstance(shift, int) and value.shape == op.result.shape:
+        shift = uniform(other)
+        inner = progression(value, depth - 1) if isinstance(shift, int) and value.shape == op.result.shape else None
+        if inner is not None and isinstance(shift, int):
             return Progression(inner.axis, inner.start + shift, inner.step)
     return None
 

@@ -146,7 +146,7 @@ class Block:
         result = dtype or (boolean if PRIMITIVES[primitive].result == "bool" else args[-1].type.dtype)
         return TileApply(primitive, args, result, type=TileType(result, axes))
 
-    def full(self, value: bool | int | float, dtype: DType, axes: Sequence[str] = ()) -> Value:
+    def full(self, value: bool | int | float | complex, dtype: DType, axes: Sequence[str] = ()) -> Value:
         """A constant tile."""
         return Full(Constant(value, dtype), TileType(dtype, tuple(axes)))
 

@@ -43,7 +43,9 @@ class Problem:
 class Strategy(Protocol):
     """One way to tile regions for a kind of machine; one file each."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The strategy's name in schedules and records."""
 
     def applies(self, problem: Problem, target: Any) -> str | None:
         """Why the strategy cannot compute this problem, or None if it can."""

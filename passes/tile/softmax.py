@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.expression import Apply, Constant, Index
-from ...ir.region import Let, Reduce, Ref, Region, Scalar, Store, walk
+from ...ir.region import Let, Reduce, Ref, Region, Scalar, Statement, Store, walk
 from .contraction import axes_of
 
 
@@ -93,7 +93,8 @@ def _assemble(
             inner.add(let.name)
         else:
             after.append(let)
-    if any(isinstance(p, Ref) and p.name in inner for s in (*after, store) for p in walk(s.value)):
+    following: tuple[Statement, ...] = (*after, store)
+    if any(isinstance(p, Ref) and p.name in inner for s in following for p in walk(s.value)):
         return "the maximum is read outside of the exponentials"
     batch = tuple(name for name in highest.axes if name not in rows[-1:])
     row = rows[-1] if rows else None

@@ -78,7 +78,7 @@ def run_case(function: Any, case: Any) -> dict[str, str]:
 
 
 def nearer_than_expected(case: Any) -> bool:
-    """Whether every float result is at least as near to the float64 reference as the suite's expected one."""
+    """Whether every float that the suite refuses is at least as near to the float64 reference as the expected one."""
     import numpy as np
 
     from ourcc.compiler.onnx_backend import Backend
@@ -94,8 +94,9 @@ def nearer_than_expected(case: Any) -> bool:
                 return False
             if got.dtype.name not in ("float16", "bfloat16", "float32"):
                 return False
-            errors = [np.abs(array.astype(np.float64) - wide).max(initial=0.0) for array in (got, want)]
-            if not errors[0] <= errors[1]:
+            ours, theirs = got.astype(np.float64), want.astype(np.float64)
+            refused = ~np.isclose(ours, theirs, rtol=case.rtol, atol=case.atol, equal_nan=True)
+            if not (np.abs(ours - wide) <= np.abs(theirs - wide))[refused].all():
                 return False
     return True
 

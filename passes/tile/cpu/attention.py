@@ -6,7 +6,8 @@ then each row block makes its scores, rescales what it has by the new maximum, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ....ir import dims
@@ -124,7 +125,7 @@ class _Launch:
             with self._features(block) as feature:
                 block.store(self.sums, (place, self._lanes(feature)), block.full(0.0, self.dtype, (feature,)))
 
-    def _features(self, block: Block):  # type: ignore[no-untyped-def]
+    def _features(self, block: Block) -> AbstractContextManager[str]:
         """A loop over the value's features in register blocks."""
         return block.loop(self.found.feature, "tile", 0, self.features, self.nr)
 
@@ -138,7 +139,10 @@ class _Launch:
 
     def _transpose(self, block: Block) -> None:
         """keys[d, t] = key[t, d] for the columns of this step; 0 beyond the last."""
-        with block.loop("d", "scalar", 0, self.depth, 1) as inner, block.loop(self.found.column, "walk", 0, 0, 16, parent=self.columns) as lanes:
+        with (
+            block.loop("d", "scalar", 0, self.depth, 1) as inner,
+            block.loop(self.found.column, "walk", 0, 0, 16, parent=self.columns) as lanes,
+        ):
             block.index[self.found.inner[0]] = dims.symbol(inner)
             block.index[self.found.column] = dims.symbol(lanes)
             self._named(block)
@@ -151,7 +155,7 @@ class _Launch:
         for let in self.found.before:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
 
-    def _row_blocks(self, block: Block, body) -> None:  # type: ignore[no-untyped-def]
+    def _row_blocks(self, block: Block, body: Callable[[Block, str | None], None]) -> None:
         """`body(rows)` for each register block of rows; rows is None where there is one row."""
         if self.found.row is None:
             body(block, None)
@@ -211,8 +215,8 @@ class _Launch:
         block.store(self.totals, (place,), block.apply("add", total, Reduce("sum", lanes, weights, TileType(self.dtype))))
         block.axes.remove(lanes)
         with self._features(block) as feature:
-            at = (place, self._lanes(feature))
-            block.store(self.sums, at, block.apply("mul", block.load(self.sums, at, self.dtype), factor))
+            sums = (place, self._lanes(feature))
+            block.store(self.sums, sums, block.apply("mul", block.load(self.sums, sums, self.dtype), factor))
 
     def _remaining(self) -> Dim:
         """The columns of this step that exist."""
@@ -232,9 +236,7 @@ class _Launch:
             place = dims.symbol(lanes)
             block.index[found.column] = columns + place
             block.index[found.feature] = dims.symbol(feature)
-            weights = block.load(
-                self.scores, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.dtype, Constant(0.0, self.dtype)
-            )
+            weights = block.load(self.scores, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.dtype, Constant(0.0, self.dtype))
             self._named(block)
             block.outside = True
             value = block.lower(self._wide(found.value))

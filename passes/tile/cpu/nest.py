@@ -54,7 +54,9 @@ class Nest:
         """One launch for each store."""
         region = problem.region
         stores = [s for s in region.body if isinstance(s, Store)]
-        launches = tuple(_Nest(problem, schedule, target, store, f"{n}" if len(stores) > 1 else "").launch() for n, store in enumerate(stores))
+        launches = tuple(
+            _Nest(problem, schedule, target, store, f"{n}" if len(stores) > 1 else "").launch() for n, store in enumerate(stores)
+        )
         return TileProgram(region.name, launches, symbols=tuple(problem.symbols.ranges))
 
 
@@ -273,7 +275,13 @@ class _Nest:
     def _is_costly(self, statement: Let) -> bool:
         from ...fuse import EXPENSIVE
 
-        uses = sum(1 for s in (*self.statements, self.store) for v in _values(s) for p in walk(v) if isinstance(p, Ref) and p.name == statement.name)
+        uses = sum(
+            1
+            for s in (*self.statements, self.store)
+            for v in _values(s)
+            for p in walk(v)
+            if isinstance(p, Ref) and p.name == statement.name
+        )
         parts = [getattr(p, "primitive", "") for p in walk(statement.value)]
         return uses > 1 and any(p in EXPENSIVE for p in parts)
 
@@ -298,7 +306,9 @@ class _Nest:
         over = sorted(statement.over, key=lambda name: name == self.lane)
         combine, start = COMBINE[statement.kind], identity(statement.kind, statement.dtype)
         lanes = self.lane if self.lane in over else None
-        current = tuple(block.ordered({a for v in block.index.values() for a in block.axes_in(v)} & set(self._value_axes(block, statement))))
+        current = tuple(
+            block.ordered({a for v in block.index.values() for a in block.axes_in(v)} & set(self._value_axes(block, statement)))
+        )
         if lanes is None:
             acc = block.let(statement.name, block.full(start, statement.dtype, current))
             self._loops(block, over, acc, lambda: block.rebind(acc, block.apply(combine, acc, block.lower(statement.value))))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from ..schedule import Strategy
+from .attention import GpuAttention
 from .elementwise import Elementwise
 from .rows import Rows
+from .split_k import SplitK
 from .steps import Steps
+from .tensor import Tensor
+from .vector import Vector
 
-STRATEGIES: tuple[Strategy, ...] = (Rows(), Elementwise(), Steps())
+STRATEGIES: tuple[Strategy, ...] = (GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())

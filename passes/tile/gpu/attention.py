@@ -126,7 +126,6 @@ class _Launch:
         self.rows = (found.row,) if found.row else ()
         self.depth = self._whole(block, found.inner[0])
         query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
-        # The values' features are opened late, so that they are the lanes of the result.
         self.features = self._whole(block, found.feature)
         state = self._start(block)
         high: Dim = self.extents[found.column]
@@ -136,9 +135,8 @@ class _Launch:
             block.index[found.column] = dims.symbol(columns)
             self._step(block, query, columns, state)
         self._finish(block, state)
-        statements = [s for s in problem.region.body]
         hints = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
-        return Launch(f"{problem.region.name}.attention", used_parameters(problem, statements), tuple(grid), tuple(block.body), hints=hints)
+        return Launch(f"{problem.region.name}.attention", used_parameters(problem, problem.region.body), tuple(grid), tuple(block.body), hints=hints)
 
     def _whole(self, block: Block, axis: str) -> str:
         name = block.axis(axis, 0, self.extents[axis], _extent(self.problem, axis))
@@ -172,7 +170,6 @@ class _Launch:
         highest, total, sums = state
         key = self._side(block, found.key, self.first.dtype, self.depth)
         axes = (*self.rows, columns)
-        block.axes.remove(self.features)
         product = block.let(found.product.name, Dot(query, key, block.full(0.0, self.dtype, axes), TileType(self.dtype, axes), self.first.precision))
         block.readers[found.product.name] = lambda _: product
         score = block.let("score", self._score(block, columns, axes))
@@ -184,7 +181,6 @@ class _Launch:
         factor = block.let("factor", block.apply("exp", block.apply("sub", highest, base)))
         added = Reduce("sum", columns, weights, TileType(self.dtype, self.rows))
         block.rebind(total, block.apply("add", block.apply("mul", total, factor), added))
-        block.axes.insert(block.axes.index(columns), self.features)
         block.rebind(highest, new)
         value = self._side(block, found.value, self.second.dtype, columns, self.extents[found.column])
         narrow = weights if self.second.dtype == self.dtype else block.apply("cast", weights, dtype=self.second.dtype)

@@ -139,14 +139,13 @@ def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[
 
 
 def multiply(
-    block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, extents: Mapping[str, Dim], low: Dim = 0, high: Dim | None = None
+    block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim
 ) -> None:
-    """acc += left * right over the contracted axes (merged), from `low` to `high`."""
-    over = found.over
-    total = dims.product(extents[axis] for axis in over)
-    with block.loop("_".join(over), "tile", low, total if high is None else high, step, carries=(acc,)) as k:
+    """acc += left * right over the contracted axes, merged, from `low` to `high`."""
+    over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
+    with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:
         last = extents[over[-1]]
-        if len(over) > 1 and dims.divides(step, last, block.problem.symbols) and low == 0:
+        if len(over) > 1 and dims.divides(step, last, symbols) and dims.divides(step, low, symbols):
             # A step stays within one row of the last axis: the others are the same for all its lanes.
             first = dims.symbol(f"{k}.first")
             block.index |= parted(first // last, over[:-1], extents)
@@ -155,14 +154,13 @@ def multiply(
             block.index |= parted(dims.symbol(k), over, extents)
         for let in found.prologue:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
-        covered = is_covered(total, step, block.problem.symbols) and high is None
-        end = total if high is None else high
-        left, right = (_factor(block, part, operands.dtype, k, end, covered) for part in (found.left, found.right))
+        covered = is_covered(high - low, step, symbols)
+        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (found.left, found.right))
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 
 def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool) -> Value:
-    """A factor whose lanes beyond the end of k are 0."""
+    """A factor whose lanes beyond the end of k are 0, also where padding or arithmetic would give another number."""
     block.outside = True
     result = block.lower(narrowed(value, dtype))
     block.outside = False

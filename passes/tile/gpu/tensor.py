@@ -122,7 +122,7 @@ def _launch(problem: Problem, schedule: Schedule, found: Contraction) -> Launch:
         raise ValueError(operands)
     product = open_product(problem, found, schedule)
     block = product.block
-    multiply(block, product.acc, found, operands, schedule["k"], region.extents)
+    multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))
     block.readers[found.reduce.name] = lambda _: product.acc
     for let in found.epilogue:
         value = block.let(let.name, block.lower(let.value))

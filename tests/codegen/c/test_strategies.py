@@ -14,8 +14,8 @@ import pytest
 from ourcc.codegen.c.compile import compile_shared, find_compiler
 from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims
-from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops import table
+from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import judge
 from ourcc.ir.target import AVX2, AVX512, CpuLevel
@@ -65,7 +65,9 @@ def functions(path: Path, kernels: list[Kernel]) -> dict[str, Any]:
     return {kernel.name: SIGNATURE(address) for kernel, address in zip(kernels, addresses, strict=True)}
 
 
-def run(library: dict[str, Any], kernels: list[Kernel], problem: Problem, arrays: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+def run(
+    library: dict[str, Any], kernels: list[Kernel], problem: Problem, arrays: dict[str, Any], expected: dict[str, Any]
+) -> dict[str, Any]:
     """Call the kernels of one problem in order."""
     memory: dict[str, Any] = {}
     for operand in problem.region.inputs:
@@ -95,7 +97,12 @@ def test_kernels_compute_their_regions(machine: CpuLevel, tmp_path: Path) -> Non
     compiler = find_compiler()
     with ThreadPoolExecutor(2) as pool:
         objects = list(
-            pool.map(lambda pair: compile_shared({f"part{pair[0]}.c": pair[1].text(), "table.c": export(pair[1].kernels)}, level, compiler, jobs=1), enumerate(files))
+            pool.map(
+                lambda pair: compile_shared(
+                    {f"part{pair[0]}.c": pair[1].text(), "table.c": export(pair[1].kernels)}, level, compiler, jobs=1
+                ),
+                enumerate(files),
+            )
         )
     libraries = []
     for n, item in enumerate(objects):

@@ -159,7 +159,9 @@ def _sample_places(n: Node, low: Value, extent: Value, bins: int, ratio: int, ax
     return result
 
 
-def _pooled(n: Node, x: Value, sizes: Sequence[int], places: Sequence[Value], members: Value, form: tuple[int, int, int], mode: str) -> Value:
+def _pooled(
+    n: Node, x: Value, sizes: Sequence[int], places: Sequence[Value], members: Value, form: tuple[int, int, int], mode: str
+) -> Value:
     height, width, ratio = form
     count: Dim = members.shape[0]
     grid = (count, height * ratio, width * ratio)

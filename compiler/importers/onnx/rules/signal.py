@@ -141,5 +141,3 @@ def _mel(n: Node) -> Value:
             side = centre - lower if place < centre else upper - centre
             weights[place, band] = 1 - abs(place - centre) / side if place != centre else 1
     return constant(n, weights.astype((dtype if dtype.is_float else f32).numpy))
-
-

@@ -27,7 +27,10 @@ def build_model(
         "g",
         [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
         [helper.make_empty_tensor_value_info(name) for name in outputs],
-        [value if isinstance(value, TensorProto) else numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+        [
+            value if isinstance(value, TensorProto) else numpy_helper.from_array(np.asarray(value), name)
+            for name, value in (constants or {}).items()
+        ],
     )
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, version) for domain, version in (domains or {}).items())]
     return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=10)

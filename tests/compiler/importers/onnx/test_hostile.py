@@ -9,7 +9,7 @@ from ourcc.compiler.importers.onnx import import_onnx, load, tensors, walk
 from ourcc.ir.errors import CompilerError, ModelError, UnsupportedError
 from ourcc.ir.reference import interpret
 
-F, I = TensorProto.FLOAT, TensorProto.INT64
+F, INT = TensorProto.FLOAT, TensorProto.INT64
 node = helper.make_node
 
 
@@ -31,7 +31,11 @@ def refused(proto, text):
 
 
 def test_files_that_are_no_models(tmp_path):
-    for content, text in ((b"", "the model file is empty"), (b"PK\3\4 not a model", "is not an ONNX model|holds no ONNX graph"), (b"\x08\x09", "no ONNX graph")):
+    for content, text in (
+        (b"", "the model file is empty"),
+        (b"PK\3\4 not a model", "is not an ONNX model|holds no ONNX graph"),
+        (b"\x08\x09", "no ONNX graph"),
+    ):
         path = tmp_path / "m.onnx"
         path.write_bytes(content)
         refused(path, text)
@@ -150,7 +154,9 @@ def test_counts_and_depths_are_limited(model, monkeypatch):
     monkeypatch.setattr(load, "NODES", 10)
     monkeypatch.setattr(walk, "STEPS", 4)
     refused(proto, "unrolls to more than 4 nodes")
-    refused(model([node("Relu", ["x"], ["y" * 20_000])], {"x": (F, [4])}, ["y" * 20_000]), "is 20000 characters long, expected at most 16384")
+    refused(
+        model([node("Relu", ["x"], ["y" * 20_000])], {"x": (F, [4])}, ["y" * 20_000]), "is 20000 characters long, expected at most 16384"
+    )
     monkeypatch.setattr(load, "FUNCTIONS", 0)
     function = helper.make_function("d", "f", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 21)])
     refused(model(chain, {"x": (F, [4])}, ["v5"], functions=[function]), "the model has 1 functions, expected at most 0")
@@ -194,7 +200,7 @@ def test_attributes_of_a_wrong_kind(model):
 
 
 def test_types_that_do_not_fit_are_the_models_error(model):
-    refused(model([node("Add", ["x", "i"], ["y"])], {"x": (F, [4]), "i": (I, [4])}, ["y"]), "Add: add: .*i64")
+    refused(model([node("Add", ["x", "i"], ["y"])], {"x": (F, [4]), "i": (INT, [4])}, ["y"]), "Add: add: .*i64")
     refused(model([node("MatMul", ["x", "w"], ["y"])], {"x": (F, [2, 3]), "w": (F, [4, 5])}, ["y"]), "MatMul: matmul: ")
 
 

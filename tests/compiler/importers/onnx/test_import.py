@@ -12,7 +12,7 @@ from ourcc.ir.reference import interpret
 from ourcc.ir.text import module_text
 from ourcc.ir.verify import verify
 
-F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+F, INT, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node
 random = np.random.default_rng(0)
 
@@ -171,7 +171,14 @@ def test_shape_arithmetic_leaves_no_ops(model):
         node("Range", ["zero", "t2", "one"], ["r"]),
         node("Cast", ["t3"], ["last"], to=TensorProto.INT64),
     ]
-    constants = {"zero": np.int64(0), "one": np.int64(1), "axis0": np.array([0]), "four": np.array([4]), "minus": np.array([-1]), "ones": np.ones(3, np.int64)}
+    constants = {
+        "zero": np.int64(0),
+        "one": np.int64(1),
+        "axis0": np.array([0]),
+        "four": np.array([4]),
+        "minus": np.array([-1]),
+        "ones": np.ones(3, np.int64),
+    }
     proto = model(nodes, {"x": (F, ["B", "T", 8])}, ["y", "r", "last"], constants)
     module = agrees(proto, draw(2, 5, 8))
     assert str(module.main.outputs[0].type) == "f32[B*T, 4, 2]"
@@ -225,10 +232,20 @@ def test_attributes_of_old_opsets_are_operands_of_new_ones(model):
         (node("Squeeze", ["x"], ["y"], axes=[1]), 11, node("Squeeze", ["x", "a"], ["y"]), {"a": np.array([1])}),
         (node("Unsqueeze", ["x"], ["y"], axes=[0, -1]), 11, node("Unsqueeze", ["x", "a"], ["y"]), {"a": np.array([0, -1])}),
         (node("ReduceSum", ["x"], ["y"], axes=[2], keepdims=0), 11, node("ReduceSum", ["x", "a"], ["y"], keepdims=0), {"a": np.array([2])}),
-        (node("Split", ["x"], ["y", "z"], axis=2, split=[2, 4]), 11, node("Split", ["x", "a"], ["y", "z"], axis=2), {"a": np.array([2, 4])}),
+        (
+            node("Split", ["x"], ["y", "z"], axis=2, split=[2, 4]),
+            11,
+            node("Split", ["x", "a"], ["y", "z"], axis=2),
+            {"a": np.array([2, 4])},
+        ),
         (node("Clip", ["x"], ["y"], min=0.0, max=0.5), 6, node("Clip", ["x", "l", "h"], ["y"]), {"l": np.float32(0), "h": np.float32(0.5)}),
         (node("Pad", ["x"], ["y"], pads=[0, 0, 1, 0, 0, 2]), 10, node("Pad", ["x", "a"], ["y"]), {"a": np.array([0, 0, 1, 0, 0, 2])}),
-        (node("Slice", ["x"], ["y"], starts=[1], ends=[4], axes=[2]), 9, node("Slice", ["x", "s", "e", "a"], ["y"]), {"s": [1], "e": [4], "a": [2]}),
+        (
+            node("Slice", ["x"], ["y"], starts=[1], ends=[4], axes=[2]),
+            9,
+            node("Slice", ["x", "s", "e", "a"], ["y"]),
+            {"s": [1], "e": [4], "a": [2]},
+        ),
     ]
     for old, opset, new, constants in pairs:
         results = []
@@ -323,7 +340,7 @@ def loop(model, trips):
     body = helper.make_graph(
         [node("Add", ["a", "x"], ["b"]), node("Identity", ["go"], ["on"]), node("Identity", ["b"], ["out"])],
         "body",
-        [helper.make_tensor_value_info(n, k, s) for n, k, s in (("i", I, []), ("go", B, []), ("a", F, [3]))],
+        [helper.make_tensor_value_info(n, k, s) for n, k, s in (("i", INT, []), ("go", B, []), ("a", F, [3]))],
         [helper.make_tensor_value_info(n, k, s) for n, k, s in (("on", B, []), ("b", F, [3]), ("out", F, [3]))],
     )
     return model([node("Loop", ["n", "", "x"], ["y", "rows"], body=body)], {"x": (F, [3])}, ["y", "rows"], {"n": np.int64(trips)})
@@ -371,7 +388,11 @@ def test_all_unsupported_nodes_are_listed_at_once(model):
     with pytest.raises(UnsupportedModelError) as caught:
         import_onnx(model(nodes, {"x": (TensorProto.UINT8, [4]), "z": (F, [2])}, ["c", "d"], domains={"other": 1}))
     error = caught.value
-    assert [(p.node, p.op_type) for p in error.problems] == [("decode", "ImageDecoder"), ("riddle", "Mystery"), ("noise", "RandomNormalLike")]
+    assert [(p.node, p.op_type) for p in error.problems] == [
+        ("decode", "ImageDecoder"),
+        ("riddle", "Mystery"),
+        ("noise", "RandomNormalLike"),
+    ]
     text = str(error)
     assert text.startswith("3 nodes are not supported: ImageDecoder, Mystery, RandomNormalLike")
     assert "Mystery 'riddle': there is no rule for Mystery of domain 'other'" in text and "help: " in text

@@ -1,0 +1,123 @@
+"""The strategy `split_k`: a long contraction with a small result, in parts that a second launch adds up in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.region import Axis, Load, Operand, Reduce, Region
+from ....ir.target import GpuTarget
+from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
+from ....ir.types import TensorType
+from ..contraction import Contraction, read_contraction
+from ..schedule import Problem, Schedule
+from .matrix import multiply, operands_of, sizes_of
+from .rows import tile_rows
+from .shape import LAUNCH_SECONDS, power_of_two
+from .sweep import Sweep, used_parameters
+from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
+
+SPLITS = (2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class SplitK:
+    """Tiles as in `tensor`, `splits` programs for each; it takes what would leave most of the device idle."""
+
+    name: str = "split_k"
+
+    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+        reason = why_not_a_matrix_product(problem)
+        if reason is not None:
+            return reason
+        tensor = Tensor()
+        whole = min((tensor.cost(problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
+        parts = min((self.cost(problem, s, target) for s in self.space(problem, target)), default=float("inf"))
+        if parts >= whole:
+            return f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us"
+        return None
+
+    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+        """The tiles of `tensor` by parts of at least four steps each."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return
+        sizes = sizes_of(problem, found)
+        for m, n, k, warps, stages, swap in tiles(problem, target):
+            for splits in SPLITS:
+                if sizes.depth >= 4 * k * splits:
+                    names = (("m", m), ("n", n), ("k", k), ("splits", splits), ("warps", warps), ("stages", stages), ("swap", swap))
+                    yield Schedule(self.name, names)
+
+    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+        """That of `tensor` with more programs, and parts that are written and read again."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return float("inf")
+        sizes = sizes_of(problem, found)
+        moved = 2.0 * schedule["splits"] * sizes.batch * sizes.rows * sizes.columns * found.reduce.dtype.bits / 8
+        return seconds(problem, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+
+    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """Two launches and the workspace between them."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            raise ValueError(found)
+        space = _space(problem, found, schedule["splits"])
+        launches = (_parts(problem, found, schedule, space), _sum(problem, found, space, schedule["splits"]))
+        return TileProgram(problem.region.name, launches, (_param(space, "out"),), tuple(problem.symbols.ranges))
+
+
+def _free(problem: Problem, name: str) -> str:
+    region = problem.region
+    taken = {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges)
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _space(problem: Problem, found: Contraction, splits: int) -> Operand:
+    shape = (splits, *(problem.region.axis(a).extent for a in found.reduce.axes))
+    return Operand(_free(problem, "parts"), TensorType(found.reduce.dtype, shape))
+
+
+def _param(space: Operand, role: str) -> Param:
+    return Param(space.name, space.type.dtype, tuple((f"d{n}", size) for n, size in enumerate(space.type.shape)), role)
+
+
+def _parts(problem: Problem, found: Contraction, schedule: Schedule, space: Operand) -> Launch:
+    operands = operands_of(found)
+    if isinstance(operands, str):
+        raise ValueError(operands)
+    extents, splits, step = problem.region.extents, schedule["splits"], schedule["k"]
+    product = open_product(problem, found, schedule)
+    block = product.block
+    part = block.unique("part")
+    total = dims.product(extents[axis] for axis in found.over)
+    even = dims.divides(splits * step, total, problem.symbols) is True
+    chunk: Dim = total // splits if even else dims.ceil_div(total, splits * step) * step
+    low = dims.symbol(part) * chunk
+    high = low + chunk if even else dims.minimum(low + chunk, total)
+    multiply(block, product.acc, found, operands, step, low, high)
+    block.store(space.name, (dims.symbol(part), *(block.index[a] for a in found.reduce.axes)), product.acc)
+    params = (*used_parameters(problem, (*found.prologue, found.reduce)), _param(space, "out"))
+    hints = (("warps", schedule["warps"]), ("stages", schedule["stages"]))
+    grid = (GridAxis(part, 0, splits), *product.grid)
+    return Launch(f"{problem.region.name}.split_k", params, grid, tuple(block.body), hints=hints)
+
+
+def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> Launch:
+    """The parts added along their own axis, then what follows the contraction."""
+    region, part = problem.region, _free(problem, "part")
+    load = Load(space.name, tuple(dims.symbol(a) for a in (part, *found.reduce.axes)), found.reduce.dtype)
+    total = Reduce(found.reduce.name, found.reduce.axes, "sum", (part,), load, found.reduce.dtype)
+    body = (total, *found.epilogue, found.store)
+    axes = (*(axis for axis in region.axes if axis.name in found.reduce.axes), Axis(part, splits))
+    after = replace(problem, region=Region(region.name, (*region.inputs, space), region.outputs, axes, body))
+    statements = (total, *found.epilogue)
+    tiling = tile_rows(after, statements, found.store, 1024 * power_of_two(splits) // 4, False)
+    if isinstance(tiling, str):
+        raise ValueError(tiling)
+    return Sweep(after, statements, found.store, tiling).launch(f"{region.name}.split_k_sum")

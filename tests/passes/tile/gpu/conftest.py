@@ -1,0 +1,160 @@
+"""Problems that fill more than one tile, with symbolic sizes: what the strategies for GPUs are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.ir import dims
+from ourcc.ir.dims import Dim, Facts
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.reference import Verdict, judge
+from ourcc.ir.region import Region
+from ourcc.ir.region_interpret import run_region
+from ourcc.ir.target import GpuTarget
+from ourcc.ir.tile.interpret import run
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64
+from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.schedule import Problem, Schedule, Strategy
+
+Array = np.ndarray[Any, Any]
+
+FACTS = Facts({"B": dims.Range(1, 32), "S": dims.Range(1, 512), "U": dims.Range(0, None)})
+SIZES = {"B": 3, "S": 37, "U": 70}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with operand types, attributes, and the largest integer that its integer operands hold."""
+
+    op: str
+    operands: tuple[tuple[DType, tuple[Dim | str, ...]], ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    highest: int = 100
+
+    def types(self, wide: bool = False) -> list[TensorType]:
+        return [
+            TensorType(f64 if wide and dtype.is_float else dtype, tuple(dims.symbol(d) if isinstance(d, str) else d for d in shape))
+            for dtype, shape in self.operands
+        ]
+
+    def region(self, wide: bool = False) -> Region:
+        region = region_of(OPS[self.op], self.types(wide), self.attrs)
+        assert region is not None
+        return region
+
+    def arrays(self) -> list[Array]:
+        random = np.random.default_rng(5)
+        found: list[Array] = []
+        for kind in self.types():
+            shape = tuple(dims.evaluate(d, SIZES) for d in kind.shape)
+            if kind.dtype == boolean:
+                found.append(random.random(shape) < 0.7)
+            elif kind.dtype.is_integer:
+                found.append(random.integers(-min(self.highest, 100), self.highest + 1, shape).astype(kind.dtype.numpy))
+            else:
+                found.append(random.standard_normal(shape).astype(np.float32).astype(kind.dtype.numpy))
+        return found
+
+    def problem(self, facts: Facts = FACTS) -> Problem:
+        return Problem(simplify_region(self.region(), facts), facts, {})
+
+
+def linear(dtype: DType, rows: Dim | str, columns: Dim | str, depth: Dim | str, **attrs: Any) -> Case:
+    shapes = ((depth, rows) if attrs.get("transpose_a") else (rows, depth), (columns, depth) if attrs.get("transpose_b") else (depth, columns))
+    return Case("matmul", tuple((dtype, shape) for shape in shapes), attrs)
+
+
+def image(dtype: DType, batch: Dim | str, channels: int, size: int, filters: int, window: int, **changes: Any) -> Case:
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1), "groups": 1} | changes
+    shapes = ((batch, channels, size, size), (filters, channels // attrs["groups"], window, window), (filters,))
+    return Case("conv", tuple((dtype, shape) for shape in shapes), attrs)
+
+
+def heads(dtype: DType, *shapes: tuple[Dim | str, ...], mask: DType | None = None, **attrs: Any) -> Case:
+    operands = tuple((dtype, shape) for shape in shapes[:3]) + (((mask, shapes[3]),) if mask is not None else ())
+    return Case("attention", operands, {"scale": 0.25} | attrs)
+
+
+CASES: dict[str, Case] = {
+    "linear_f32": linear(f32, "S", 150, 72, transpose_b=True),
+    "linear_f32_unbounded": linear(f32, "U", 75, "U"),
+    "linear_f16": linear(f16, 70, 90, 200, transpose_a=True),
+    "linear_bf16": linear(bf16, "S", 96, 128, transpose_b=True),
+    "linear_i8": linear(i8, 70, 40, 96, transpose_b=True),
+    "linear_i64": linear(i64, 9, 20, 70),
+    "few_rows_f16": linear(f16, 12, 200, 512, transpose_b=True),
+    "one_row_f32": linear(f32, 1, 150, 700, transpose_b=True),
+    "one_row_columns_contiguous": linear(f32, 1, 150, 700),
+    "one_column_f16": linear(f16, "S", 1, 300),
+    "four_rows_unbounded": linear(f32, 4, 50, "U", transpose_b=True),
+    "long_sum": linear(f32, 24, 40, 2100, transpose_b=True),
+    "long_even_sum": linear(bf16, 24, 40, 2048, transpose_b=True),
+    "batched": Case("matmul", ((f32, ("B", 4, "S", 24)), (f32, ("B", 4, 24, "S")))),
+    "convolution": image(f32, "B", 5, 11, 12, 3, strides=(2, 2)),
+    "convolution_channels": image(f16, 2, 64, 6, 20, 3),
+    "convolution_groups": image(f32, 2, 24, 6, 32, 3, groups=2),
+    "convolution_depthwise": image(f32, 2, 12, 9, 12, 3, groups=12),
+    "attention": heads(f32, ("B", 2, "S", 24), ("B", 2, "S", 24), ("B", 2, "S", 40)),
+    "attention_causal_groups": heads(f16, ("B", 4, "U", 32), ("B", 2, "U", 32), ("B", 2, "U", 32), causal=True),
+    "attention_mask": heads(bf16, (2, 2, 70, 16), (2, 2, 90, 16), (2, 2, 90, 16), (2, 1, 70, 90), mask=boolean, safe=True),
+    "attention_bias": heads(f32, (2, 2, 70, 16), (2, 2, 90, 16), (2, 2, 90, 16), (2, 1, 1, 90), mask=f32),
+    "attention_one_row": heads(f16, ("B", 4, 1, 32), ("B", 4, "S", 32), ("B", 4, "S", 32)),
+    "attention_wide": heads(f32, (1, 1, 20, 300), (1, 1, 90, 300), (1, 1, 90, 20)),
+    "softmax": Case("softmax", ((f32, ("B", 5, "S")),), {"axis": 2}),
+    "softmax_unbounded": Case("softmax", ((f32, ("U", "U")),), {"axis": 1}),
+    "softmax_outer": Case("softmax", ((f32, (70, 150)),), {"axis": 0}),
+    "layer_norm": Case("layer_norm", ((f32, ("B", "S", 100)), (f32, (100,)), (f32, (100,))), {"axes": (2,), "epsilon": 1e-5}),
+    "layer_norm_long": Case("layer_norm", ((f32, (3, 17_000)), (f32, (17_000,))), {"axes": (1,), "epsilon": 1e-5}),
+    "sum_all": Case("sum", ((f32, ("U", 33)),), {"axes": (0, 1)}),
+    "sum_outer": Case("sum", ((f32, (600, 70)),), {"axes": (0,)}),
+    "argmax_long": Case("argmax", ((i32, (3, "U")),), {"axis": 1}),
+    "argmin_last": Case("argmin", ((i32, ("U", 40)),), {"axis": 0, "last": True}, highest=3),
+    "argmin_whole_last": Case("argmin", ((i32, (70, 40)),), {"axis": 1, "last": True}, highest=3),
+    "cumsum": Case("cumsum", ((i32, (5, "S")),), {"axis": 1, "exclusive": True}),
+    "cumsum_unbounded": Case("cumsum", ((f32, ("U", 9)),), {"axis": 0, "reverse": True}),
+    "cumsum_exclusive_unbounded": Case("cumsum", ((f32, (9, "U")),), {"axis": 1, "exclusive": True}),
+    "transpose": Case("transpose", ((f32, ("B", 50, 70)),), {"permutation": (0, 2, 1)}),
+    "transpose_heads": Case("transpose", ((f32, ("B", "S", 4, 16)),), {"permutation": (0, 2, 1, 3)}),
+    "add_broadcast": Case("add", ((f32, ("B", "S", 40)), (f32, (40,)))),
+    "gather": Case("gather", ((f32, (101, 70)), (i64, ("B", "S"))), {"axis": 0}),
+    "scatter_add_integers": Case("scatter_along_axis", ((i32, (9, 200)), (i64, (30, 200)), (i32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10),
+    "scatter_add_floats": Case("scatter_along_axis", ((f32, (9, 200)), (i64, (30, 200)), (f32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10),
+    "scatter_last_wins": Case("scatter_along_axis", ((f32, (9, 20)), (i64, (30, 20)), (f32, (30, 20))), {"axis": 0}, highest=10),
+}
+
+
+def check(case: Case, strategy: Strategy, schedule: Schedule, target: GpuTarget) -> Verdict:
+    """The first failing verdict of a schedule's tile program in the tile interpreter, or the last one."""
+    problem = case.problem()
+    program = strategy.tile(problem, schedule, target)
+    verify(program, problem.symbols)
+    arrays = {operand.name: array for operand, array in zip(case.region().inputs, case.arrays(), strict=True)}
+    wide = {n: a.astype(np.float64) if o.type.dtype.is_float else a for (n, a), o in zip(arrays.items(), case.region().inputs, strict=True)}
+    with np.errstate(all="ignore"):
+        expected, exact = run_region(case.region(), arrays, SIZES), run_region(case.region(wide=True), wide, SIZES)
+        shapes = {o.name: tuple(dims.evaluate(d, SIZES) for d in o.type.shape) for o in problem.region.inputs}
+        given = {name: arrays[name].reshape(shape) for name, shape in shapes.items()}
+        got = run(program, given, SIZES, problem.symbols)
+    verdict = Verdict(False, "there is no output")
+    for name, array in expected.items():
+        verdict = judge(got[name].reshape(array.shape), array, exact[name])
+        if not verdict.passed:
+            return verdict
+    return verdict
+
+
+@pytest.fixture
+def cases() -> dict[str, Case]:
+    return CASES
+
+
+@pytest.fixture
+def judged() -> Callable[[Case, Strategy, Schedule, GpuTarget], Verdict]:
+    return check
