@@ -91,6 +91,7 @@ class _Partition:
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
+    group_rows: dict[Op, Dim | None] = field(default_factory=dict)
 
     def run(self) -> list[Group | HostOp]:
         for op in self.graph:
@@ -130,6 +131,7 @@ class _Partition:
         if value is None or not facts.inlinable or not readers or value in outputs or not self._may_inline(op, value, readers):
             self.sinks[op] = frozenset({op})
             self.group_kinds[op] = facts.kind
+            self.group_rows[op] = self._rows(op)
             if facts.kind in ("contract", "reduce") and facts.inlinable and value not in outputs:
                 self._view(op)
             return
@@ -138,6 +140,7 @@ class _Partition:
         if facts.kind in ("contract", "reduce"):
             for sink in readers:
                 self.group_kinds[sink] = facts.kind
+                self.group_rows[sink] = self._rows(op)
 
     def _view(self, op: Op) -> None:
         """Let the group of `op` store through the reshapes and transposes that alone read it, if it ends in one."""
@@ -174,7 +177,7 @@ class _Partition:
         if self.group_kinds[root] not in ("map", "movement") and not (kind == "reduce" and self.group_kinds[root] == "reduce"):
             return False
         if kind == "reduce":
-            return self._keeps_parallelism(op)
+            return self._keeps_parallelism(op) and self._shares_rows(op, root)
         same_size = dims.equal(value.type.elements, root.results[0].type.elements) is True
         return same_size and len(root.results) == 1 and self._path_is_pointwise(value, root)
 
@@ -272,6 +275,19 @@ class _Partition:
         if region is None:
             return True
         return any(isinstance(p, Apply) and p.primitive in EXPENSIVE for s in region.body for p in walk(s.value))
+
+    def _rows(self, op: Op) -> Dim | None:
+        """How many results an op's first reduction has; None if it has none."""
+        region = self.facts[op].region
+        for statement in region.body if region is not None else ():
+            if isinstance(statement, Reduce):
+                return dims.product(region.axis(name).extent for name in statement.axes) if region is not None else None
+        return None
+
+    def _shares_rows(self, op: Op, root: Op) -> bool:
+        """Whether the group's reductions run over the same rows: one loop over rows serves them all."""
+        rows, present = self._rows(op), self.group_rows.get(root)
+        return present is None or (rows is not None and dims.equal(rows, present) is True)
 
     def _keeps_parallelism(self, op: Op) -> bool:
         """Whether the reduction leaves an axis to run in parallel (a full reduction inside a map would run in a row)."""

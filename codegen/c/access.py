@@ -170,7 +170,7 @@ class Access:
             return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride == 0 and (guard.whole or (value.other is None and not guard.each)):
             return self._one(operand.dtype, pointer, address, guard, value.other, spot.lanes), 1
-        if stride == 1 and not guard.each:
+        if stride in (1, 2) and not guard.each and (stride == 1 or not guard.whole):
             return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
@@ -212,6 +212,7 @@ class Access:
         return f"{condition} ? {text} : {_other(other)}" if condition else text
 
     def _contiguous(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+        """Neighbouring elements, or every second one under a span."""
         storage, _ = storage_type(dtype)
         at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
         if guard.whole:
@@ -219,7 +220,8 @@ class Access:
             return f"{guard.condition} ? {text} : {self._splat(dtype, other, lanes)}" if guard.scalars else text
         outside = self.library.call(f"splat_{storage}", lanes, self._stored(dtype, other))
         low, high = guard.span(lanes)
-        part = self.library.call(f"load_part_{storage}", lanes, at, low, high, outside)
+        form = "load_part" if lane_stride(address) == 1 else "load_second_part"
+        part = self.library.call(f"{form}_{storage}", lanes, at, low, high, outside)
         return from_storage(self.library, dtype, lanes, part)
 
     def _stored(self, dtype: DType, other: Constant | None) -> str:
@@ -235,6 +237,9 @@ class Access:
 
     def _strided(self, dtype: DType, pointer: str, address: Dim, lanes: int) -> str:
         storage, _ = storage_type(dtype)
+        if lane_stride(address) == 2:
+            at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
+            return from_storage(self.library, dtype, lanes, self.library.call(f"load_second_{storage}", lanes, at))
         elements = ", ".join(f"{pointer}[{self.writer.index(at_lane(address, lane))}]" for lane in range(lanes))
         return from_storage(self.library, dtype, lanes, f"({self.library.vector(storage, lanes)}){{{elements}}}")
 

@@ -97,6 +97,11 @@ def _moves() -> Iterator[tuple[str, Function]]:
         v = f"{name}x@N"
         yield f"load_{name}", Function(v, (f"const {element} *p",), f"return *(const {name}x@Nu *)p;", scalar="return *p;")
         yield f"store_{name}", Function("void", (f"{element} *p", f"{v} x"), f"*({name}x@Nu *)p = x;", scalar="*p = x;")
+        second = functools.partial(_every_second, name)
+        part = functools.partial(_every_second_part, name)
+        span = (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other")
+        yield f"load_second_part_{name}", Function(v, span, part, scalar="return low <= 0 && high >= 1 ? *p : other;")
+        yield f"load_second_{name}", Function(v, (f"const {element} *p",), second, scalar="return *p;")
         yield (
             f"load_part_{name}",
             Function(
@@ -131,6 +136,27 @@ def _moves() -> Iterator[tuple[str, Function]]:
             ),
         )
         yield f"iota_{name}", Function(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
+
+
+def _every_second(name: str, lanes: int) -> str:
+    """p[0], p[2], p[4], ... from two vectors that read nothing past the last of them."""
+    order = _second_order(lanes)
+    loads = f"load_{name}_{lanes}(p), load_{name}_{lanes}(p + {lanes - 1})"
+    return f"return __builtin_shufflevector({loads}, {order});"
+
+
+def _second_order(lanes: int) -> str:
+    return ", ".join(str(2 * lane if lane < lanes // 2 else 2 * lane + 1) for lane in range(lanes))
+
+
+def _every_second_part(name: str, lanes: int) -> str:
+    """The same for low <= lane < high; nothing else is read, other lanes keep `other`."""
+    part = f"load_part_{name}_{lanes}"
+    return f"""{name}x@N a = {part}(p, 2 * low, 2 * high - 1, other);
+{name}x@N b = {part}(p + {lanes - 1}, 2 * low - {lanes - 1}, 2 * high - {lanes}, other);
+i32x@N l = iota_i32_@N(), from = splat_i32_@N(low < 0 ? 0 : low > 99 ? 99 : (int32_t)low);
+i32x@N m = (l >= from) & (l < splat_i32_@N(high < 0 ? 0 : high > 99 ? 99 : (int32_t)high));
+return select_{name}_@N(m, __builtin_shufflevector(a, b, {_second_order(lanes)}), other);""".replace("@N", str(lanes))
 
 
 def _listed(vector: str, element: str, lanes: int) -> str:

@@ -43,7 +43,7 @@ class _Recurrent:
         self.batch_first = n.attr_flag("layout")
         self.x = transpose(n, n.x(0), (1, 0, 2)) if self.batch_first else n.x(0)
         if self.x.type.rank != 3 or n.x(1).type.rank != 3:
-            raise n.fail(f"got {n.x(0)} and {n.x(1)}, expected rank 3")
+            raise n.fail(f"got {n.x(0).type} and {n.x(1).type}, expected rank 3")
         steps, self.batch = self.x.shape[0], self.x.shape[1]
         if not isinstance(steps, int) or steps > STEPS:
             raise UnsupportedError(f"sequence length {steps}, expected a known one up to {STEPS}", hint="fix that size at import (shapes)")

@@ -64,6 +64,8 @@ def _upsample(n: Node) -> Value:
 def _resize(n: Node) -> Value:
     x = n.x(0)
     shape = n.static_shape(x, "the input")
+    if 0 in shape:
+        raise UnsupportedError("resizes an empty axis", hint="give the input a size")
     sampling = _sampling(n)
     axes = n.axes(n.attr_ints("axes") or tuple(range(len(shape))), len(shape))
     # Opset 10 had no region operand: scales came second.
@@ -167,8 +169,6 @@ def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, 
 
 
 def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: _Sampling) -> Value:
-    if size == 0:
-        raise UnsupportedError("resizes an empty axis", hint="give the input a size")
     if sampling.mode == "nearest":
         index = np.clip(_nearest(n, places, sampling.nearest), 0, size - 1).astype(np.int64)
         nearest: Value = n.b.take(x, constant(n, index), axis=axis)

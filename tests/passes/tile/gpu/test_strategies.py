@@ -28,7 +28,7 @@ EXPECTED = {
     "batched": "tensor",
     "convolution": "tensor",
     "convolution_channels": "tensor",
-    "convolution_groups": "tensor",
+    "convolution_groups": "vector",
     "convolution_depthwise": "rows",
     "attention": "attention",
     "attention_causal_groups": "attention",

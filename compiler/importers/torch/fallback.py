@@ -1,0 +1,85 @@
+"""What the compiler lacks and torch runs: ATen calls with their arguments, made once and called from the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.plan import Call
+from .tensors import tensor_of
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The place of a tensor among the operands of a call; `strides` where torch expects other ones than dense."""
+
+    position: int
+    strides: tuple[int, ...] | None = None
+    is_size: bool = False
+
+
+@dataclass(frozen=True)
+class AtenCall:
+    """One ATen operator with its arguments; Operands stand where tensors and sizes come in."""
+
+    operator: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    wanted: tuple[int, ...]
+
+    def __call__(self, operands: Sequence[Any]) -> list[Any]:
+        """The wanted results for these operands."""
+        import torch
+
+        tensors = [tensor_of(operand) for operand in operands]
+        with torch.no_grad():
+            results = self.operator(*_fill(self.arguments, tensors), **{k: _fill(v, tensors) for k, v in self.keywords.items()})
+        several = tuple(results) if isinstance(results, (tuple, list)) else (results,)
+        return [several[number] for number in self.wanted]
+
+
+def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
+    if isinstance(argument, Operand):
+        tensor = tensors[argument.position]
+        if argument.is_size:
+            return int(tensor)
+        return tensor if argument.strides is None else with_strides(tensor, argument.strides)
+    if isinstance(argument, (tuple, list)):
+        return [_fill(part, tensors) for part in argument]
+    return argument
+
+
+def with_strides(tensor: Any, strides: Sequence[int]) -> Any:
+    """The same values in memory of its own, laid out by these strides."""
+    import torch
+
+    return torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def dense_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Row-major strides."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * dims.maximum(size, 1)
+    return tuple(reversed(strides))
+
+
+def unusual_strides(shape: Sequence[Dim], strides: Sequence[Dim], facts: dims.Facts) -> bool:
+    """Whether strides differ from row-major ones where that can be seen."""
+    expected = dense_strides(shape)
+    pairs = zip(shape, strides, expected, strict=True)
+    return any(size not in (0, 1) and dims.equal(dims.simplify(got, facts), dims.simplify(want, facts), facts) is not True for size, got, want in pairs)
+
+
+def callback(calls: Sequence[AtenCall]) -> Callable[[Call, Sequence[Any]], Sequence[Any]]:
+    """What an engine calls for its `Call` steps."""
+
+    def run(step: Call, operands: Sequence[Any]) -> Sequence[Any]:
+        return calls[step.key](operands)
+
+    return run

@@ -1,0 +1,97 @@
+"""Symbolic sizes: torch's sympy expressions converted node by node to our dimensions; nothing is parsed as code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import UnsupportedError
+from ....ir.graph import Module
+
+# Above this torch means "no bound"; a size near it would not fit an address space either.
+LARGEST = 1 << 40
+
+
+class Symbols:
+    """The symbols of one program: declared in the module as they appear, with the ranges that torch knows."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def dim(self, value: Any) -> Dim:
+        """A Python int or a torch SymInt as a dimension."""
+        if isinstance(value, int):
+            return int(value)
+        return self.convert(value.node.expr, getattr(value.node.shape_env, "var_to_range", {}))
+
+    def shape(self, sizes: Any) -> tuple[Dim, ...]:
+        """Sizes of a tensor."""
+        return tuple(self.dim(size) for size in sizes)
+
+    def convert(self, expression: Any, ranges: Any) -> Dim:
+        """A sympy expression over integers as a dimension; UnsupportedError names what has no form here."""
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            return self._symbol(expression, ranges)
+        arguments = expression.args
+        name = type(expression).__name__
+        if name == "Add":
+            return _fold(lambda a, b: a + b, [self.convert(a, ranges) for a in arguments])
+        if name == "Mul" and all(not a.is_Rational or a.is_Integer for a in arguments):
+            return _fold(lambda a, b: a * b, [self.convert(a, ranges) for a in arguments])
+        if name in ("Pow", "PowByNatural") and arguments[1].is_Integer and int(arguments[1]) > 0:
+            return dims.product([self.convert(arguments[0], ranges)] * int(arguments[1]))
+        if name in _BINARY and len(arguments) == 2:
+            return _BINARY[name](self.convert(arguments[0], ranges), self.convert(arguments[1], ranges))
+        if name in ("Max", "Min"):
+            return _fold(dims.maximum if name == "Max" else dims.minimum, [self.convert(a, ranges) for a in arguments])
+        if name == "ModularIndexing":
+            base, divisor, modulus = (self.convert(a, ranges) for a in arguments)
+            return (base // divisor) % modulus
+        if name == "Identity":
+            return self.convert(arguments[0], ranges)
+        raise UnsupportedError(
+            f"the size {str(expression)[:80]} has no form here: got {name}, expected + - * // % max min over symbols",
+            hint="mark that dimension static (torch._dynamo.mark_static)",
+        )
+
+    def _symbol(self, symbol: Any, ranges: Any) -> Dim:
+        name = str(symbol.name)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UnsupportedError(f"the symbol {name[:40]!r} is not a plain name")
+        if name not in self.module.facts.ranges:
+            low, high = bounds_of(ranges.get(symbol))
+            self.module.declare(name, low, high)
+        return dims.symbol(name)
+
+
+def _fold(combine: Callable[[Dim, Dim], Dim], values: list[Dim]) -> Dim:
+    result = values[0]
+    for value in values[1:]:
+        result = combine(result, value)
+    return result
+
+
+def bounds_of(interval: Any) -> tuple[int | None, int | None]:
+    """The bounds of torch's ValueRanges; None where it has none."""
+    if interval is None:
+        return 0, None
+    low, high = interval.lower, interval.upper
+    return (
+        int(low) if low.is_Integer and low > -LARGEST else None,
+        int(high) if high.is_Integer and high < LARGEST else None,
+    )
+
+
+_BINARY: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "CeilDiv": dims.ceil_div,
+    "CeilToIntDiv": dims.ceil_div,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+}

@@ -1,0 +1,397 @@
+"""From an fx graph of ATen ops to a graph module: placeholders, rules, calls back into torch for what has no rule."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.errors import ModelError, Source, UnsupportedError, VerifyError
+from ....ir.graph import Builder, ConstantData, Graph, Module, Value
+from ....ir.types import TensorType, type_of, u8
+from ....runtime.contents import Port
+from ....runtime.signature import Signature
+from . import rules
+from .context import Node, SymbolicNumber, find_rule
+from .fallback import AtenCall, Operand, unusual_strides
+from .symbols import LARGEST, Symbols
+from .tensors import array_of, dtype_of
+
+assert_free = rules.LOADED  # importing the rules fills the table
+
+
+@dataclass(frozen=True)
+class Feed:
+    """An engine input: a tensor argument of the graph, or (`is_size`) an integer one, carried as a size plus `shift`."""
+
+    argument: int
+    is_size: bool = False
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the graph returns at one place: an output of the engine (with torch's strides if unusual), a size, or None."""
+
+    position: int | None = None
+    strides: tuple[Dim, ...] | None = None
+    size: Dim | None = None
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A node that runs as an ATen call, and why."""
+
+    operator: str
+    source: Source
+    why: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch."""
+
+    module: Module
+    feeds: tuple[Feed, ...]
+    results: tuple[Result, ...]
+    calls: tuple[AtenCall, ...]
+    fallbacks: tuple[Fallback, ...]
+    places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+
+
+def import_graph(
+    graph_module: Any,
+    *,
+    name: str = "model",
+    frozen: Mapping[int, Any] | None = None,
+    names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    call_back: bool = True,
+) -> Imported:
+    """Import an fx graph whose nodes carry fake tensors in `meta["val"]`.
+
+    `frozen` maps placeholders (by position) to tensors that become constants; `names` are the user's names of the
+    others. Without `call_back`, nodes that have no rule are one error that lists them all.
+    """
+    walker = _Walker(graph_module, name, frozen or {}, names, call_back)
+    return walker.run(output_names)
+
+
+class _Walker:
+    """The state of one import."""
+
+    def __init__(self, graph_module: Any, name: str, frozen: Mapping[int, Any], names: Sequence[str] | None, call_back: bool) -> None:
+        self.graph_module = graph_module
+        self.module = Module(name)
+        self.graph = Graph("main")
+        self.module.functions["main"] = self.graph
+        self.b = Builder(self.module, self.graph)
+        self.symbols = Symbols(self.module)
+        self.frozen = frozen
+        self.names = names
+        self.call_back = call_back
+        self.values: dict[Any, Any] = {}
+        self.feeds: list[Feed] = []
+        self.calls: list[AtenCall] = []
+        self.fallbacks: list[Fallback] = []
+        self.problems: list[Fallback] = []
+        self.places: dict[str, tuple[int, int | None]] = {}
+        self.sizes: list[tuple[int, Dim]] = []
+        self.count = 0
+
+    def run(self, output_names: Sequence[str] | None) -> Imported:
+        outputs: Any = ()
+        for node in self.graph_module.graph.nodes:
+            self.b.source = source_of(node)
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self._constant(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                outputs = node.args[0]
+            else:
+                raise UnsupportedError(f"fx node {node.name} is a {node.op}, expected ATen calls only", source=self.b.source)
+        if self.problems:
+            raise self._unsupported()
+        results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), output_names)
+        self._carry_sizes()
+        return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
+
+    # inputs
+
+    def _placeholder(self, node: Any) -> None:
+        number = self.count
+        self.count += 1
+        fake = node.meta.get("val")
+        if number in self.frozen:
+            array = array_of(self.frozen[number])
+            expected = self._type(fake)
+            if type_of(array) != expected:
+                raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
+            self.values[node] = self.module.add_constant(self._name(node, number), ConstantData(array), self.b.source)
+        elif hasattr(fake, "shape"):
+            type = self._type(fake)
+            self.values[node] = self.graph.add_input(self._name(node, number), type, self.b.source)
+            self.feeds.append(Feed(number))
+            for axis, size in enumerate(type.shape):
+                self._place(size, number, axis)
+        elif fake is None or isinstance(fake, (bool, float, str)):
+            self.values[node] = fake
+        else:
+            size = self.symbols.dim(fake)
+            self.values[node] = size
+            self._place(size, number, None)
+            if not isinstance(size, int):
+                self.sizes.append((number, size))
+
+    def _place(self, size: Dim, number: int, axis: int | None) -> None:
+        if isinstance(size, dims.Expr) and str(size) in dims.symbols(size):
+            self.places.setdefault(str(size), (number, axis))
+
+    def _name(self, node: Any, number: int) -> str:
+        return self.names[number] if self.names is not None and number < len(self.names) else plain(str(node.name))
+
+    def _carry_sizes(self) -> None:
+        """Integer arguments that no tensor's shape gives arrive as the size of an empty input."""
+        ports = [Port(value.name, value.type) for value in self.graph.inputs]
+        known = {solve.symbol for solve in Signature(ports, self.module.facts).solves}
+        for number, size in self.sizes:
+            if dims.symbols(size) <= known:
+                continue
+            low = dims.range_of(size, self.module.facts).low
+            shift = 0 if low is not None and low >= 0 else LARGEST
+            self.graph.add_input(f"size_{number}", TensorType(u8, (size + shift, 0)))
+            self.feeds.append(Feed(number, True, shift))
+            known |= dims.symbols(size)
+
+    def _constant(self, node: Any) -> None:
+        target: Any = self.graph_module
+        for part in str(node.target).split("."):
+            target = getattr(target, part)
+        if not hasattr(target, "shape"):
+            self.values[node] = target
+            return
+        self.values[node] = self.module.add_constant(plain(str(node.target)), ConstantData(array_of(target)), self.b.source)
+
+    # nodes
+
+    def _type(self, fake: Any) -> TensorType:
+        import torch
+
+        if fake.layout is not torch.strided:
+            raise UnsupportedError(f"got a tensor of layout {fake.layout}, expected a dense one", source=self.b.source)
+        return TensorType(dtype_of(fake.dtype), self.symbols.shape(fake.shape))
+
+    def _call(self, node: Any) -> None:
+        import operator
+
+        import torch
+
+        if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), tuple):
+            self.values[node] = self.values[node.args[0]][node.args[1]]
+            return
+        fake = node.meta.get("val")
+        if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
+            self.values[node] = self.symbols.dim(fake)
+            return
+        if isinstance(fake, torch.SymFloat):
+            self.values[node] = SymbolicNumber(fake.node.expr, fake.node.shape_env.var_to_range)
+            return
+        if fake is None or isinstance(fake, (float, torch.SymBool, bool)):
+            # An assertion over sizes, or a number that nothing but sizes decide: guards have settled it.
+            self.values[node] = fake if isinstance(fake, (float, bool)) else None
+            return
+        self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def _operator(self, node: Any, fakes: Sequence[Any], several: bool) -> None:
+        name = operator_name(node.target)
+        first = self.graph.last
+        try:
+            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), _used(node, several), tuple(fakes))
+            answer = self._by_rule(node, view)
+        except (UnsupportedError, VerifyError) as error:
+            self._drop_after(first)
+            answer = self._fallback(node, name, fakes, error.message, several)
+        self.values[node] = answer
+
+    def _drop_after(self, last: Any) -> None:
+        """Remove what a rule built before it gave up."""
+        while self.graph.last is not last and self.graph.last is not None:
+            self.graph.remove(self.graph.last)
+
+    def _types(self, fakes: Sequence[Any]) -> tuple[TensorType | None, ...]:
+        return tuple(self._type(fake) if hasattr(fake, "layout") else None for fake in fakes)
+
+    def _by_rule(self, node: Any, view: Node) -> Any:
+        rule = find_rule(view.operator)
+        if rule is None:
+            raise UnsupportedError(f"{view.operator} has no rule")
+        arguments = [self._argument(argument) for argument in node.args]
+        keywords = {name: self._argument(argument) for name, argument in node.kwargs.items()}
+        answer = rule(view, *arguments, **keywords)
+        for number, value in enumerate(answer if isinstance(answer, (tuple, list)) else (answer,)):
+            self._check(view, number, value)
+        return tuple(answer) if isinstance(answer, list) else answer
+
+    def _check(self, view: Node, number: int, value: Value | None) -> None:
+        """A rule must give what torch says, as far as that can be decided."""
+        expected = view.results[number] if number < len(view.results) else None
+        if value is None and number in view.used:
+            raise UnsupportedError(f"{view.operator}: its result {number} has no rule")
+        if value is None or expected is None:
+            return
+        sizes = zip(value.shape, expected.shape, strict=False)
+        if value.dtype != expected.dtype or value.type.rank != expected.rank or any(dims.equal(a, b, self.module.facts) is False for a, b in sizes):
+            raise UnsupportedError(f"{view.operator}: the rule gives {value.type}, torch says {expected}")
+
+    def _argument(self, argument: Any) -> Any:
+        import torch
+
+        if isinstance(argument, torch.fx.Node):
+            return self.values[argument]
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._argument(part) for part in argument)
+        if isinstance(argument, torch.Tensor):
+            return self.module.add_constant("c", ConstantData(array_of(argument)), self.b.source)
+        return argument
+
+    # calls back into torch
+
+    def _fallback(self, node: Any, name: str, fakes: Sequence[Any], why: str, several: bool) -> Any:
+        fallback = Fallback(name, self.b.source or Source(name), why)
+        if not self.call_back:
+            self.problems.append(fallback)
+            wanted = range(len(fakes))
+        else:
+            self.fallbacks.append(fallback)
+            wanted = range(len(fakes)) if not several else sorted(_used(node, True))
+        types = [self._result_type(name, fakes[number]) for number in wanted]
+        if not types:
+            return (None,) * len(fakes)
+        operands: list[Value] = []
+        arguments = tuple(self._operand(argument, operands) for argument in node.args)
+        keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
+        attrs = {"target": name, "key": len(self.calls), "why": why, "dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types)}
+        self.calls.append(AtenCall(node.target, arguments, keywords, tuple(wanted)))
+        built = self.b.aten_call(*operands, **attrs)
+        results = built if isinstance(built, tuple) else (built,)
+        if not several:
+            return results[0]
+        found = dict(zip(wanted, results, strict=True))
+        return tuple(found.get(number) for number in range(len(fakes)))
+
+    def _result_type(self, name: str, fake: Any) -> TensorType:
+        if not hasattr(fake, "layout"):
+            raise UnsupportedError(
+                f"{name} gives a {type(fake).__name__}, expected tensors", source=self.b.source, hint="leave it outside the compiled function"
+            )
+        return self._type(fake)
+
+    def _operand(self, argument: Any, operands: list[Value]) -> Any:
+        import torch
+
+        if isinstance(argument, torch.fx.Node):
+            return self._node_operand(argument, operands)
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._operand(part, operands) for part in argument)
+        return argument
+
+    def _node_operand(self, argument: Any, operands: list[Value]) -> Any:
+        value = self.values[argument]
+        if isinstance(value, Value):
+            strides = self._strides(argument.meta.get("val"))
+            operands.append(value)
+            return Operand(len(operands) - 1, tuple(int(str(s)) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None)
+        if isinstance(value, dims.Expr):
+            operands.append(self.b.dim(value=value))
+            return Operand(len(operands) - 1, is_size=True)
+        if isinstance(value, (SymbolicNumber, tuple)):
+            raise UnsupportedError(
+                f"{argument.name} is a number computed from symbolic sizes, or several tensors, and an ATen call needs it",
+                source=self.b.source,
+                hint="mark that dimension static (torch._dynamo.mark_static)",
+            )
+        return value
+
+    def _strides(self, fake: Any) -> tuple[Dim, ...] | None:
+        """Torch's strides of a value where they are not those of dense memory."""
+        import torch
+
+        if not hasattr(fake, "stride") or fake.layout is not torch.strided:
+            return None
+        try:
+            strides = self.symbols.shape(fake.stride())
+        except UnsupportedError:
+            return None
+        return strides if unusual_strides(self.symbols.shape(fake.shape), strides, self.module.facts) else None
+
+    def _unsupported(self) -> UnsupportedError:
+        names = sorted({problem.operator for problem in self.problems})
+        lines = [f"{problem.operator} at {problem.source}: {problem.why}" for problem in self.problems]
+        nodes = "node is" if len(lines) == 1 else "nodes are"
+        return UnsupportedError(
+            f"{len(lines)} {nodes} not supported: {', '.join(names)}",
+            note="\n".join(lines),
+            hint="use torch.compile(model, backend='ourcc'), which runs them as ATen calls, or take them out of the model",
+        )
+
+    # outputs
+
+    def _outputs(self, outputs: Sequence[Any], names: Sequence[str] | None) -> tuple[Result, ...]:
+        results: list[Result] = []
+        values: list[Value] = []
+        labels: list[str] = []
+        for number, output in enumerate(outputs):
+            value = self._argument(output)
+            if isinstance(value, Value):
+                results.append(Result(len(values), self._strides(getattr(output, "meta", {}).get("val"))))
+                values.append(value)
+                labels.append(names[number] if names is not None and number < len(names) else f"output{len(labels)}")
+            elif isinstance(value, int) or isinstance(value, dims.Expr):
+                results.append(Result(size=value))
+            elif value is None:
+                results.append(Result())
+            else:
+                raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
+        self.graph.set_outputs(values, labels)
+        return tuple(results)
+
+
+def _used(node: Any, several: bool) -> frozenset[int]:
+    """The results of a node that somebody reads."""
+    if not several:
+        return frozenset((0,))
+    return frozenset(int(user.args[1]) for user in node.users if user.users and len(user.args) == 2 and isinstance(user.args[1], int))
+
+
+def operator_name(target: Any) -> str:
+    """`aten.add.Tensor` of an operator overload."""
+    text = str(target)
+    return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:]*", text) else getattr(target, "__name__", text)
+
+
+def plain(text: str) -> str:
+    """A name of letters, digits, dots and underscores."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", text)
+
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def source_of(node: Any) -> Source:
+    """The Python line of a node and the module path in the user's model; the file without its folder."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(list(stack.values())), ("",))[0] if stack else ""
+    text = re.sub(r"^(L\['?self'?\]|L__self__)\.?_*", "", str(path)).replace("[", ".").replace("]", "").replace("'", "")
+    label = ".".join(part for part in (re.sub(r"\._modules\.?", ".", text).strip("."), str(node.name)) if part)
+    if not frames:
+        return Source(label)
+    file, line = frames[-1]
+    return Source(label, os.path.basename(file), int(line))
