@@ -14,8 +14,11 @@ from ..ir.errors import InputError, UnsupportedError
 from ..ir.graph import Module
 from ..ir.reference import interpret
 from ..ir.verify import verify
+from ..runtime.engine import Engine
+from . import pipeline
 from .importers.onnx import import_onnx
 from .importers.onnx.context import UnsupportedModelError
+from .options import BuildOptions
 
 Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]
@@ -27,7 +30,21 @@ FIXED_ROUNDS = 8
 
 
 def compile_module(module: Module) -> Program:
-    """The module as a callable on arrays."""
+    """The module as a callable on arrays, compiled for this machine."""
+    contents = pipeline.compile_module(module, BuildOptions())
+    engine = Engine(contents, threads=1)
+    names = [port.name for port in engine.inputs]
+    results = [port.name for port in engine.outputs]
+
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        answers = engine.run(dict(zip(names, inputs, strict=True)))
+        return [answers[name] for name in results]
+
+    return run
+
+
+def interpret_module(module: Module) -> Program:
+    """The module as a callable on arrays, run by the reference interpreter."""
     verify(module)
     return lambda inputs: interpret(module, inputs)
 

@@ -19,12 +19,14 @@ PASSES: dict[str, str] = {
     "fold_batch_norm": "fold_batch_norm:FoldBatchNorm",
     "fold_constants": "fold_constants:FoldConstants",
     "merge_transposes": "merge_transposes:MergeTransposes",
+    "quantize_int8_weight": "quantize.int8_weight:QuantizeInt8Weight",
     "recognize_attention": "recognize_attention:RecognizeAttention",
     "recognize_causal": "recognize_causal:RecognizeCausal",
     "recognize_gelu": "recognize_gelu:RecognizeGelu",
     "recognize_normalization": "recognize_normalization:RecognizeNormalization",
     "sink_broadcasts": "sink_broadcasts:SinkBroadcasts",
     "sink_casts": "sink_casts:SinkCasts",
+    "sparsify_two_four": "sparsify.two_four:SparsifyTwoFour",
     "unflatten_products": "unflatten_products:UnflattenProducts",
 }
 

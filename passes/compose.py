@@ -13,8 +13,8 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.expression import Apply, Constant, Index
 from ..ir.graph import Op, Value
-from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
-from ..ir.types import TensorType
+from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, transform, walk
+from ..ir.types import TensorType, boolean, i64
 
 
 class CannotInline(Exception):
@@ -212,9 +212,11 @@ class _Composer:
             operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", in_order(value, self.orders)))
             gathers = tuple((name, rewrite(gather)) for name, gather in load.gathers)
             return Load(operand.name, self._ordered(value, subscripts), load.dtype, load.other, gathers)
-        if (value, subscripts) in self.known:
+        if load.other is None and (value, subscripts) in self.known:
             return self.known[value, subscripts]
         element = self._element(value, subscripts)
+        if load.other is not None:
+            return self._guarded(value, subscripts, element, load.other)
         if (shared or len(value.uses) > 1) and _is_work(element):
             name = f"t{len(self.value_axes)}"
             axes = self._axes_of(element)
@@ -223,6 +225,21 @@ class _Composer:
             element = Ref(name, element.dtype)
         self.known[value, subscripts] = element
         return element
+
+    def _guarded(self, value: Value, subscripts: tuple[Dim, ...], element: Scalar, other: Constant) -> Scalar:
+        """An inlined element where the subscripts lie inside its value, else `other`; its loads may then lie anywhere."""
+        inside: Scalar | None = None
+        for size, subscript in zip(value.shape, subscripts, strict=True):
+            tests: list[Scalar] = []
+            if dims.at_most(0, subscript, self.facts) is not True:
+                tests.append(Apply("le", (Index(0, i64), Index(subscript, i64)), boolean))
+            if dims.at_most(subscript + 1, size, self.facts) is not True:
+                tests.append(Apply("lt", (Index(subscript, i64), Index(size, i64)), boolean))
+            for test in tests:
+                inside = test if inside is None else Apply("bit_and", (inside, test), boolean)
+        if inside is None:
+            return element
+        return Apply("where", (inside, transform(element, _anywhere), other), element.dtype)
 
     def _ordered(self, value: Value, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Subscripts of a buffer in its memory order."""
@@ -261,6 +278,16 @@ class _Composer:
             elif isinstance(part, Index):
                 found |= dims.symbols(part.value)
         return tuple(axis.name for axis in self.axes if axis.name in found)
+
+
+def _anywhere(value: Scalar) -> Scalar | None:
+    """A load that gives zero outside of its operand."""
+    if isinstance(value, Load) and value.other is None:
+        return replace(value, other=Constant(ZERO[value.dtype.kind], value.dtype))
+    return None
+
+
+ZERO: dict[str, bool | int | float] = {"bool": False, "int": 0, "uint": 0, "float": 0.0}
 
 
 def _is_work(value: Scalar) -> bool:

@@ -21,7 +21,9 @@ from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
 from .compose import CannotInline, Group, compose, plain_axes, viewed
+from .hoist_scales import hoist_scales
 from .simplify_region import simplify_region
+from .weights import STORED
 
 EXPENSIVE = frozenset(
     "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma".split()
@@ -122,7 +124,8 @@ class _Partition:
 
     def _group(self, op: Op) -> Group:
         group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ()))
-        return Group(simplify_region(group.region, self.module.facts), group.inputs, group.outputs, group.ops)
+        region = hoist_scales(simplify_region(group.region, self.module.facts))
+        return Group(region, group.inputs, group.outputs, group.ops)
 
     def _decide(self, op: Op, outputs: set[Value]) -> None:
         facts = self.facts[op]
@@ -170,7 +173,8 @@ class _Partition:
         if kind == "movement":
             return self._movement_pays(op, value, readers)
         if len(readers) != 1:
-            return not op.operands and kind == "map"
+            # A weight's narrow form is what is kept in memory, however many kernels read it.
+            return kind == "map" and all(v is None or v.constant is not None for v in op.operands) and (not op.operands or op.name in STORED)
         (root,) = readers
         if kind == "map":
             return self._map_pays(op, value, root)
@@ -210,9 +214,16 @@ class _Partition:
         for statement in facts.region.body:
             values = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
             for part in (p for v in values for p in walk(v)):
-                if isinstance(part, Load) and part.operand in names and (part.other is not None or part.gathers):
+                if not isinstance(part, Load) or part.operand not in names:
+                    continue
+                if part.gathers or (part.other is not None and (facts.kind not in ("map", "movement") or not self._is_plain(value))):
                     return False
         return True
+
+    def _is_plain(self, value: Value) -> bool:
+        """Whether a value is one expression of its operands, without named parts."""
+        facts = self.facts[value.op] if value.op is not None else None
+        return facts is not None and facts.kind in ("map", "movement") and facts.region is not None and len(facts.region.body) == 1
 
     def _movement_pays(self, op: Op, value: Value, readers: frozenset[Op]) -> bool:
         """Into a contraction only where every subscript stays free of divisions and the innermost stride stays."""
@@ -243,7 +254,7 @@ class _Partition:
 
     def _map_pays(self, op: Op, value: Value, root: Op) -> bool:
         users = list(value.uses)
-        if any(self.facts[user].kind == "contract" for user in users) and op.name not in ("dequantize", "decompress_2to4"):
+        if any(self.facts[user].kind == "contract" for user in users) and op.name not in STORED:
             return self.facts[op].kind == "map" and self._is_attention_side(users, value)
         if any(self.facts[user].kind == "scatter" for user in users):
             return False

@@ -10,34 +10,45 @@ from __future__ import annotations
 from ..ir import dims
 from ..ir.graph import Graph, Value
 from ..ir.layout import Factor, Layout
-from ..ir.region import Region
-from .tile.contraction import plain_load, read_contraction
+from ..ir.region import Load, Region, walk
+from .tile.contraction import Contraction, read_contraction
 
 PANEL = 16
 
 
 def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
-    """The layouts of a region's constant operands; those not named stay row-major."""
+    """The layouts of a region's constant operands; those not named stay row-major.
+
+    Every constant of the right factor lies in panels, whatever is computed from it: narrow values, their scales, the
+    places of sparse ones.
+    """
     found = read_contraction(region)
-    if isinstance(found, str):
+    if isinstance(found, str) or not found.columns:
         return {}
-    load = plain_load(found.right)
-    if load is None or load.operand not in constants or load.gathers or load.other is not None or not found.columns:
-        return {}
+    layouts: dict[str, Layout] = {}
+    for part in walk(found.right):
+        if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
+            layout = _panels(region, found, part)
+            if layout is not None:
+                layouts[part.operand] = layout
+    return layouts
+
+
+def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
+    """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
     column = found.columns[-1]
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
-    if len(place) != 1 or str(load.subscripts[place[0]]) != column:
-        return {}
+    if len(place) != 1 or str(load.subscripts[place[0]]) != column or len(labels) < 2:
+        return None
     if region.operand(load.operand).type.shape[place[0]] != region.axis(column).extent:
-        return {}
+        return None
     lane = labels[place[0]]
-    depth = {str(load.subscripts[n]): labels[n] for n in range(len(labels)) if n != place[0]}
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
-    inner = [depth[name] for name in found.over if name in depth]
+    inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
-    rest = tuple(Factor(label) for label in (*outer, *inner))
-    return {load.operand: Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))}
+    rest = tuple(Factor(label) for label in (*outer, *dict.fromkeys(inner)))
+    return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 
 
 def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:

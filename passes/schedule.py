@@ -5,8 +5,9 @@ Equal problems (repeated layers) are scheduled once and share their kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from ..ir import dims
@@ -17,7 +18,9 @@ from ..ir.tile.program import TileProgram
 from .compose import Group
 from .tile.schedule import Problem, Schedule, Strategy
 
-Choose = Callable[[Problem, Sequence[tuple[Strategy, Schedule]]], tuple[Strategy, Schedule]]
+Candidate = tuple[Strategy, Schedule]
+Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
+"""Picks one candidate of a problem; they come strategy by strategy, made as they are asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ def problem_of(group: Group, symbols: dims.Facts, layouts: Callable[[Region, fro
 
 
 def cheapest(target: Any) -> Choose:
-    """A choice by predicted cost alone; ties go to the earlier candidate."""
+    """A choice by predicted cost among the schedules of the first strategy that applies; ties go to the earlier one."""
 
-    def choose(problem: Problem, candidates: Sequence[tuple[Strategy, Schedule]]) -> tuple[Strategy, Schedule]:
-        return min(candidates, key=lambda pair: pair[0].cost(problem, pair[1], target))
+    def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        return min(next(families), key=lambda pair: pair[0].cost(problem, pair[1], target))
 
     return choose
 
@@ -59,7 +62,7 @@ class Scheduler:
     known: dict[Any, tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]] = field(default_factory=dict)
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
-        """The group's schedule and tile program. The first strategy that applies decides the kind of kernel."""
+        """The group's schedule and tile program."""
         problem = problem_of(group, symbols, self.layouts)
         key = (problem.region, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants)
         if key not in self.known:
@@ -69,13 +72,19 @@ class Scheduler:
 
     def _decide(self, problem: Problem) -> tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]:
         refusals: list[tuple[str, str]] = []
+        families = self._families(problem, refusals)
+        first = next(families, None)
+        if first is None:
+            raise InternalError(f"no strategy takes region {problem.region.name}: {'; '.join(f'{n}: {w}' for n, w in refusals)}")
+        strategy, schedule = self.choose(problem, chain([first], families))
+        program = strategy.tile(problem, schedule, self.target)
+        return schedule, tuple(refusals), program, strategy.cost(problem, schedule, self.target)
+
+    def _families(self, problem: Problem, refusals: list[tuple[str, str]]) -> Iterator[Sequence[Candidate]]:
+        """The candidates of each strategy that applies; why those asked before do not is put into `refusals`."""
         for strategy in self.strategies:
             why_not = strategy.applies(problem, self.target)
             if why_not is not None:
                 refusals.append((strategy.name, why_not))
                 continue
-            candidates = [(strategy, schedule) for schedule in strategy.space(problem, self.target)]
-            chosen, schedule = self.choose(problem, candidates)
-            program = chosen.tile(problem, schedule, self.target)
-            return schedule, tuple(refusals), program, chosen.cost(problem, schedule, self.target)
-        raise InternalError(f"no strategy takes region {problem.region.name}: {'; '.join(f'{n}: {w}' for n, w in refusals)}")
+            yield [(strategy, schedule) for schedule in strategy.space(problem, self.target)]

@@ -108,6 +108,12 @@ def _merges(region: Region, accesses: list[tuple[str, tuple[Dim, ...], bool]], o
         place: int | None = None
         if users:
             shape = region.operand(operand).type.shape
+            if len(users) == 1 and subscripts[users[0]] == _together(outer, inner):
+                # Already one dimension: nothing to merge here, the subscript becomes the new axis.
+                seen = True
+                if operands.setdefault(operand, None) is not None:
+                    return False
+                continue
             pair = len(users) == 2 and users[1] == users[0] + 1
             plain = pair and str(subscripts[users[0]]) == outer.name and str(subscripts[users[1]]) == inner.name
             if guarded or not plain or shape[users[1]] != inner.extent or shape[users[0]] != outer.extent:
@@ -134,9 +140,15 @@ def _merges(region: Region, accesses: list[tuple[str, tuple[Dim, ...], bool]], o
     return True
 
 
+def _together(outer: Axis, inner: Axis) -> Dim:
+    """The place of (outer, inner) in a dimension that holds both."""
+    return dims.symbol(outer.name) * inner.extent + dims.symbol(inner.name)
+
+
 def _merge(region: Region, outer: str, inner: str) -> Region:
     """The region with (outer, inner) as one axis named `outer`; the operands' dimensions merge with them."""
     extent = region.axis(outer).extent * region.axis(inner).extent
+    together = _together(region.axis(outer), region.axis(inner))
     axes = tuple(Axis(outer, extent) if axis.name == outer else axis for axis in region.axes if axis.name != inner)
     places: dict[str, int] = {}
     for operand, subscripts, _ in _accesses(region):
@@ -151,7 +163,9 @@ def _merge(region: Region, outer: str, inner: str) -> Region:
         return Operand(operand.name, TensorType(operand.type.dtype, (*shape[:n], shape[n] * shape[n + 1], *shape[n + 2 :])))
 
     def drop(operand: str, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return subscripts if operand not in places else (*subscripts[: places[operand] + 1], *subscripts[places[operand] + 2 :])
+        if operand not in places:
+            return tuple(dims.symbol(outer) if s == together else s for s in subscripts)
+        return (*subscripts[: places[operand] + 1], *subscripts[places[operand] + 2 :])
 
     def change(value: Scalar) -> Scalar | None:
         if isinstance(value, Load):

@@ -161,8 +161,7 @@ class Values:
     def _fixed(self, value: Ref, positions: list[Dim]) -> tuple[int, ...]:
         found = tuple(position for position in positions if isinstance(position, int))
         if len(found) != len(positions):
-            hint = "place it in a `local` of the cache, whose subscripts may be computed"
-            raise UnsupportedError(f"register tile %{value.name} is read at a place that is not known when printing", hint=hint)
+            raise InternalError(f"register tile %{value.name} is read at a place that is not known when printing")
         return found
 
     def _read_element(self, tile: Tile, value: Ref, fixed: tuple[int, ...]) -> str:

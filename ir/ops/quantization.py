@@ -209,9 +209,13 @@ def _() -> Iterator[Sample]:
 def decompress_2to4(values: Tensor, positions: Tensor, /, *, axis: int) -> Tensor:
     """The dense tensor whose every four elements along `axis` hold two values at their positions (0..3) and zeros.
 
-    `values` and `positions` have half the dense size along `axis`; equal positions in a pair are undefined.
+    `values` has half the dense size along `axis`. `positions` has one element for each value, or is u8 with four of
+    them in each byte along `axis`, the first lowest. Equal positions in a pair are undefined.
     """
     values, positions = np.moveaxis(values, axis, -1), np.moveaxis(positions, axis, -1).astype(np.int64)
+    if positions.shape[-1] != values.shape[-1]:
+        fields = (positions[..., None] >> np.arange(0, 8, 2)) & 3
+        positions = fields.reshape(*positions.shape[:-1], -1)[..., : values.shape[-1]]
     dense = np.zeros((*values.shape[:-1], values.shape[-1] * 2), dtype=values.dtype)
     places = positions + np.arange(values.shape[-1]) // 2 * 4
     np.put_along_axis(dense, places, values, axis=-1)
@@ -222,12 +226,25 @@ def decompress_2to4(values: Tensor, positions: Tensor, /, *, axis: int) -> Tenso
 def _(values: TensorType, positions: TensorType, *, axis: int) -> TensorType:
     if positions.dtype.kind != "uint":
         raise VerifyError(f"decompress_2to4: got positions {positions}, expected unsigned integers")
-    if positions.rank != values.rank or any(dims.equal(a, b) is not True for a, b in zip(positions.shape, values.shape, strict=True)):
-        raise VerifyError(f"decompress_2to4: values {values} and positions {positions} differ in shape")
     axis = axis_of("decompress_2to4", axis, values.rank)
+    if not are_packed(values, positions, axis) and not _same_sizes(values.shape, positions.shape):
+        raise VerifyError(f"decompress_2to4: values {values} and positions {positions} differ in shape")
     if dims.divides(2, values.shape[axis]) is not True:
         raise VerifyError(f"decompress_2to4: size {values.shape[axis]} along axis {axis} of {values} is not known to be even")
     return values.with_shape((*values.shape[:axis], values.shape[axis] * 2, *values.shape[axis + 1 :]))
+
+
+def are_packed(values: TensorType, positions: TensorType, axis: int) -> bool:
+    """Whether each byte of the positions of 2:4 values holds four of them along an axis."""
+    if positions.dtype != u8 or values.rank != positions.rank:
+        return False
+    axis %= values.rank
+    packed = (*values.shape[:axis], dims.ceil_div(values.shape[axis], 4), *values.shape[axis + 1 :])
+    return not _same_sizes(values.shape, positions.shape) and _same_sizes(packed, positions.shape)
+
+
+def _same_sizes(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    return len(a) == len(b) and all(dims.equal(x, y) is True for x, y in zip(a, b, strict=True))
 
 
 @decompress_2to4.region
@@ -238,9 +255,14 @@ def _(r: RegionBuilder, values: TensorType, positions: TensorType, *, axis: int)
     wanted = r.index(dense % 4, i32)
     result = r.constant(scalar._python(0, values.dtype), values.dtype)
     for member in (1, 0):
-        places = (*axes[:axis], dense // 4 * 2 + member, *axes[axis + 1 :])
-        found = scalar.eq(scalar.cast(r.load(1, places), i32), wanted)
-        result = scalar.where(found, r.load(0, places, compute=False), result)
+        number = dense // 4 * 2 + member
+        places = (*axes[:axis], number, *axes[axis + 1 :])
+        if are_packed(values, positions, axis):
+            byte = scalar.cast(r.load(1, (*axes[:axis], dense // 8, *axes[axis + 1 :])), i32)
+            position = scalar.bit_and(scalar.shift_right(byte, r.index(dense // 4 % 2 * 4 + 2 * member, i32)), 3)
+        else:
+            position = scalar.cast(r.load(1, places), i32)
+        result = scalar.where(scalar.eq(position, wanted), r.load(0, places, compute=False), result)
     r.store(0, axes, result)
 
 
@@ -256,6 +278,9 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(3, 8, dtype=i8), positions(3, 8, dtype=u2)), {"axis": 1})
     yield Sample((draw(3, 8, dtype=bf16), positions(3, 8)), {"axis": 1})
     yield Sample((draw(0, 8), positions(0, 8)), {"axis": 1})
+    bytes_ = np.asarray([[0x44, 0xEC], [0x9E, 0x31], [0x4C, 0xB4]], np.uint8)
+    yield Sample((draw(3, 8), bytes_), {"axis": 1})
+    yield Sample((draw(6, 3, dtype=i8), bytes_.T.copy()), {"axis": 0})
     yield refused((draw(3, 7), draw(3, 7, dtype=u8)), "size 7 along axis 1 of f32[3, 7] is not known to be even", axis=1)
     yield refused((draw(3, 8), draw(3, 4, dtype=u8)), "values f32[3, 8] and positions u8[3, 4] differ in shape", axis=1)
     yield refused((draw(3, 8), draw(3, 8, dtype=i8)), "got positions i8[3, 8], expected unsigned integers", axis=1)

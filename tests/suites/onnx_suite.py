@@ -40,14 +40,17 @@ def sorted_out(name: str) -> str | None:
 # --- the child --------------------------------------------------------------------------------------------------------
 
 
-def work() -> None:
+def work(reference: bool) -> None:
     """Read case names from standard input; answer each with one line of JSON."""
     warnings.simplefilter("ignore")
     from onnx.backend.test import BackendTest
     from onnx.backend.test.loader import load_model_tests
 
+    from ourcc.compiler import onnx_backend
     from ourcc.compiler.onnx_backend import Backend
 
+    if reference:
+        onnx_backend.compile_module = onnx_backend.interpret_module
     cases = {case.name: case for case in load_model_tests(kind="node")}
     items = {name: item.func for group in BackendTest(Backend, __name__)._test_items.values() for name, item in group.items()}
     print(json.dumps(sorted(name for name in items if name.endswith("_cpu"))), flush=True)
@@ -107,11 +110,12 @@ def nearer_than_expected(case: Any) -> bool:
 class Child:
     """One child process, started again after a crash or a deadline."""
 
-    def __init__(self) -> None:
+    def __init__(self, flags: list[str]) -> None:
+        self.flags = flags
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-W", "ignore", __file__, "--work"]
+        command = [sys.executable, "-W", "ignore", __file__, "--work", *self.flags]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, args=(self.process, self.lines), daemon=True).start()
@@ -150,26 +154,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--match", default="", help="only cases whose name this pattern finds")
+    parser.add_argument("--reference", action="store_true", help="run imports in the reference interpreter: tests the importer alone")
     parser.add_argument("--json", metavar="FILE", help="write every case's outcome")
     parser.add_argument("--least", type=int, default=0, help="fail below this number of passed cases")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
     if options.work:
-        work()
+        work(options.reference)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ONNX_HOME"], os.environ["ONNX_MODELS"] = folder, folder
         start = time.monotonic()
-        outcomes = run_all(options.match, options.processes)
+        outcomes = run_all(options.match, options.processes, ["--reference"] if options.reference else [])
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(outcomes, file, indent=1, sort_keys=True)
     return report(outcomes, time.monotonic() - start, options.least)
 
 
-def run_all(pattern: str, processes: int) -> dict[str, dict[str, str]]:
+def run_all(pattern: str, processes: int, flags: list[str]) -> dict[str, dict[str, str]]:
     """Every case's outcome."""
-    children = [Child() for _ in range(processes)]
+    children = [Child(flags) for _ in range(processes)]
     names = [name for name in children[0].names if re.search(pattern, name)]
     outcomes: dict[str, dict[str, str]] = {}
     todo: queue.Queue[str] = queue.Queue()

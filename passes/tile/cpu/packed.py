@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Load, Scalar
+from ....ir.region import Load, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
@@ -21,6 +21,7 @@ from ....ir.tile.program import Ref as TileRef
 from ..contraction import Contraction, plain_load, read_contraction, stride_of
 from ..lower import Block, parameters, typical, upper_bound
 from ..schedule import Problem, Schedule
+from ..sparse import with_expansion
 
 PANEL = 16
 WHOLE = 4096
@@ -80,6 +81,9 @@ class Packed:
             wasted *= _waste(problem.region.axis(found.rows[-1]).extent, schedule["mr"])
         # Fewer accumulators than the latency of two multiply-adds needs leave units idle.
         chains = schedule["mr"] * schedule["nr"] / target.lanes
+        # Each step loads nr / lanes vectors and broadcasts mr elements; two loads a cycle keep up with about this many.
+        loads = (schedule["mr"] + schedule["nr"] / target.lanes) / chains
+        wasted *= 1.0 + 0.5 * max(0.0, loads - 0.7)
         return count * wasted * max(1.0, 10 / chains) / (2 * target.lanes * 3e9)
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
@@ -235,21 +239,31 @@ class _Packed:
             zero = Constant(0.0, dtype) if block.outside else None
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)
-        load = plain_load(self.found.right)
-        if load is not None and load.operand in self.problem.layouts and self._is_padded(load):
+        right = _accumulated(self._expanded(block, place), kind)
+        if self._is_padded():
             # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
             saved = block.index[self.column]
             block.index[self.column] = dims.symbol(f"{columns}.first") + lane
-            value = block.lower(_accumulated(self.found.right, kind))
+            value = block.lower(right)
             block.index[self.column] = saved
             return value
         block.outside = True
-        return block.lower(_accumulated(self.found.right, kind))
+        return block.lower(right)
 
-    def _is_padded(self, load: Load) -> bool:
-        """Whether the layout pads the columns so far that every lane of a register block lies inside."""
+    def _expanded(self, block: Block, place: Dim) -> Scalar:
+        """The right factor, 2:4 sparse values in it read from a tile that expands them."""
+        axis, extent = str(place), self.extents[self.inner]
+        if isinstance(extent, int) and extent <= WHOLE:
+            return with_expansion(block, self.region, self.found.right, self.inner, axis, 0, extent)
+        return with_expansion(block, self.region, self.found.right, self.inner, axis, dims.symbol(f"{axis}.first"), STEP)
+
+    def _is_padded(self) -> bool:
+        """Whether the layouts pad the columns so far that every lane of a register block lies inside."""
+        loads = [part for part in walk(self.found.right) if isinstance(part, Load)]
+        moving = [part for part in loads if any(self.column in dims.symbols(s) for s in part.subscripts)]
         extent: Dim = self.extents[self.column]
-        return dims.divides(self.schedule["nr"], extent) is True
+        packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)
+        return packed and dims.divides(self.schedule["nr"], extent) is True
 
 
 def _cast(block: Block, value: Value, kind: TileType) -> Value:

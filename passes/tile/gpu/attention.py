@@ -22,6 +22,11 @@ from .sweep import fresh_block, spread, used_parameters
 WIDEST = 256
 """The largest head size: query, keys and values of a step lie in shared memory together."""
 
+TILES = (
+    *((128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 64, 8, 3)),
+    *((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 8, 1), (128, 128, 8, 2), (64, 16, 8, 1)),
+)
+
 
 @dataclass(frozen=True)
 class GpuAttention:
@@ -52,12 +57,14 @@ class GpuAttention:
         if isinstance(found, str):
             return
         first = _operands(found)[0]
-        wide = max(_extent(problem, found.inner[0]), _extent(problem, found.feature))
+        depth = _extent(problem, found.inner[0])
+        wide = max(depth, _extent(problem, found.feature))
         bytes_each = 4 if isinstance(first, str) else first.dtype.bits // 8
-        for m, t, warps, stages in ((128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 1)):
-            halves = 2 if bytes_each == 4 else 1
-            if (m + 2 * t * stages) * wide * bytes_each * halves <= target.shared_memory and (wide <= 128 or m == 64):
-                yield Schedule(self.name, (("m", m if found.row else 1), ("t", t), ("warps", warps), ("stages", stages)))
+        for m, t, warps, stages in TILES:
+          for d in (min(depth, 64), depth):
+            # One more step of keys lies there while it is split or turned.
+            if (m + (2 * stages + 1) * t) * wide * bytes_each <= target.shared_memory - 2048:
+                yield Schedule(self.name, (("m", m if found.row else 1), ("t", t), ("d", d), ("warps", warps), ("stages", stages)))
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
@@ -124,8 +131,10 @@ class _Launch:
             grid.append(GridAxis(found.row, 0, self.extents[found.row], self.schedule["m"]))
             block.axes.append(found.row)
         self.rows = (found.row,) if found.row else ()
-        self.depth = self._whole(block, found.inner[0])
-        query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
+        query: Ref | None = None
+        if self.schedule["d"] >= _extent(problem, found.inner[0]):
+            self.depth = self._whole(block, found.inner[0])
+            query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
         self.features = self._whole(block, found.feature)
         state = self._start(block)
         high: Dim = self.extents[found.column]
@@ -165,12 +174,27 @@ class _Launch:
         for let in self.found.before:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
 
-    def _step(self, block: Block, query: Ref, columns: str, state: tuple[Ref, Ref, Ref]) -> None:
+    def _product(self, block: Block, query: Ref | None, axes: tuple[str, ...]) -> Ref:
+        """query * key of one step; without a query in registers the head goes in steps, both sides streamed."""
+        found = self.found
+        kind = TileType(self.dtype, axes)
+        zeros = block.full(0.0, self.dtype, axes)
+        if query is not None:
+            key = self._side(block, found.key, self.first.dtype, self.depth)
+            return block.let(found.product.name, Dot(query, key, zeros, kind, self.first.precision))
+        product = block.let(found.product.name, zeros)
+        inner = found.inner[0]
+        with block.loop(inner, "tile", 0, self.extents[inner], self.schedule["d"], carries=(product,)) as depth:
+            block.index[inner] = dims.symbol(depth)
+            left, right = (self._side(block, part, self.first.dtype, depth) for part in (found.query, found.key))
+            block.rebind(product, Dot(left, right, product, kind, self.first.precision))
+        return product
+
+    def _step(self, block: Block, query: Ref | None, columns: str, state: tuple[Ref, Ref, Ref]) -> None:
         found = self.found
         highest, total, sums = state
-        key = self._side(block, found.key, self.first.dtype, self.depth)
         axes = (*self.rows, columns)
-        product = block.let(found.product.name, Dot(query, key, block.full(0.0, self.dtype, axes), TileType(self.dtype, axes), self.first.precision))
+        product = self._product(block, query, axes)
         block.readers[found.product.name] = lambda _: product
         score = block.let("score", self._score(block, columns, axes))
         new = block.let("new", block.apply("max", highest, Reduce("max", columns, score, TileType(self.dtype, self.rows))))

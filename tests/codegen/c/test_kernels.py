@@ -410,6 +410,24 @@ PROGRAMS: dict[str, tuple[str, dict[str, Array], dict[str, int]]] = {
         {"x": normal(37, 3)},
         {"W": 37},
     ),
+    "every second element under a span": (
+        """
+        program @p symbols { W } {
+          launch @p(%x: f32[w W], %u: bf16[w W], %y: out f32[ow (W + 1) // 2], %z: out bf16[ow (W + 1) // 2]) {
+            grid (ow: 0..(W + 1) // 2 step 16) {
+              %best = full(-inf) : f32[ow]
+              for kw in 0..5 carry (%best) {
+                %best = max(%best, load %x[2*ow + kw - 2] else -inf : f32[ow]) : f32[ow]
+              }
+              store %y[ow] = %best
+              store %z[ow] = load %u[2*ow] : bf16[ow]
+            }
+          }
+        }
+        """,
+        {"x": normal(75), "u": normal(75).astype(types.bf16.numpy)},
+        {"W": 75},
+    ),
     "indices as data": (
         """
         program @p symbols { N } {

@@ -12,6 +12,7 @@ from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import f64, i64
 from ..context import Node, cast, rule
+from .grids import gathered_whole
 from .shape import unsqueeze
 
 COMBINE = {"none": "none", "add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -34,8 +35,9 @@ def _gather_elements(n: Node) -> Value:
 
 @rule("GatherND")
 def _gather_nd(n: Node) -> Value:
-    result: Value = n.b.gather_nd(n.x(0), n.x(1), batch_dims=n.attr_int("batch_dims"))
-    return result
+    batch_dims = n.attr_int("batch_dims")
+    whole = gathered_whole(n, n.x(0), n.x(1)) if batch_dims == 0 else None
+    return whole if whole is not None else n.b.gather_nd(n.x(0), n.x(1), batch_dims=batch_dims)  # type: ignore[no-any-return]
 
 
 @rule("ScatterElements", "Scatter")

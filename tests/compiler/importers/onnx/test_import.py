@@ -204,6 +204,36 @@ def test_a_reshape_that_may_not_divide_is_refused(model):
     assert str(import_onnx(proto, shapes={"B": 8}).main.outputs[0].type) == "f32[4, 2]"
 
 
+def grid_gather(model, first, second, shape):
+    """x[i, j] with i counting along axis `first` and j along axis `second` of a grid [B, S, S]."""
+    nodes = [node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["b"]), node("Gather", ["s", "one"], ["t"])]
+    nodes += [node("Concat", ["b1", "t1", "t1"], ["grid"], axis=0)]
+    nodes[3:3] = [node("Unsqueeze", [name, "axis0"], [f"{name}1"]) for name in "bt"]
+    for size, name, axis in (("b", "i", first), ("t", "j", second)):
+        nodes += [
+            node("Range", ["zero", size, "one"], [f"{name}0"]),
+            node("Unsqueeze", [f"{name}0", f"around{axis}"], [f"{name}1"]),
+            node("Expand", [f"{name}1", "grid"], [f"{name}2"]),
+            node("Unsqueeze", [f"{name}2", "last"], [f"{name}3"]),
+        ]
+    nodes += [node("Concat", ["i3", "j3"], ["index"], axis=-1), node("GatherND", ["x", "index"], ["y"])]
+    constants = {"zero": np.int64(0), "one": np.int64(1), "axis0": np.array([0]), "last": np.array([3])}
+    constants |= {"around0": np.array([1, 2]), "around1": np.array([0, 2]), "around2": np.array([0, 1])}
+    return model(nodes, {"x": (F, shape)}, ["y"], constants)
+
+
+@pytest.mark.parametrize("second", [1, 2])
+def test_a_gather_by_counting_indices_is_the_value_itself(model, second):
+    module = agrees(grid_gather(model, 0, second, ["B", "S"]), draw(2, 3))
+    assert names(module) == ["reshape", "broadcast_to"]
+
+
+def test_constant_indices_are_looked_at_too(model):
+    assert names(agrees(grid_gather(model, 1, 2, [3, 3]), draw(3, 3))) == ["reshape", "broadcast_to"]
+    constants = {"i": np.array([[1, 0], [0, 0]])}
+    assert names(agrees(model([node("GatherND", ["x", "i"], ["y"])], {"x": (F, [2, 2])}, ["y"], constants), draw(2, 2))) == ["gather_nd"]
+
+
 # --- slices -------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,192 @@
+"""Candidates of one problem as one shared object: each in a file of its own, called and timed through one function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..codegen.c.compile import Compiler, compile_shared
+from ..codegen.c.printer import Kernel, SourceFile
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.errors import CompilerError, ToolchainError, UnsupportedError
+from ..ir.region import Load, Reduce, Region, Scalar, Store, walk
+from ..ir.target import CpuLevel
+from ..ir.tile.program import TileProgram
+from ..ir.types import DType, i32
+from ..passes.schedule import Candidate
+from ..passes.tile.schedule import Problem
+from .record import Failure
+
+MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory that candidates read or write: role in, out or scratch, and how an input is drawn."""
+
+    role: str
+    dtype: DType
+    count: int
+    bound: int = 2
+
+    def to_json(self) -> dict[str, Any]:
+        """What the child needs to make it."""
+        size = math.ceil(self.count * self.dtype.bits / 8)
+        kind = "complex" if self.dtype.kind == "complex" else "float" if self.dtype.is_float else "index"
+        drawn = "bytes" if self.dtype.bits < 8 else kind
+        return {"role": self.role, "dtype": self.dtype.numpy.name, "count": self.count, "bytes": size, "draw": drawn, "bound": self.bound}
+
+
+@dataclass
+class Sources:
+    """C files of those candidates that could be printed, the buffers that they use, and why others could not."""
+
+    buffers: list[Buffer] = field(default_factory=list)
+    files: dict[int, str] = field(default_factory=dict)
+    calls: dict[int, list[str]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+
+def unmeasurable(problem: Problem, sizes: Mapping[str, int]) -> str | None:
+    """Why a problem cannot be measured on made-up inputs; None if it can."""
+    for part in _parts(problem.region):
+        if isinstance(part, Load) and part.gathers:
+            inner = [p for _, gather in part.gathers for p in walk(gather)]
+            if any(isinstance(p, Load) and not (p.dtype.is_integer or p.dtype.kind == "bool") for p in inner):
+                return "an index is computed from numbers that are no integers"
+    total = 0.0
+    for operand in (*problem.region.inputs, *problem.region.outputs):
+        if operand.type.dtype.bits == 0:
+            return f"%{operand.name} holds {operand.type.dtype}"
+        total += dims.evaluate(operand.type.elements, sizes) * operand.type.dtype.bits / 8
+    return f"its operands take {total / 2**30:.1f} GB, expected at most {MOST_BYTES / 2**30:.0f}" if total > MOST_BYTES else None
+
+
+def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: CpuLevel, sizes: Mapping[str, int]) -> Sources:
+    """Print each candidate as a file; one that cannot be printed is a failure of its own."""
+    sources = Sources()
+    bound = _index_bound(problem.region, sizes)
+    places: dict[str, int] = {}
+    for operand in (*problem.region.inputs, *problem.region.outputs):
+        layout = problem.layouts.get(operand.name)
+        shape: tuple[Dim, ...] = operand.type.shape if layout is None else layout.extents(operand.type.shape)
+        role = "out" if operand in problem.region.outputs else "in"
+        places[operand.name] = len(sources.buffers)
+        sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound))
+    for number, (strategy, schedule) in enumerate(candidates):
+        try:
+            program = strategy.tile(problem, schedule, level)
+            _print_candidate(sources, number, program, level, problem, places, sizes)
+        except UnsupportedError as error:
+            sources.failures[number] = Failure("unsupported", error.message[:300])
+        except CompilerError as error:
+            sources.failures[number] = Failure("internal", f"{type(error).__name__}: {error.message}"[:300])
+    return sources
+
+
+def _print_candidate(
+    sources: Sources, number: int, program: TileProgram, level: CpuLevel, problem: Problem, places: Mapping[str, int], sizes: Mapping[str, int]
+) -> None:
+    file, symbols = SourceFile(level), tuple(problem.symbols.ranges)
+    own, calls = dict(places), []
+    for space in program.workspaces:
+        own[space.name] = len(sources.buffers)
+        sources.buffers.append(Buffer("scratch", space.dtype, dims.evaluate(dims.product(space.shape), sizes)))
+    for place, launch in enumerate(program.launches):
+        kernel = file.add(launch, f"candidate_{number}_{place}", symbols, problem.symbols)
+        operands = [own[param.name] for param in launch.params]
+        for counter in launch.counters:
+            extent = dims.evaluate(counter.extent, sizes)
+            calls.append(f"memset(buffers[{len(sources.buffers)}], 0, {4 * extent});")
+            operands.append(len(sources.buffers))
+            sources.buffers.append(Buffer("scratch", i32, extent))
+        calls.append(_call(kernel, operands, dims.evaluate(kernel.points, sizes)))
+    sources.files[number], sources.calls[number] = file.text(), calls
+
+
+
+
+def _call(kernel: Kernel, operands: Sequence[int], points: int) -> str:
+    named = ", ".join(f"buffers[{n}]" for n in operands) or "0"
+    return f"{{ void *operands[] = {{{named}}}; {kernel.name}(operands, symbols, 0, INT64_C({points})); }}"
+
+
+def compile_candidates(sources: Sources, level: CpuLevel, compiler: Compiler, jobs: int = 2) -> bytes | None:
+    """The shared object of all that compile; None if none does. What the compiler refuses becomes a failure."""
+    while sources.files:
+        try:
+            return _compile(sources, list(sources.files), level, compiler, jobs)
+        except ToolchainError as error:
+            refused = [n for n in sources.files if _refusal(sources, n, level, compiler) is not None]
+            if not refused:
+                raise
+            for number in refused:
+                sources.failures[number] = Failure("internal", (error.note or error.message)[:300])
+                del sources.files[number], sources.calls[number]
+    return None
+
+
+def _refusal(sources: Sources, number: int, level: CpuLevel, compiler: Compiler) -> str | None:
+    try:
+        _compile(sources, [number], level, compiler, 1)
+    except ToolchainError as error:
+        return error.message
+    return None
+
+
+def _compile(sources: Sources, numbers: Sequence[int], level: CpuLevel, compiler: Compiler, jobs: int) -> bytes:
+    files = {f"candidate_{n}.c": sources.files[n] for n in numbers}
+    return compile_shared({**files, "measure.c": _driver(sources, numbers)}, level, compiler, jobs=jobs).data
+
+
+def _driver(sources: Sources, numbers: Sequence[int]) -> str:
+    """`ourcc_measure(candidate, buffers, symbols, repeats)`: nanoseconds of so many runs on one thread."""
+    lines = ['#include "ourcc.h"', "#include <string.h>", "#include <time.h>", ""]
+    for n in numbers:
+        kernels = dict.fromkeys(call.split("; ")[1].split("(")[0] for call in sources.calls[n] if call.startswith("{"))
+        lines += [f"void {name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);" for name in kernels]
+        lines += [f"static void run_{n}(void *const *buffers, const int64_t *symbols) {{", "    (void)buffers; (void)symbols;"]
+        lines += [*(f"    {call}" for call in sources.calls[n]), "}", ""]
+    signature = "int64_t ourcc_measure(int32_t candidate, void *const *buffers, const int64_t *symbols, int64_t repeats)"
+    lines += [f"OURCC_EXPORT {signature};", f"{signature} {{", "    void (*run)(void *const *, const int64_t *) = 0;"]
+    lines += [f"    if (candidate == {n}) run = run_{n};" for n in numbers]
+    lines += ["    if (!run) return -1;", "    struct timespec start, end;", "    clock_gettime(CLOCK_MONOTONIC, &start);"]
+    lines += ["    for (int64_t n = 0; n < repeats; ++n) run(buffers, symbols);", "    clock_gettime(CLOCK_MONOTONIC, &end);"]
+    lines += ["    return (end.tv_sec - start.tv_sec) * INT64_C(1000000000) + (end.tv_nsec - start.tv_nsec);", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def allowed_ulps(region: Region, dtype: DType, sizes: Mapping[str, int]) -> float:
+    """How far two orders of the same sums may lie apart, in units in the last place of the largest result.
+
+    Rounding errors of a sum of k terms grow like the square root of k; a wrong tiling is off by much more.
+    """
+    longest = 1.0
+    for statement in region.body:
+        if isinstance(statement, Reduce):
+            longest *= max(1.0, math.prod(dims.evaluate(region.axis(name).extent, sizes) for name in statement.over))
+    return (16.0 if dtype.bits >= 32 else 4.0) * (1.0 + math.sqrt(longest) / 4)
+
+
+def _parts(region: Region) -> list[Scalar]:
+    found: list[Scalar] = []
+    for statement in region.body:
+        found += walk(statement.value)
+        if isinstance(statement, Store):
+            found += [part for _, gather in statement.gathers for part in walk(gather)]
+    return found
+
+
+def _index_bound(region: Region, sizes: Mapping[str, int]) -> int:
+    """Integers below this index every operand that is gathered from or scattered to."""
+    accesses = [(part.operand, part.subscripts, part.gathers) for part in _parts(region) if isinstance(part, Load) and part.gathers]
+    accesses += [(s.output, s.subscripts, s.gathers) for s in region.body if isinstance(s, Store) and s.gathers]
+    limits = [8]
+    for operand, subscripts, gathers in accesses:
+        names = {name for name, _ in gathers}
+        shape = region.operand(operand).type.shape
+        limits += [dims.evaluate(size, sizes) for size, s in zip(shape, subscripts, strict=True) if names & dims.symbols(s)]
+    return max(1, min(limits)) if len(limits) == 1 else max(1, min(limits[1:]))

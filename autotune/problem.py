@@ -1,0 +1,128 @@
+"""Problems as records know them: the region in canonical text, layouts, and the sizes that it is measured at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ..ir import dims
+from ..ir.dims import Dim
+from ..ir.expression import Index
+from ..ir.region import Axis, Load, Region, Scalar, Statement, Store, substitute, walk
+from ..ir.region_cost import cost_of
+from ..ir.region_text import print_region
+from ..passes.tile.schedule import Problem
+from .record import Data, digest
+
+TYPICAL = 128
+MOST_OPERATIONS = 1e9
+"""Sizes are halved until one run needs no more, so that a round takes milliseconds."""
+
+
+def problem_data(problem: Problem) -> Data:
+    """The canonical form of a problem: names of the user's symbols do not matter, all else does."""
+    region, names = _neutral(problem.region, tuple(problem.symbols.ranges))
+    sizes = bucket(problem)
+    facts = problem.symbols
+    symbols = {}
+    for name, neutral in names.items():
+        known = facts.ranges.get(name, dims.UNBOUNDED)
+        symbols[neutral] = {"low": known.low, "high": known.high, "divisor": facts.divisors.get(name, 1)}
+    return {
+        "region": print_region(region),
+        "symbols": symbols,
+        "layouts": {name: str(layout) for name, layout in problem.layouts.items()},
+        "constants": sorted(problem.constants),
+        "bucket": {neutral: sizes[name] for name, neutral in names.items()},
+    }
+
+
+def problem_id(problem: Problem) -> str:
+    """The digest of the canonical form."""
+    return digest(problem_data(problem))
+
+
+def bucket(problem: Problem) -> dict[str, int]:
+    """The sizes that a problem is measured at: 1 for the first of several symbols (the batch), 128 for the others."""
+    facts = problem.symbols
+    sizes: dict[str, int] = {}
+    for n, (name, known) in enumerate(facts.ranges.items()):
+        wanted = 1 if n == 0 and len(facts.ranges) > 1 else TYPICAL
+        sizes[name] = _allowed(wanted, known, facts.divisors.get(name, 1))
+    used = _symbols(problem.region)
+    while sizes and cost_of(problem.region, sizes).operations > MOST_OPERATIONS:
+        name = max((n for n in sizes if n in used), key=lambda n: sizes[n], default=None)
+        smaller = _allowed(sizes[name] // 2, facts.ranges[name], facts.divisors.get(name, 1)) if name is not None else 0
+        if name is None or smaller >= sizes[name]:
+            break
+        sizes[name] = smaller
+    return sizes
+
+
+def _allowed(wanted: int, known: dims.Range, divisor: int) -> int:
+    low = max(known.low if known.low is not None else 1, 1)
+    size = max(low, wanted if known.high is None else min(wanted, known.high))
+    up = -(-size // divisor) * divisor
+    return up if known.high is None or up <= known.high else size // divisor * divisor
+
+
+def _dims(region: Region) -> Iterable[Dim]:
+    """Every size and index expression of a region, in order."""
+    for operand in (*region.inputs, *region.outputs):
+        yield from operand.type.shape
+    for axis in region.axes:
+        yield axis.extent
+    for statement in region.body:
+        for part in _parts(statement):
+            if isinstance(part, Load):
+                yield from part.subscripts
+            elif isinstance(part, Index):
+                yield part.value
+        if isinstance(statement, Store):
+            yield from statement.subscripts
+
+
+def _parts(statement: Statement) -> Iterable[Scalar]:
+    yield from walk(statement.value)
+    if isinstance(statement, Store):
+        for _, gather in statement.gathers:
+            yield from walk(gather)
+
+
+def _symbols(region: Region) -> set[str]:
+    return {name for dim in _dims(region) for name in dims.symbols(dim)} - set(region.extents)
+
+
+def _neutral(region: Region, known: tuple[str, ...]) -> tuple[Region, dict[str, str]]:
+    """The region with its symbols named N0, N1, ... in the order in which they first appear."""
+    order: dict[str, None] = {}
+    for dim in _dims(region):
+        order.update(dict.fromkeys(name for name in known if name in dims.symbols(dim)))
+    names = {name: f"N{n}" for n, name in enumerate(order)}
+    if set(names.values()) & {axis.name for axis in region.axes}:
+        return region, {name: name for name in order}
+    return rename_symbols(region, names), names
+
+
+def rename_symbols(region: Region, names: Mapping[str, str]) -> Region:
+    """The region with other names for its symbols."""
+    change = {name: dims.symbol(new) for name, new in names.items()}
+
+    def renamed(dim: Dim) -> Dim:
+        return dims.substitute(dim, change)
+
+    def operand_type(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return tuple(renamed(size) for size in shape)
+
+    inputs = tuple(replace(o, type=o.type.with_shape(operand_type(o.type.shape))) for o in region.inputs)
+    outputs = tuple(replace(o, type=o.type.with_shape(operand_type(o.type.shape))) for o in region.outputs)
+    axes = tuple(Axis(axis.name, renamed(axis.extent)) for axis in region.axes)
+    return Region(region.name, inputs, outputs, axes, tuple(_statement(s, change) for s in region.body))
+
+
+def _statement(statement: Statement, change: dict[str, Dim]) -> Statement:
+    value = substitute(statement.value, change)
+    if not isinstance(statement, Store):
+        return replace(statement, value=value)
+    gathers = tuple((name, substitute(gather, change)) for name, gather in statement.gathers)
+    return replace(statement, value=value, gathers=gathers, subscripts=tuple(dims.substitute(s, change) for s in statement.subscripts))

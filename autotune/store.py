@@ -1,0 +1,87 @@
+"""Stores of tuning records behind one get, put and list; a damaged object is a miss with a note, never an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .backend import Backend, object_name, open_backend
+from .record import Record, RecordError, decode, encode, merge
+
+
+@dataclass
+class Store:
+    """Records by id in one place; `notes` collects what was passed over while reading."""
+
+    backend: Backend
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The store's address without a password."""
+        return re.sub(r"//[^/@]*@", "//", self.backend.url)
+
+    def get(self, id: str) -> Record | None:
+        """The record of an id: the union of all that was written to it."""
+        found = self._read(id)
+        return merge(found.values()) if found else None
+
+    def put(self, record: Record) -> Record:
+        """Add a record's samples; the union with what was there. OSError if the store cannot be written."""
+        present = self._read(record.id)
+        merged = merge([record, *present.values()])
+        data = encode(merged)
+        if set(present) != {object_name(data)}:
+            kept = self.backend.add(record.id, data)
+            self.backend.remove(record.id, [name for name in present if name != kept])
+        return merged
+
+    def list(self) -> Iterator[Record]:
+        """Every record, by id."""
+        for id in dict.fromkeys(id for id, _ in self.backend.names()):
+            record = self.get(id)
+            if record is not None:
+                yield record
+
+    def delete(self, id: str) -> int:
+        """Remove all objects of an id; how many they were."""
+        names = [name for known, name in self.backend.names() if known == id]
+        self.backend.remove(id, names)
+        return len(names)
+
+    def damaged(self) -> Iterator[tuple[str, str, str]]:
+        """(id, object, why) of every object that cannot be used."""
+        for id in dict.fromkeys(id for id, _ in self.backend.names()):
+            for name, data in sorted(self.backend.read(id).items()):
+                try:
+                    _check(id, name, data)
+                except RecordError as error:
+                    yield id, name, error.message
+
+    def size(self) -> tuple[int, int, int]:
+        """(records, objects, bytes)."""
+        names = self.backend.names()
+        ids = dict.fromkeys(id for id, _ in names)
+        return len(ids), len(names), sum(len(data) for id in ids for data in self.backend.read(id).values())
+
+    def _read(self, id: str) -> dict[str, Record]:
+        found: dict[str, Record] = {}
+        for name, data in sorted(self.backend.read(id).items()):
+            try:
+                found[name] = _check(id, name, data)
+            except RecordError as error:
+                self.notes.append(f"record {id[:16]} in {self.name} is passed over: {error.message}")
+        return found
+
+
+def _check(id: str, name: str, data: bytes) -> Record:
+    record = decode(data, id)
+    if object_name(data) != name:
+        raise RecordError("record is damaged: its name is not its digest")
+    return record
+
+
+def open_store(url: str) -> Store:
+    """The store at an address."""
+    return Store(open_backend(url))

@@ -1,0 +1,182 @@
+"""`torch.compile(model, backend="ourcc")`: AOTAutograd's graphs through the pipeline, parameters frozen while that is safe."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..ir import dims
+from ..ir.errors import UnsupportedError, UsageError
+from ..runtime.engine import Engine
+from .importers.torch.decompositions import decompositions
+from .importers.torch.fallback import callback, with_strides
+from .importers.torch.walk import Imported, Result, import_graph
+from .options import BuildOptions, build_options
+from .targets import TARGETS, Target
+
+REPACKS = 4
+"""Parameters that change more often than this are read where they lie from then on."""
+
+
+def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
+    """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`."""
+    if mode is not None:
+        raise UsageError(f"got mode {mode!r}, expected none: backend 'ourcc' takes options", hint="torch.compile(model, backend='ourcc', options={...})")
+    read = build_options(options or {})
+    if "targets" not in (options or {}) and "target" not in (options or {}):
+        read = with_target(read, example_inputs)
+    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read))
+
+
+def aot(graph_module: Any, example_inputs: Sequence[Any], make: Callable[..., Any]) -> Any:
+    """Let AOTAutograd make functional ATen graphs, and compile each by `make(graph, examples, freeze=...)`."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    compiled = aot_autograd(
+        fw_compiler=functools.partial(make, is_inference=False),
+        bw_compiler=functools.partial(make, is_inference=False),
+        inference_compiler=functools.partial(make, is_inference=True),
+        decompositions=dict(decompositions()),
+    )
+    return compiled(graph_module, example_inputs)
+
+
+def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOptions:
+    """The options with the target of the device that the inputs are on."""
+    import dataclasses
+
+    devices = {value.device for value in example_inputs if hasattr(value, "device")}
+    kinds = {device.type for device in devices}
+    if len(kinds - {"cpu"}) > 1 or kinds - {"cpu", "cuda"}:
+        raise UnsupportedError(f"inputs are on {', '.join(sorted(kinds))}, expected cpu or cuda", hint="move the model and its inputs to one device")
+    if "cuda" not in kinds:
+        return options
+    return dataclasses.replace(options, targets=(device_target(next(d for d in devices if d.type == "cuda")),))
+
+
+def device_target(device: Any) -> Target:
+    """The target of a CUDA device; UnsupportedError where there is none for its architecture."""
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    target = TARGETS.get(f"sm_{major}{minor}a")
+    if target is None:
+        known = ", ".join(name for name in TARGETS if name.startswith("sm_"))
+        raise UnsupportedError(f"{device} has architecture sm_{major}{minor}, expected one of {known}", hint="run on the CPU")
+    return target
+
+
+class CompiledGraph:
+    """One ATen graph, compiled at its first call: torch may ask for a graph and never run it."""
+
+    _boxed_call = True
+
+    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], *, options: BuildOptions, is_inference: bool) -> None:
+        self.graph_module = graph_module
+        self.options = options
+        self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
+        self.engine: Engine | None = None
+        self.imported: Imported | None = None
+        self.watched: tuple[Watched, ...] = ()
+        self.builds = 0
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """The graph's outputs, in memory of their own."""
+        # Forward graphs are called with one list, so that the caller may free what is in it; backward graphs are not.
+        values = arguments
+        if len(arguments) == 1 and isinstance(arguments[0], list):
+            values = tuple(arguments[0])
+            arguments[0].clear()
+        if self.imported is None or not all(watched.holds(values) for watched in self.watched):
+            self._build(values)
+        imported = self.imported
+        if imported is None:
+            raise UsageError("the graph was not compiled")
+        feeds = [_fed(values[feed.argument], feed.is_size, feed.shift) for feed in imported.feeds]
+        produced = self.engine(*feeds) if self.engine is not None else ()
+        outputs = produced if isinstance(produced, tuple) else (produced,)
+        symbols = _Sizes(imported, values)
+        return [_returned(result, outputs, symbols) for result in imported.results]
+
+    def _build(self, values: Sequence[Any]) -> None:
+        """Import and compile, with the parameters that may be frozen as they are now."""
+        from .pipeline import compile_module
+
+        candidates = self.candidates if self.builds <= REPACKS else ()
+        frozen = {number: values[number] for number in candidates if hasattr(values[number], "data_ptr")}
+        imported = import_graph(self.graph_module, frozen=frozen)
+        self.engine = None
+        if imported.module.main.outputs:
+            contents = compile_module(imported.module, self.options)
+            threads = self.options.threads or self.options.environment.threads
+            self.engine = Engine(contents, threads=threads, call=callback(imported.calls))
+        self.watched = tuple(Watched(number, value) for number, value in frozen.items())
+        self.imported = imported
+        self.builds += 1
+
+
+class Watched:
+    """A frozen parameter: where it lay and at which version. Its storage is held, so the place cannot be reused."""
+
+    def __init__(self, number: int, value: Any) -> None:
+        self.number = number
+        self.held = value.detach()
+        self.pointer = value.data_ptr()
+        self.version = value._version
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether the parameter of this call is the one that was frozen."""
+        value = values[self.number]
+        return bool(value.data_ptr() == self.pointer and value._version == self.version)
+
+
+def static_inputs(count: int) -> tuple[int, ...]:
+    """The positions of parameters and buffers that the graph does not write, as AOTAutograd knows them."""
+    import torch
+
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None:
+        return ()
+    written = {number for number, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata}
+    return tuple(number for number in metadata.static_input_indices if number < count and number not in written)
+
+
+def _fed(value: Any, is_size: bool, shift: int) -> Any:
+    if not is_size:
+        return value
+    import torch
+
+    return torch.empty((int(value) + shift, 0), dtype=torch.uint8)
+
+
+class _Sizes:
+    """The symbols of one call, worked out when somebody asks."""
+
+    def __init__(self, imported: Imported, values: Sequence[Any]) -> None:
+        self.imported = imported
+        self.values = values
+
+    def value(self, size: dims.Dim) -> int:
+        if isinstance(size, int):
+            return size
+        known = {}
+        for name in dims.symbols(size):
+            place = self.imported.places.get(name)
+            if place is None:
+                raise UnsupportedError(f"a result needs the size {name}, which no argument gives", hint="mark that dimension static")
+            argument, axis = place
+            known[name] = int(self.values[argument]) if axis is None else int(self.values[argument].shape[axis])
+        return dims.evaluate(size, known)
+
+
+def _returned(result: Result, outputs: Sequence[Any], symbols: _Sizes) -> Any:
+    if result.size is not None:
+        return symbols.value(result.size)
+    if result.position is None:
+        return None
+    tensor = outputs[result.position]
+    if result.strides is None:
+        return tensor
+    return with_strides(tensor, [symbols.value(stride) for stride in result.strides])

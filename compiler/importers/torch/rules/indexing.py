@@ -1,0 +1,113 @@
+"""Rules that read elements at computed places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .....ir import dims
+from .....ir.dims import Dim
+from .....ir.graph import Value
+from .....ir.types import boolean, i64
+from ..context import Node, aten
+
+
+@aten("embedding")
+def _embedding(n: Node, weight: Value, indices: Value, *_: Any) -> Value:
+    result: Value = n.b.take(weight, indices, axis=0)
+    return result
+
+
+@aten("index_select")
+def _index_select(n: Node, x: Value, axis: int, indices: Value) -> Value:
+    if not x.type.rank:
+        return x
+    result: Value = n.b.take(x, n.reshape(indices, (indices.type.elements,)), axis=n.axis(axis, x.type.rank))
+    return result
+
+
+@aten("gather")
+def _gather(n: Node, x: Value, axis: int, indices: Value, **_: Any) -> Value:
+    x, indices = (value if value.type.rank else n.reshape(value, (1,)) for value in (x, indices))
+    result: Value = n.b.take_along_axis(x, indices, axis=n.axis(axis, x.type.rank))
+    return n.reshape(result, n.shape)
+
+
+@aten("take")
+def _take(n: Node, x: Value, indices: Value) -> Value:
+    result: Value = n.b.take(n.reshape(x, (x.type.elements,)), indices, axis=0)
+    return result
+
+
+def index_places(n: Node, indices: tuple[Value | None, ...]) -> list[tuple[int, Value]]:
+    """The indexed axes with their index tensors; a mask has no size before it has run."""
+    places = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if any(index.dtype == boolean or index.dtype.name == "u8" for _, index in places):
+        raise n.fail("an index is a mask, whose number of elements only the data decide")
+    return places
+
+
+def index_vectors(n: Node, places: list[tuple[int, Value]]) -> Value:
+    """All index tensors broadcast together, as vectors along a last axis."""
+    shape = broadcast(n, [index.shape for _, index in places])
+    parts = [n.reshape(n.expand(n.cast(index, i64), shape), (*shape, 1)) for _, index in places]
+    result: Value = parts[0] if len(parts) == 1 else n.b.concat(*parts, axis=len(shape))
+    return result
+
+
+def broadcast(n: Node, shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The common shape of several."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+
+
+def is_adjacent(places: list[tuple[int, Value]]) -> bool:
+    """Whether the indexed axes stand side by side, so that the result's take their place."""
+    axes = [axis for axis, _ in places]
+    return axes == list(range(axes[0], axes[0] + len(axes)))
+
+
+@aten("index.Tensor", "_unsafe_index")
+def _index(n: Node, x: Value, indices: tuple[Value | None, ...]) -> Value:
+    places = index_places(n, indices)
+    if not places:
+        return x
+    if len(places) == 1:
+        result: Value = n.b.take(x, places[0][1], axis=places[0][0])
+        return result
+    axes = [axis for axis, _ in places]
+    rest = [axis for axis in range(x.type.rank) if axis not in axes]
+    vectors = index_vectors(n, places)
+    found = n.b.gather_nd(n.permute(x, [*axes, *rest]), vectors, batch_dims=0)
+    if not is_adjacent(places):
+        return found
+    width = vectors.type.rank - 1
+    lead = axes[0]
+    order = [*range(width, width + lead), *range(width), *range(width + lead, width + len(rest))]
+    return n.permute(found, order)
+
+
+@aten("sort")
+def _sort(n: Node, x: Value, *arguments: Any, **keywords: Any) -> tuple[Value, ...]:
+    axis, descending = _sort_options(n, arguments, keywords)
+    if not x.type.rank:
+        return x, n.b.full(shape=(), value=0, dtype=i64)
+    values, places = n.b.sort(x, axis=n.axis(axis, x.type.rank), descending=descending)
+    return values, places
+
+
+def _sort_options(n: Node, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[int, bool]:
+    if n.operator.endswith(".stable"):
+        return keywords.get("dim", -1), keywords.get("descending", False)
+    given = dict(zip(("dim", "descending"), arguments, strict=False)) | keywords
+    return given.get("dim", -1), given.get("descending", False)
+
+
+@aten("topk")
+def _topk(n: Node, x: Value, k: Any, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:  # noqa: A002
+    if not x.type.rank:
+        raise n.fail("its operand is a scalar")
+    if isinstance(x.shape[axis], dims.Expr) and not isinstance(k, int):
+        raise n.fail("how many elements are wanted is symbolic")
+    values, places = n.b.top_k(x, k=k, axis=n.axis(axis, x.type.rank), largest=largest, sorted=sorted)
+    return values, places

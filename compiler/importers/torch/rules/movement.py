@@ -1,0 +1,214 @@
+"""Rules for views, concatenation, slices and padding: memory is never shared, so a view is its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .....ir import dims
+from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
+from .....ir.graph import Value
+from ..context import Node, aten, python_number
+
+
+@aten("view.default", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias", "view_copy.default")
+def _reshape(n: Node, x: Value, *_: Any) -> Value:
+    return n.reshape(x, n.shape)
+
+
+@aten("expand")
+def _expand(n: Node, x: Value, *_: Any, **__: Any) -> Value:
+    return n.expand(x, n.shape)
+
+
+@aten("permute")
+def _permute(n: Node, x: Value, order: tuple[int, ...]) -> Value:
+    return n.permute(x, [n.axis(axis, x.type.rank) for axis in order])
+
+
+@aten("transpose.int")
+def _transpose(n: Node, x: Value, first: int, second: int) -> Value:
+    order = list(range(x.type.rank))
+    if order:
+        first, second = n.axis(first, len(order)), n.axis(second, len(order))
+        order[first], order[second] = second, first
+    return n.permute(x, order)
+
+
+@aten("t", "numpy_T")
+def _t(n: Node, x: Value) -> Value:
+    return n.permute(x, tuple(reversed(range(x.type.rank))))
+
+
+@aten("select.int")
+def _select(n: Node, x: Value, axis: int, index: Any) -> Value:
+    axis = n.axis(axis, x.type.rank)
+    place = n.index(index, x.shape[axis])
+    return n.reshape(n.slice(x, axis, place, 1), n.shape)
+
+
+@aten("slice.Tensor")
+def _slice(n: Node, x: Value, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    axis = n.axis(axis, x.type.rank)
+    return n.slice(x, axis, slice_start(n, x, axis, start), n.shape[axis], step)
+
+
+def slice_start(n: Node, x: Value, axis: int, start: Any) -> Dim:
+    """The first index of a slice, counted from the front and clamped."""
+    size = x.shape[axis]
+    if start is None:
+        return 0
+    place = n.index(start, size)
+    return dims.simplify(dims.minimum(dims.maximum(place, 0), size), n.facts)
+
+
+@aten("cat")
+def _cat(n: Node, xs: tuple[Value, ...], axis: int = 0) -> Value:
+    # An empty vector joins tensors of any rank: torch's oldest exception.
+    kept = [n.cast(x, n.dtype) for x in xs if not (x.shape == (0,) and len(n.shape) != 1)]
+    if not kept:
+        raise n.fail("there is nothing to join")
+    result: Value = kept[0] if len(kept) == 1 else n.b.concat(*kept, axis=n.axis(axis, len(n.shape)))
+    return result
+
+
+@aten("stack")
+def _stack(n: Node, xs: tuple[Value, ...], axis: int = 0) -> Value:
+    axis = n.axis(axis, len(n.shape))
+    parts = [n.reshape(n.cast(x, n.dtype), (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs]
+    result: Value = n.b.concat(*parts, axis=axis)
+    return result
+
+
+@aten("split_with_sizes", "split.Tensor", "split_with_sizes_copy.default", "split_copy.Tensor", "chunk")
+def _split(n: Node, x: Value, sizes: Any, axis: int = 0, **_: Any) -> list[Value]:
+    axis = n.axis(axis, x.type.rank)
+    parts: list[Value] = []
+    start: Dim = 0
+    for result in n.results:
+        if result is None:
+            raise n.fail("a part is not a tensor")
+        parts.append(n.slice(x, axis, start, result.shape[axis]))
+        start = start + result.shape[axis]
+    return parts
+
+
+@aten("unbind.int")
+def _unbind(n: Node, x: Value, axis: int = 0) -> list[Value]:
+    axis = n.axis(axis, x.type.rank)
+    return [n.reshape(n.slice(x, axis, place, 1), n.shape) for place in range(len(n.results))]
+
+
+@aten("flip")
+def _flip(n: Node, x: Value, axes: tuple[int, ...]) -> Value:
+    for axis in (n.axis(axis, x.type.rank) for axis in axes if x.type.rank):
+        if x.shape[axis] != 0:
+            x = n.slice(x, axis, x.shape[axis] - 1, x.shape[axis], -1)
+    return x
+
+
+@aten("roll")
+def _roll(n: Node, x: Value, shifts: tuple[Any, ...], axes: tuple[int, ...] = ()) -> Value:
+    if not axes:
+        flat = n.reshape(x, (x.type.elements,))
+        return n.reshape(_rolled(n, flat, shifts[0], 0), x.shape)
+    for shift, axis in zip(shifts, axes, strict=True):
+        if x.type.rank:
+            x = _rolled(n, x, shift, n.axis(axis, x.type.rank))
+    return x
+
+
+def _rolled(n: Node, x: Value, shift: Any, axis: int) -> Value:
+    size = x.shape[axis]
+    if not isinstance(size, int) or not isinstance(shift, int):
+        raise n.fail("rolls by or over a symbolic size")
+    cut = size - shift % size if size else 0
+    if cut in (0, size):
+        return x
+    result: Value = n.b.concat(n.slice(x, axis, cut, size - cut), n.slice(x, axis, 0, cut), axis=axis)
+    return result
+
+
+@aten("repeat", "tile")
+def _repeat(n: Node, x: Value, repeats: tuple[Any, ...]) -> Value:
+    rank = len(n.shape)
+    counts = (1,) * (rank - len(repeats)) + tuple(repeats)
+    sizes = (1,) * (rank - x.type.rank) + x.shape
+    if any(count == 0 for count in counts):
+        result: Value = n.b.full(shape=n.shape, value=python_number(0, n.dtype), dtype=n.dtype)
+        return result
+    split = tuple(size for pair in zip([1] * rank, sizes, strict=True) for size in pair)
+    wide = tuple(size for pair in zip(counts, sizes, strict=True) for size in pair)
+    return n.reshape(n.expand(n.reshape(x, split), wide), n.shape)
+
+
+def _pads(x: Value, amounts: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Torch's amounts (last axis first) as before and after of every axis."""
+    before: list[Any] = [0] * x.type.rank
+    after: list[Any] = [0] * x.type.rank
+    for place in range(len(amounts) // 2):
+        before[-1 - place], after[-1 - place] = amounts[2 * place], amounts[2 * place + 1]
+    return tuple(before), tuple(after)
+
+
+@aten("constant_pad_nd")
+def _constant_pad(n: Node, x: Value, amounts: tuple[Any, ...], value: Any = 0) -> Value:
+    before, after = _pads(x, amounts)
+    result: Value = n.b.pad(x, before=before, after=after, mode="constant", value=python_number(value, n.dtype))
+    return result
+
+
+@aten(*(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)))
+def _pad(n: Node, x: Value, amounts: tuple[Any, ...]) -> Value:
+    before, after = _pads(x, amounts)
+    result: Value = n.b.pad(x, before=before, after=after, mode="reflect" if ".reflection" in n.operator else "edge")
+    return result
+
+
+@aten("diagonal")
+def _diagonal(n: Node, x: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
+    first, second = n.axis(first, x.type.rank), n.axis(second, x.type.rank)
+    rest = [axis for axis in range(x.type.rank) if axis not in (first, second)]
+    moved = n.permute(x, [*rest, first, second])
+    rows, columns = moved.shape[-2:]
+    flat = n.reshape(moved, (*moved.shape[:-2], rows * columns))
+    if n.shape[-1] == 0:
+        return n.slice(flat, len(rest), 0, 0)
+    if not isinstance(columns, int):
+        raise n.fail(f"steps by the symbolic size {columns}")
+    return n.slice(flat, len(rest), offset if offset >= 0 else -offset * columns, n.shape[-1], columns + 1)
+
+
+@aten("slice_scatter")
+def _slice_scatter(n: Node, x: Value, update: Value, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    axis = n.axis(axis, x.type.rank)
+    if update.shape == x.shape:
+        return n.cast(update, n.dtype)
+    return _put(n, x, update, axis, slice_start(n, x, axis, start), step)
+
+
+@aten("select_scatter")
+def _select_scatter(n: Node, x: Value, update: Value, axis: int, index: Any) -> Value:
+    axis = n.axis(axis, x.type.rank)
+    part = n.reshape(update, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return _put(n, x, part, axis, n.index(index, x.shape[axis]), 1)
+
+
+def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> Value:
+    starts = tuple(start if a == axis else 0 for a in range(x.type.rank))
+    result: Value = n.b.put_slice(x, n.cast(update, n.dtype), starts=starts, steps=tuple(step if a == axis else 1 for a in range(x.type.rank)))
+    return result
+
+
+@aten("as_strided", "as_strided_copy.default")
+def _as_strided(n: Node, x: Value, size: tuple[Any, ...], stride: tuple[Any, ...], offset: Any = None) -> Value:
+    numbers = (*size, *stride, offset or 0, *x.shape)
+    if not all(isinstance(number, int) for number in numbers):
+        raise UnsupportedError(f"{n.operator}: a size or stride is symbolic", source=n.source)
+    if tuple(size) == x.shape and _dense(x.shape) == tuple(stride) and not offset:
+        return x
+    raise n.fail("strides of memory have no meaning in a program of values")
+
+
+def _dense(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(dims.product(shape[place + 1 :]) for place in range(len(shape)))

@@ -1,0 +1,221 @@
+"""Rules for elementwise ATen ops: operands are cast to the dtype that torch computes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .....ir.graph import Value
+from .....ir.ops import FAMILIES
+from .....ir.ops.table import OPS, OpDef
+from .....ir.types import boolean
+from ..context import ATEN, Node, aten
+
+DECLARED = tuple(definition for definition in OPS.values() if definition.kind == "pointwise" and FAMILIES)
+
+
+def _one_to_one(definition: OpDef) -> Callable[..., Value]:
+    """The rule of an op that the table itself names: operands in the result's dtype, attributes as they come."""
+    count = len(definition.operands)
+
+    def rule(n: Node, *arguments: Any, **keywords: Any) -> Value:
+        operands = n.values(*arguments[:count])
+        attrs = dict(zip((attribute.name for attribute in definition.attributes), arguments[count:], strict=False))
+        attrs.update(keywords)
+        result = n.b.build(definition, operands, {name: float(v) if isinstance(v, int) and not isinstance(v, bool) else v for name, v in attrs.items()})
+        return result[0]
+
+    return rule
+
+
+for _definition in DECLARED:
+    for _name in _definition.torch:
+        ATEN[_name] = _one_to_one(_definition)
+
+
+def _binary(op: str) -> Callable[..., Value]:
+    def rule(n: Node, x: Any, y: Any) -> Value:
+        return n.b.build(OPS[op], n.values(x, y), {})[0]
+
+    return rule
+
+
+_SAME = {
+    **{"mul": "mul", "maximum": "maximum", "minimum": "minimum", "remainder": "mod", "fmod": "fmod"},
+    **{"true_divide": "div", "floor_divide": "floor_div", "__lshift__": "shift_left", "__rshift__": "shift_right"},
+    **{"bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right"},
+}
+for _name, _op in _SAME.items():
+    aten(_name)(_binary(_op))
+
+
+@aten("add")
+def _add(n: Node, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return _scaled(n, "add", x, y, alpha)
+
+
+@aten("sub")
+def _sub(n: Node, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return _scaled(n, "sub", x, y, alpha)
+
+
+@aten("rsub")
+def _rsub(n: Node, x: Any, y: Any, alpha: Any = 1) -> Value:
+    return _scaled(n, "sub", y, x, 1) if alpha == 1 else n.b.sub(n.value(y, n.dtype), n.b.mul(n.value(x, n.dtype), n.value(alpha, n.dtype)))
+
+
+def _scaled(n: Node, op: str, x: Any, y: Any, alpha: Any) -> Value:
+    left, right = n.values(x, y)
+    if alpha != 1:
+        right = n.b.mul(right, n.value(alpha, n.dtype))
+    return n.b.build(OPS[op], (left, right), {})[0]
+
+
+@aten("div")
+def _div(n: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+    left, right = n.values(x, y)
+    if rounding_mode == "floor":
+        result: Value = n.b.floor_div(left, right)
+        return result
+    result = n.b.div(left, right)
+    return result if rounding_mode is None or n.dtype.is_integer else n.b.trunc(result)
+
+
+@aten("pow")
+def _pow(n: Node, x: Any, y: Any) -> Value:
+    if isinstance(x, Value) and y in (1, 2, 3, 0.5, -0.5, -1) and n.dtype.is_float and not isinstance(y, Value):
+        return _power(n, n.cast(x, n.dtype), float(y))
+    left, right = n.values(x, y)
+    result: Value = n.b.pow(left, right)
+    return result
+
+
+def _power(n: Node, x: Value, y: float) -> Value:
+    """Small powers, spelled as torch itself computes them."""
+    if y == 1:
+        return x
+    if y in (2, 3):
+        square: Value = n.b.mul(x, x)
+        return square if y == 2 else n.b.mul(square, x)
+    result: Value = {0.5: n.b.sqrt, -0.5: n.b.rsqrt, -1: n.b.reciprocal}[y](x)
+    return result
+
+
+def _comparison(op: str) -> Callable[..., Value]:
+    def rule(n: Node, x: Any, y: Any) -> Value:
+        dtype = n.promoted(x, y)
+        return n.cast(n.b.build(OPS[op], n.values(x, y, dtype=dtype), {})[0], n.dtype)
+
+    return rule
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    aten(_name)(_comparison(_name))
+
+
+def _logical(op: str) -> Callable[..., Value]:
+    def rule(n: Node, x: Value, y: Value) -> Value:
+        return n.cast(n.b.build(OPS[op], (n.as_bool(x), n.as_bool(y)), {})[0], n.dtype)
+
+    return rule
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    aten(_name)(_logical(_name))
+
+
+@aten("logical_not")
+def _logical_not(n: Node, x: Value) -> Value:
+    return n.cast(n.b.logical_not(n.as_bool(x)), n.dtype)
+
+
+@aten("abs")
+def _abs(n: Node, x: Value) -> Value:
+    return x if x.dtype.kind in ("uint", "bool") else n.b.abs(x)
+
+
+def _rounding(op: str) -> Callable[..., Value]:
+    def rule(n: Node, x: Value) -> Value:
+        return x if x.dtype.is_integer else n.b.build(OPS[op], (x,), {})[0]
+
+    return rule
+
+
+for _name in ("floor", "ceil", "trunc", "round.default"):
+    aten(_name)(_rounding(_name.partition(".")[0]))
+
+
+@aten("isnan")
+def _isnan(n: Node, x: Value) -> Value:
+    return n.b.is_nan(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+
+
+@aten("isinf")
+def _isinf(n: Node, x: Value) -> Value:
+    return n.b.is_inf(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+
+
+@aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def _where(n: Node, condition: Value, x: Any, y: Any) -> Value:
+    left, right = n.values(x, y)
+    result: Value = n.b.where(n.as_bool(condition), left, right)
+    return result
+
+
+@aten("masked_fill")
+def _masked_fill(n: Node, x: Value, mask: Value, value: Any) -> Value:
+    result: Value = n.b.where(mask, n.value(value, n.dtype), n.cast(x, n.dtype))
+    return n.expand(result, n.shape)
+
+
+@aten("clamp", "clamp_min", "clamp_max", "hardtanh")
+def _clamp(n: Node, x: Value, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+    low, high = low if low is not None else min, high if high is not None else max
+    if n.operator.startswith("aten.clamp_max"):
+        low, high = None, low
+    if n.operator.startswith("aten.hardtanh"):
+        low, high = -1.0 if low is None else low, 1.0 if high is None else high
+    result = n.cast(x, n.dtype)
+    if low is not None:
+        result = n.b.maximum(result, n.value(low, n.dtype))
+    if high is not None:
+        result = n.b.minimum(result, n.value(high, n.dtype))
+    return result
+
+
+@aten("leaky_relu")
+def _leaky_relu(n: Node, x: Value, slope: Any = 0.01) -> Value:
+    result: Value = n.b.leaky_relu(x, alpha=float(slope))
+    return result
+
+
+@aten("elu")
+def _elu(n: Node, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    if scale == 1 and input_scale == 1:
+        result: Value = n.b.elu(x, alpha=float(alpha))
+        return result
+    bent = n.b.mul(n.b.expm1(n.b.mul(x, n.value(input_scale, n.dtype))), n.value(alpha * scale, n.dtype))
+    result = n.b.where(n.b.gt(x, n.value(0, n.dtype)), n.b.mul(x, n.value(scale, n.dtype)), bent)
+    return result
+
+
+@aten("_to_copy", "to.dtype", "prims.convert_element_type", "clone", "alias", "detach", "lift_fresh_copy", "lift", "contiguous", "prims.clone")
+def _copy(n: Node, x: Value, *_: Any, **__: Any) -> Value:
+    return n.cast(x, n.dtype)
+
+
+@aten("copy")
+def _copy_into(n: Node, x: Value, source: Value, *_: Any) -> Value:
+    return n.expand(n.cast(source, n.dtype), n.shape)
+
+
+@aten("log10")
+def _log10(n: Node, x: Value) -> Value:
+    result: Value = n.b.mul(n.b.log(n.cast(x, n.dtype)), n.value(0.4342944819032518, n.dtype))
+    return result
+
+
+@aten("square")
+def _square(n: Node, x: Value) -> Value:
+    result: Value = n.b.mul(x, x)
+    return result

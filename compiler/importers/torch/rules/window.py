@@ -1,0 +1,72 @@
+"""Rules for pooling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .....ir.dims import Dim
+from .....ir.graph import Value
+from ..context import Node, aten
+
+
+def _each(values: Any, rank: int) -> tuple[int, ...]:
+    given = (values,) if isinstance(values, int) else tuple(values)
+    return given * rank if len(given) == 1 else given
+
+
+def _batched(n: Node, x: Value, rank: int) -> Value:
+    """An operand without its batch dimension gets one."""
+    return n.reshape(x, (1, *x.shape)) if x.type.rank == rank + 1 else x
+
+
+def _after(x: Value, window: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], before: tuple[int, ...], sizes: Any) -> tuple[Dim, ...]:
+    """How much padding the last window needs for the sizes that torch gives."""
+    spatial = x.shape[2:]
+    return tuple(
+        (out - 1) * stride + (size - 1) * dilation + 1 - whole - low
+        for out, stride, size, dilation, whole, low in zip(sizes, strides, window, dilations, spatial, before, strict=True)
+    )
+
+
+@aten("max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool(
+    n: Node, x: Value, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Value | None, ...]:
+    rank = 3 if "pool3d" in n.operator else 2
+    sizes, dilations, before = _each(window, rank), _each(dilation, rank), _each(padding, rank)
+    strides = _each(stride, rank) if stride not in ((), None) else sizes
+    x = _batched(n, x, rank)
+    spatial = n.shape[-rank:]
+    symbolic = not all(isinstance(size, int) for size in (*x.shape[2:], *spatial))
+    if symbolic and ceil_mode:
+        raise n.fail("rounds a symbolic size up")
+    after = before if symbolic else _after(x, sizes, strides, dilations, before, spatial)
+    attrs = {"window": sizes, "strides": strides, "dilations": dilations, "before": before, "after": after}
+    index = n.reshape(n.b.max_pool_index(x, **attrs), n.shape) if n.needs(1) else None
+    return n.reshape(n.b.max_pool(x, **attrs), n.shape), index
+
+
+@aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    n: Node,
+    x: Value,
+    window: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    rank = int(n.operator[len("aten.avg_pool")])
+    sizes, before = _each(window, rank), _each(padding, rank)
+    strides = _each(stride, rank) if stride not in ((), None) else sizes
+    x = _batched(n, x, rank)
+    spatial = n.shape[-rank:]
+    symbolic = not all(isinstance(size, int) for size in (*x.shape[2:], *spatial))
+    after = before if symbolic else _after(x, sizes, strides, (1,) * rank, before, spatial)
+    if (ceil_mode and symbolic) or divisor_override is not None:
+        raise n.fail("divides by a number of its own" if divisor_override is not None else "rounds a symbolic size up")
+    if count_include_pad and any(isinstance(a, int) and a > b for a, b in zip(after, before, strict=True)):
+        raise n.fail("counts padding in windows that leave it")
+    result = n.b.avg_pool(x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=count_include_pad)
+    return n.reshape(result, n.shape)

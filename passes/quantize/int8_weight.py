@@ -1,0 +1,87 @@
+"""Weights of linear layers and convolutions as int8 with one scale for each output channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...ir.graph import Module, Value
+from ...ir.rewrite import Numerics, Rewriter
+from ..base import Pass, PassContext
+from ..weights import Weight, other_reader, values_of, weights_of
+
+Array = np.ndarray[Any, Any]
+LARGEST = 127
+"""The scale maps a channel's largest magnitude to this: -128 is not used, so that the range is symmetric."""
+
+
+@dataclass(frozen=True)
+class QuantizeInt8Weight(Pass):
+    """Store each weight as int8, rounded to the nearest, with one float scale for each output channel.
+
+    Before: const @w : f32[n, k]   %y = matmul(%x, @w) {transpose_b = true}
+    After:  const @w.int8 : i8[n, k]   const @w.scale : f32[n]
+            %w = dequantize(@w.int8, @w.scale) {axis = 0, dtype = f32}   %y = matmul(%x, %w) {transpose_b = true}
+
+    Kept 2:4 values are quantized below their expansion. What is computed stays in floats.
+    """
+
+    numerics: ClassVar[Numerics] = "LOSSY"
+
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Every weight that allows it; a weight with several readers is quantized once."""
+        known: dict[Value, tuple[Value, Value]] = {}
+        changed = False
+        for graph in module.functions.values():
+            rewriter = context.rewriter(module, graph, self.name)
+            for weight in weights_of(graph):
+                if why_not(weight) is None and context.spend():
+                    _quantize(rewriter, weight, known)
+                    changed = True
+        return changed
+
+
+def why_not(weight: Weight) -> str | None:
+    """Why a weight stays as it is, or None."""
+    stored = weight.stored
+    if weight.expanded_by("dequantize") is not None:
+        return f"the weight is quantized already, to {stored.dtype}"
+    if not stored.dtype.is_float or stored.dtype.bits < 16:
+        return f"the weight is {stored.dtype}, expected a float"
+    if stored.constant is None or not stored.constant.available:
+        return "the values of the weight are not given"
+    other = other_reader(weight)
+    if other is not None:
+        return f"the weight is also read by {other.name}, and would be stored twice"
+    if not np.isfinite(values_of(stored).astype(np.float32)).all():
+        return "the weight holds infinities or NaN"
+    return None
+
+
+def quantized(weights: Array, channel: int) -> tuple[Array, Array]:
+    """(int8, scales): weights rounded to the nearest multiple of their channel's scale, which maps its largest to 127."""
+    wide = weights.astype(np.float32)
+    others = tuple(axis for axis in range(wide.ndim) if axis != channel)
+    largest = np.abs(wide).max(axis=others, initial=0.0)
+    # A scale below the normal numbers would lose the precision that it is there for.
+    usable = largest / LARGEST >= np.finfo(np.float32).tiny
+    scales = np.where(usable, largest / np.float32(LARGEST), np.float32(1)).astype(np.float32)
+    shape = [-1 if axis == channel else 1 for axis in range(wide.ndim)]
+    codes = np.clip(np.rint(wide / scales.reshape(shape)), -LARGEST, LARGEST)
+    return codes.astype(np.int8), scales
+
+
+def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, tuple[Value, Value]]) -> None:
+    stored, module = weight.stored, rewriter.module
+    if stored not in known:
+        codes, scales = quantized(values_of(stored), weight.channel)
+        names = f"{stored.name}.int8", f"{stored.name}.scale"
+        known[stored] = module.add_constant(names[0], codes, stored.source), module.add_constant(names[1], scales, stored.source)
+    value, scale = known[stored]
+    builder = rewriter.builder(weight.op)
+    expansion = weight.expanded_by("decompress_2to4")
+    if expansion is not None:
+        value = builder.decompress_2to4(value, expansion.operands[1], **expansion.attrs)
+    rewriter.set_operand(weight.op, weight.position, builder.dequantize(value, scale, axis=weight.channel, dtype=stored.dtype))
