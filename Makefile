@@ -50,7 +50,7 @@ models: install ## Run the six models at full depth by both roads, one process e
 	$(RUN) benchmarks/models.py
 
 onnx-suite: install ## Run ONNX's own backend suite: passed, unsupported, wrong
-	$(RUN) benchmarks/onnx_suite.py
+	$(RUN) tests/suites/onnx_suite.py --least 700
 
 opinfo: install ## Run torch's own op database through torch.compile
 	$(RUN) benchmarks/opinfo.py

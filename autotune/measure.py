@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """One process that runs jobs; started on first use, started again after a crash."""
+    """The process that runs a job; started on first use."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -116,7 +115,7 @@ class Child:
 
 @dataclass
 class Measurer:
-    """Measures problems for one level on this machine; used as a context, which ends the child."""
+    """Measures problems for one level on this machine; each problem has a child of its own."""
 
     level: CpuLevel
     compiler: Compiler
@@ -127,26 +126,22 @@ class Measurer:
     def __post_init__(self) -> None:
         self.child = Child(self.deadline)
 
-    def __enter__(self) -> Measurer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.child.stop()
-
     def measure(self, problem: Problem, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
         """One trial for each candidate; the first that runs is what the others' answers are checked against."""
         sizes = bucket(problem)
         sources = print_candidates(problem, candidates, self.level, sizes)
         library = compile_candidates(sources, self.level, self.compiler)
         run = _Run(problem, sources, sizes)
-        while library is not None and (left := [n for n in sources.files if n not in sources.failures]):
+        while library is not None and not run.times and (left := [n for n in sources.files if n not in sources.failures]):
             try:
                 self._job(run, library, left)
-                break
             except ChildEnded as error:
                 # Whatever ran is left out of the next attempt; so attempts end.
                 for number in [run.current] if run.current is not None else left:
                     sources.failures[number] = error.failure
+            finally:
+                # A shared object is never unloaded, and the next one must not meet it.
+                self.child.stop()
         return run.trials(candidates)
 
     def _job(self, run: _Run, library: bytes, left: Sequence[int]) -> None:

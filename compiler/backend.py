@@ -70,9 +70,9 @@ def device_target(device: Any) -> Target:
 class CompiledGraph:
     """One ATen graph, compiled at its first call: torch may ask for a graph and never run it."""
 
-    _boxed_call = True
-
     def __init__(self, graph_module: Any, example_inputs: Sequence[Any], *, options: BuildOptions, is_inference: bool) -> None:
+        # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
+        self._boxed_call = True
         self.graph_module = graph_module
         self.options = options
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
@@ -83,7 +83,6 @@ class CompiledGraph:
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """The graph's outputs, in memory of their own."""
-        # Forward graphs are called with one list, so that the caller may free what is in it; backward graphs are not.
         values = arguments
         if len(arguments) == 1 and isinstance(arguments[0], list):
             values = tuple(arguments[0])

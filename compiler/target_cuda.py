@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from ..ir.plan import Guard, Launch, Plan, Variant
 from ..ir.target import GpuTarget, gpu_target
 from ..ir.tile.program import Launch as TileLaunch
 from ..passes.build_plan import Lowered, build_plan
+from ..passes.compose import Group
 from ..passes.fuse import HostOp, partition
-from ..passes.schedule import Choose, Scheduler, cheapest
+from ..passes.schedule import Scheduler, cheapest
 from ..passes.tile.gpu import STRATEGIES
 from ..runtime.contents import TargetContents
 from .built import Built, pack
@@ -43,11 +44,20 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    lowered = lower_cuda(module, device, cheapest(device))
-    printed = {name: _print(name, launch, lowered.plan, device) for name, launch in lowered.kernels.items()}
-    every = [item for items in printed.values() for item in items]
-    progress.note(f"{len(every)} kernels for {device.name}")
-    compiled = dict(zip((item.kernel.name for item in every), compile_kernels([item.kernel for item in every], device), strict=True))
+    units = partition(module, module.main)
+    scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
+    known: dict[str, CompiledKernel] = {}
+    while True:
+        lowered = lower_cuda(module, units, scheduler)
+        printed = {name: _print(name, launch, lowered.plan, device) for name, launch in lowered.kernels.items()}
+        compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
+        spilling = {name for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
+        if not spilling:
+            break
+        # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
+        for unit in {id(lowered.scheduled[name]): lowered.scheduled[name] for name in sorted(spilling)}.values():
+            progress.note(f"{unit.schedule} spills, the next best schedule is tried")
+            scheduler.refuse(unit, "registers spill")
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
     plan = replace(lowered.plan, steps=steps)
     files = dict(_files(compiled.values()))
@@ -57,12 +67,24 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources))
 
 
-def lower_cuda(module: Module, device: GpuTarget, choose: Choose) -> Lowered:
-    """Graph to regions, regions to tile programs, both to a plan; constants stay row-major."""
-    units = partition(module, module.main)
-    scheduler = Scheduler(STRATEGIES, device, choose, lambda region, constants: {})
+def lower_cuda(module: Module, units: Sequence[Group | HostOp], scheduler: Scheduler) -> Lowered:
+    """Groups to tile programs and a plan; constants stay row-major."""
     scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
-    return build_plan(module, module.main, scheduled, device.name)
+    return build_plan(module, module.main, scheduled, scheduler.target.name)
+
+
+def _compile(
+    kernels: Sequence[TritonKernel], device: GpuTarget, known: dict[str, CompiledKernel], progress: Progress
+) -> dict[str, CompiledKernel]:
+    """The kernels compiled, by name; `known` holds by source what was compiled before."""
+    fresh = [kernel for kernel in kernels if kernel.source not in known]
+    progress.note(f"{len(fresh)} kernels for {device.name}")
+    known.update(zip((kernel.source for kernel in fresh), compile_kernels(fresh, device), strict=True))
+    return {kernel.name: known[kernel.source] for kernel in kernels}
+
+
+def _spills(compiled: CompiledKernel) -> bool:
+    return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
 
 
 def _print(name: str, launch: TileLaunch, plan: Plan, device: GpuTarget) -> list[_Printed]:

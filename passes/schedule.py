@@ -60,11 +60,18 @@ class Scheduler:
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
     known: dict[Any, tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]] = field(default_factory=dict)
+    refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
+
+    def refuse(self, scheduled: Scheduled, why: str) -> None:
+        """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit)."""
+        key = _key(scheduled.problem)
+        self.refused.setdefault(key, {})[scheduled.schedule] = why
+        self.known.pop(key, None)
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
         """The group's schedule and tile program."""
         problem = problem_of(group, symbols, self.layouts)
-        key = (problem.region, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants)
+        key = _key(problem)
         if key not in self.known:
             self.known[key] = self._decide(problem)
         schedule, refusals, program, cost = self.known[key]
@@ -87,4 +94,14 @@ class Scheduler:
             if why_not is not None:
                 refusals.append((strategy.name, why_not))
                 continue
-            yield [(strategy, schedule) for schedule in strategy.space(problem, self.target)]
+            refused = self.refused.get(_key(problem), {})
+            candidates = [(strategy, schedule) for schedule in strategy.space(problem, self.target) if schedule not in refused]
+            if candidates:
+                yield candidates
+            else:
+                refusals.append((strategy.name, f"every schedule is bad: {'; '.join(sorted(set(refused.values())))}"))
+
+
+def _key(problem: Problem) -> Any:
+    """What tells problems apart."""
+    return problem.region, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

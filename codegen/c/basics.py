@@ -397,4 +397,15 @@ def _convert(source: str, target: str) -> Function:
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):
         body = f"return __builtin_convertvector(__builtin_convertvector(x, i32x@N), {target}x@N);"
         return Function(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
-    return Function(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};")
+    fast = _WIDENED.get((source, target), {})
+    return Function(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};", fast=fast)
+
+
+# gcc takes a vector of bytes apart element by element when it widens it to four times its size.
+_WIDENED = {
+    (source, "i32"): {
+        (16, "avx512f"): f"(i32x16)_mm512_cvtep{source}_epi32((__m128i)x)",
+        (8, "avx2"): f"(i32x8)_mm256_cvtep{source}_epi32(_mm_loadl_epi64((const __m128i *)&x))",
+    }
+    for source in ("i8", "u8")
+}

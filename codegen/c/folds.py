@@ -259,7 +259,8 @@ def _group(values: Values, value: Dot, axis: str, extent: int, clipped: bool) ->
             if isinstance(part, Unpack) and part.after == axis:
                 wanted = max(wanted, 8 // part.bits)
             if isinstance(part, Expand2to4) and part.after == axis:
-                wanted = max(wanted, 4)
+                packed = any(isinstance(inner, Unpack) and inner.bits == 2 for inner in walk(part.positions))
+                wanted = max(wanted, 8 if packed else 4)
     return wanted if not clipped and extent % wanted == 0 else 1
 
 

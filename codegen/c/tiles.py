@@ -8,7 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...ir.target import CpuLevel
-from ...ir.tile.program import AxisDecl, Dot, For, Launch, Let, Store, TileType, Value, parts, statements
+from ...ir.tile.program import (
+    AxisDecl,
+    Dot,
+    Expand2to4,
+    For,
+    Launch,
+    Let,
+    Ref,
+    Rename,
+    Store,
+    TileType,
+    Unpack,
+    Value,
+    parts,
+    statements,
+    walk,
+)
 
 UNROLLED_VECTORS = 64  # a larger tile lives in memory, its outermost axes become loops
 UNROLLED_CHUNKS = 8
@@ -63,7 +79,34 @@ def plan_launch(launch: Launch, level: CpuLevel) -> Plan:
     wide = any(tile.dtype.name == "f64" for tile in types)
     lanes = max(4, level.vector_bits // (64 if wide else 32))
     spread = frozenset(axis for tile in types for axis in tile.axes[:-1])
-    return Plan(lanes, _looped(Plan(lanes, frozenset(), spread), types, extents), spread)
+    looped = _looped(Plan(lanes, frozenset(), spread), types, extents)
+    looped |= {axis for axis in _streamed(launch) if extents[axis] > UNROLLED_CHUNKS}
+    return Plan(lanes, _with_sources(launch, looped), spread)
+
+
+def _with_sources(launch: Launch, looped: frozenset[str]) -> frozenset[str]:
+    """A reshape to an axis that is a loop reads its own axes at computed places: these are loops too."""
+    pairs: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    for statement in statements(launch.body):
+        for value in walk(statement.value) if isinstance(statement, (Let, Store)) else ():
+            if isinstance(value, Rename):
+                pairs.append((value.before, value.after))
+            elif isinstance(value, (Unpack, Expand2to4)):
+                pairs.append(((value.before,), (value.after,)))
+    while True:
+        more = {axis for before, after in pairs if looped.intersection(after) for axis in before} - looped
+        if not more:
+            return looped
+        looped |= more
+
+
+def _streamed(launch: Launch) -> Iterator[str]:
+    """Axes along which a dot reads a named tile: from memory it is a loop, from registers it would all be unrolled."""
+    for statement in statements(launch.body):
+        values = walk(statement.value) if isinstance(statement, (Let, Store)) else ()
+        for dot in (value for value in values if isinstance(value, Dot)):
+            tiles = [part for side in (dot.left, dot.right) for part in walk(side) if isinstance(part, Ref)]
+            yield from (axis for tile in tiles for axis in tile.type.axes if axis not in dot.type.axes)
 
 
 def _types(launch: Launch) -> Iterator[TileType]:

@@ -192,6 +192,8 @@ def run_all(pattern: str, processes: int, flags: list[str]) -> dict[str, dict[st
             except queue.Empty:
                 return
             outcomes[name] = child.run(name)
+            if sys.stderr.isatty():
+                print(f"\r{len(outcomes)} of {len(names)} cases", end="", file=sys.stderr, flush=True)
 
     threads = [threading.Thread(target=consume, args=(child,)) for child in children]
     for thread in threads:

@@ -10,6 +10,7 @@ import numpy as np
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import Source
+from ....ir.expression import literal
 from ....ir.graph import Builder, Graph, Module, Value
 from ....ir.ops import table
 from ....ir.ops.table import OpDef
@@ -31,6 +32,7 @@ class FoldingBuilder(Builder):
     def __init__(self, module: Module, graph: Graph, source: Source | None = None) -> None:
         super().__init__(module, graph, source=source)
         self.known: dict[Value, Known] = {}
+        self.scalars: dict[tuple[str, str], Value] = {}
         self.folded = 0
 
     def build(self, definition: OpDef, operands: Sequence[Any], attrs: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Value, ...]:
@@ -121,8 +123,18 @@ class FoldingBuilder(Builder):
         return result
 
     def scalar(self, value: bool | int | float, dtype: DType) -> Value:
-        """A constant of rank 0."""
-        return self.module.add_constant("c", np.asarray(value).astype(dtype.numpy), self.source)
+        """A constant of rank 0; the same one for the same value."""
+        key = (dtype.name, literal(value))
+        if key not in self.scalars:
+            self.scalars[key] = self.module.add_constant("c", np.asarray(value).astype(dtype.numpy), self.source)
+        return self.scalars[key]
+
+    def value(self, operand: Any, others: Sequence[Any] = ()) -> Value | None:
+        """An operand as a Value; Python numbers take the dtype of the first Value."""
+        dtype = next((other.dtype for other in others if isinstance(other, Value)), None)
+        if isinstance(operand, (bool, int, float)) and dtype is not None:
+            return self.scalar(operand, dtype)
+        return super().value(operand, others)
 
 
 def _is_symbolic(attrs: Mapping[str, Any]) -> bool:

@@ -22,10 +22,16 @@ from .sweep import fresh_block, spread, used_parameters
 WIDEST = 256
 """The largest head size: query, keys and values of a step lie in shared memory together."""
 
-TILES = (
-    *((128, 64, 8, 3), (64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (64, 64, 8, 3)),
-    *((64, 64, 8, 2), (64, 32, 8, 2), (64, 32, 8, 1), (128, 128, 8, 2), (64, 16, 8, 1)),
-)
+TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
+    (1, 64): ((128, 128, 64, 8, 2), (128, 64, 64, 8, 3), (64, 64, 64, 4, 3), (64, 64, 64, 4, 2), (64, 32, 64, 4, 2)),
+    (1, 128): ((128, 128, 64, 8, 2), (128, 64, 128, 8, 3), (64, 64, 128, 4, 3), (64, 64, 128, 8, 2)),
+    (1, 256): ((128, 64, 64, 8, 2), (64, 64, 256, 8, 2), (64, 32, 256, 8, 2)),
+    (3, 64): ((128, 64, 64, 8, 2), (64, 64, 64, 8, 2), (64, 32, 64, 8, 2), (64, 32, 64, 4, 2)),
+    (3, 128): ((64, 64, 64, 8, 2), (64, 32, 64, 4, 2), (64, 16, 64, 8, 1)),
+    (3, 256): ((64, 16, 64, 8, 1),),
+}
+"""(rows, columns of a step, elements of the head of a step, warps, stages) that keep everything in registers, by products
+for each one that is asked and by head size. Beyond them the assembler spills on one target or the other."""
 
 
 @dataclass(frozen=True)
@@ -47,24 +53,23 @@ class GpuAttention:
         for operands in _operands(found):
             if isinstance(operands, str):
                 return operands
+            if operands.dtype.bits > 32:
+                return f"{operands.dtype} does not fit the registers, expected elements of at most 32 bits"
         if any(extent == 0 for extent in problem.region.extents.values()):
             return "an axis has no elements"
         return None
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
-        """Tiles of rows and steps of columns; wide heads take small ones."""
+        """Tiles of rows and steps of columns; wide heads take small ones, and come in steps themselves."""
         found = read_attention(problem.region)
-        if isinstance(found, str):
+        first = "" if isinstance(found, str) else _operands(found)[0]
+        if isinstance(found, str) or isinstance(first, str):
             return
-        first = _operands(found)[0]
         depth = _extent(problem, found.inner[0])
-        wide = max(depth, _extent(problem, found.feature))
-        bytes_each = 4 if isinstance(first, str) else first.dtype.bits // 8
-        for m, t, warps, stages in TILES:
-          for d in (min(depth, 64), depth):
-            # One more step of keys lies there while it is split or turned.
-            if (m + (2 * stages + 1) * t) * wide * bytes_each <= target.shared_memory - 2048:
-                yield Schedule(self.name, (("m", m if found.row else 1), ("t", t), ("d", d), ("warps", warps), ("stages", stages)))
+        wide = max(64, depth, _extent(problem, found.feature))
+        for m, t, d, warps, stages in TILES[first.products, wide]:
+            rows = m if found.row else 1
+            yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""

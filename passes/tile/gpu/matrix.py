@@ -15,6 +15,7 @@ from ....ir.types import DType, f32
 from ..contraction import Contraction, plain_load
 from ..lower import Block, typical, upper_bound
 from ..schedule import Problem, Schedule
+from ..sparse import with_expansion
 from .shape import is_covered, power_of_two
 
 FEWEST = 8
@@ -144,18 +145,23 @@ def multiply(
     """acc += left * right over the contracted axes, merged, from `low` to `high`."""
     over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
     with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:
-        last = extents[over[-1]]
+        last, base = extents[over[-1]], dims.symbol(f"{k}.first")
         if len(over) > 1 and dims.divides(step, last, symbols) and dims.divides(step, low, symbols):
             # A step stays within one row of the last axis: the others are the same for all its lanes.
-            first = dims.symbol(f"{k}.first")
-            block.index |= parted(first // last, over[:-1], extents)
-            block.index[over[-1]] = first % last + dims.symbol(f"{k}.lane")
+            block.index |= parted(base // last, over[:-1], extents)
+            base = base % last
+            block.index[over[-1]] = base + dims.symbol(f"{k}.lane")
+            starts_whole = True
         else:
             block.index |= parted(dims.symbol(k), over, extents)
+            starts_whole = len(over) == 1 and bool(dims.divides(step, low, symbols))
         for let in found.prologue:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
         covered = is_covered(high - low, step, symbols)
-        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (found.left, found.right))
+        left, right = found.left, found.right
+        if starts_whole:
+            right = with_expansion(block, block.problem.region, right, over[-1], k, base, step)
+        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (left, right))
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 
@@ -182,6 +188,4 @@ def why_not_instruction(operands: Operands, schedule: Schedule, target: GpuTarge
         return f"{target.matrix_instruction} has no f64, mma.sync does it"
     if schedule["m"] < target.matrix_rows:
         return f"the tile has {schedule['m']} rows, {target.matrix_instruction} takes at least {target.matrix_rows}"
-    if operands.dtype.name == "i8" and target.matrix_instruction == "tcgen05":
-        return "tcgen05 on this road takes no i8, mma.sync does it"
     return None

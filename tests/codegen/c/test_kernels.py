@@ -428,6 +428,30 @@ PROGRAMS: dict[str, tuple[str, dict[str, Array], dict[str, int]]] = {
         {"x": normal(75), "u": normal(75).astype(types.bf16.numpy)},
         {"W": 75},
     ),
+    "long axes reshaped to short ones and back": (
+        """
+        program @p symbols { N } {
+          launch @p(%x: f32[i N, j 240], %w: u8[b 40], %y: out f32[i N, a 6, c 40], %z: out f32[i N, j 240], %u: out f32[k 80]) {
+            grid (i: 0..N) {
+              axis j in 0..240 extent 240
+              axis a in 0..6 extent 6
+              axis c in 0..40 extent 40
+              axis b in 0..40 extent 40
+              axis k in 0..80 extent 80
+              %value = load %x[i, j] : f32[j]
+              %s = split j -> (a, c) (%value) : f32[a, c]
+              store %y[i, a, c] = %s
+              %back = merge (a, c) -> j (neg(%s) : f32[a, c]) : f32[j]
+              store %z[i, j] = %back
+              %bytes = load %w[b] : u8[b]
+              store %u[k] = cast(unpack(%bytes, b -> k, 4 low first) : u8[k]) : f32[k]
+            }
+          }
+        }
+        """,
+        {"x": normal(3, 240), "w": integers(0, 256, 40, dtype=np.uint8)},
+        {"N": 3},
+    ),
     "indices as data": (
         """
         program @p symbols { N } {

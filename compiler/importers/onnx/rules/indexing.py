@@ -37,7 +37,7 @@ def _gather_elements(n: Node) -> Value:
 def _gather_nd(n: Node) -> Value:
     batch_dims = n.attr_int("batch_dims")
     whole = gathered_whole(n, n.x(0), n.x(1)) if batch_dims == 0 else None
-    return whole if whole is not None else n.b.gather_nd(n.x(0), n.x(1), batch_dims=batch_dims)  # type: ignore[no-any-return]
+    return whole if whole is not None else n.b.gather_nd(n.x(0), n.x(1), batch_dims=batch_dims)
 
 
 @rule("ScatterElements", "Scatter")

@@ -1,0 +1,201 @@
+"""Choosing a schedule for each problem: from a lock, from records, by measuring, else by predicted cost.
+
+Whatever the source, the choice is one of the schedules that the strategies offer for the problem: a record or a lock
+that names another is not believed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..passes.schedule import Candidate, cheapest
+from ..passes.tile.schedule import Problem, Schedule
+from .candidates import unmeasurable
+from .lock import LockedLevel, LockError
+from .problem import bucket, problem_data
+from .record import Data, Record, Trial, digest, merge, record_id
+from .search import leader, rank, shortlist
+from .store import Store
+
+Source = Literal["cost", "record", "measured", "locked"]
+SHORTLIST = 8
+"""How many schedules of a problem are measured where only the time in all is given."""
+
+
+class Measures(Protocol):
+    """What measures candidates."""
+
+    def measure(self, problem: Problem, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
+        """One trial for each candidate that was tried."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for one problem, from where and why; `tried` candidates were measured in this very build."""
+
+    problem: str
+    data: Data
+    schedule: Schedule
+    source: Source
+    why: str
+    record: str | None = None
+    tried: int = 0
+    ties: int = 1
+
+
+@dataclass
+class Shelves:
+    """The stores in use: read in order, written at the first; one that fails is left alone after a note."""
+
+    stores: list[Store]
+    note: Callable[[str], None]
+    others: dict[str, list[Record]] | None = None
+
+    def get(self, id: str) -> Iterator[Record]:
+        """The record of an id in each store that has it."""
+        for store in list(self.stores):
+            try:
+                record = store.get(id)
+            except OSError as error:
+                self._fail(store, error)
+                continue
+            for message in store.notes:
+                self.note(message)
+            store.notes.clear()
+            if record is not None:
+                yield record
+
+    def put(self, record: Record) -> Record:
+        """Add to the first store; the union with what it held."""
+        if not self.stores:
+            return record
+        try:
+            return self.stores[0].put(record)
+        except OSError as error:
+            self._fail(self.stores[0], error)
+            return record
+
+    def elsewhere(self, problem: str) -> list[Record]:
+        """Records of the problem in the first store, whatever their environment."""
+        if self.others is None:
+            self.others = {}
+            try:
+                for record in self.stores[0].list() if self.stores else ():
+                    self.others.setdefault(digest(record.problem), []).append(record)
+            except OSError as error:
+                self._fail(self.stores[0], error)
+        return self.others.get(problem, [])
+
+    def _fail(self, store: Store, error: OSError) -> None:
+        self.stores.remove(store)
+        self.note(f"store {store.name} is not used: {error.strerror or error}")
+
+
+@dataclass
+class Chooser:
+    """Fills the scheduler's question for one level or GPU architecture, and remembers what it answered.
+
+    Without `environment` there are no records to look for. `count` schedules of a problem are measured by `measurer`,
+    until `deadline` (on the monotonic clock).
+    """
+
+    target: Any
+    environment: Data | None = None
+    shelves: Shelves | None = None
+    count: int = 0
+    measurer: Measures | None = None
+    deadline: float | None = None
+    locked: LockedLevel | None = None
+    note: Callable[[str], None] = lambda message: None
+    decisions: dict[str, Decision] = field(default_factory=dict)
+
+    def __call__(self, problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        data = problem_data(problem)
+        id = digest(data)
+        if self.locked is not None:
+            return self._locked(self.locked, id, data, families)
+        first = next(families)
+        if self.environment is None or self.shelves is None:
+            candidate = cheapest(self.target)(problem, iter([first]))
+            self.decisions[id] = Decision(id, data, candidate[1], "cost", "least predicted cost")
+            return candidate
+        ranked = rank(problem, [first, *families], self.target)
+        usual = cheapest(self.target)(problem, iter([first]))
+        candidate, decision = self._tuned(problem, id, data, ranked, usual, self.environment, self.shelves)
+        self.decisions[id] = decision
+        return candidate
+
+    def _locked(self, level: LockedLevel, id: str, data: Data, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        schedule = level.choices.get(id)
+        if schedule is None:
+            raise LockError(
+                f"the lock holds no choice for problem {id[:16]}",
+                note=str(data["region"]).strip(),
+                hint="the model, its options or the compiler changed since the lock was made: build without --locked",
+            )
+        for candidate in itertools.chain.from_iterable(families):
+            if candidate[1] == schedule:
+                self.decisions[id] = Decision(id, data, schedule, "locked", "the lock says so")
+                return candidate
+        raise LockError(f"the lock chooses {schedule} for problem {id[:16]}, which no strategy offers", note=str(data["region"]).strip())
+
+    def _tuned(
+        self, problem: Problem, id: str, data: Data, ranked: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves
+    ) -> tuple[Candidate, Decision]:
+        key = record_id(data, environment)
+        found = [record for record in shelves.get(key) if leader(record, ranked) is not None or self.count]
+        record = found[0] if found else None
+        tried, why = 0, "no record of this problem on such a machine"
+        if self.count:
+            wanted = shortlist(ranked, self.count, self._warm(id, key, ranked, shelves))
+            missing = [c for c in wanted if record is None or record.trial(c[1]) is None]
+            refusal = self._refusal(problem) if missing else None
+            if missing and refusal is None:
+                record, tried = self._measure(problem, data, environment, record, missing, ranked, shelves)
+            why = refusal or "no candidate could be measured"
+        best = leader(record, ranked) if record is not None else None
+        if best is None:
+            return usual, Decision(id, data, usual[1], "cost", f"{why}: least predicted cost", None, tried)
+        amount = f"fastest of {sum(1 for c in ranked if record is not None and record.trial(c[1]) is not None)} measured"
+        why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
+        source: Source = "measured" if tried else "record"
+        return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
+
+    def _refusal(self, problem: Problem) -> str | None:
+        """Why a problem is not measured now."""
+        if self.measurer is None:
+            return "this machine cannot run it"
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            return "the time for measuring was spent"
+        return unmeasurable(problem, bucket(problem))
+
+    def _warm(self, id: str, key: str, ranked: list[Candidate], shelves: Shelves) -> list[Schedule]:
+        """What won in other environments."""
+        best = [leader(record, ranked) for record in shelves.elsewhere(id) if record.id != key]
+        return [found.candidate[1] for found in best if found is not None]
+
+    def _measure(
+        self,
+        problem: Problem,
+        data: Data,
+        environment: Data,
+        record: Record | None,
+        missing: list[Candidate],
+        ranked: list[Candidate],
+        shelves: Shelves,
+    ) -> tuple[Record, int]:
+        """Measure what is missing, beside the best that is known; the record with what was found."""
+        known = leader(record, ranked) if record is not None else None
+        candidates = [known.candidate, *missing] if known is not None else missing
+        trials = self.measurer.measure(problem, candidates) if self.measurer is not None else ()
+        for trial in trials:
+            for failure in trial.failures:
+                if failure.is_bug:
+                    self.note(f"candidate {trial.schedule} of problem {digest(data)[:16]} is left out: {failure.kind}: {failure.reason}")
+        fresh = Record(data, environment, trials)
+        # What other stores hold counts as well.
+        return shelves.put(merge([fresh, record]) if record is not None else fresh), len(trials)
