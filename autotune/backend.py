@@ -135,11 +135,16 @@ class Remote:
             return []
 
     def read(self, id: str) -> dict[str, bytes]:
+        self._files.invalidate_cache(self._path)
+        try:
+            # Object stores list by prefix, so the size of the store does not matter.
+            present = split_names(str(name) for name in self._files.glob(f"{self._path}/{id}.*.json"))
+        except FileNotFoundError:
+            return {}
         found: dict[str, bytes] = {}
-        for known, name in self.names():
-            if known == id:
-                with contextlib.suppress(FileNotFoundError):
-                    found[name] = bytes(self._files.cat_file(self._file(id, name), 0, MAX_BYTES + 1))
+        for _, name in present:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = bytes(self._files.cat_file(self._file(id, name), 0, MAX_BYTES + 1))
         return found
 
     def add(self, id: str, data: bytes) -> str:

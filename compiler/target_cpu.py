@@ -13,7 +13,7 @@ from ..ir.target import CpuLevel, cpu_level, level_for
 from ..passes.build_plan import Lowered, build_plan
 from ..passes.fuse import HostOp, partition
 from ..passes.layout import channels_last, constant_layouts
-from ..passes.schedule import Choose, Scheduler, cheapest
+from ..passes.schedule import Choose, Scheduler
 from ..passes.tile.cpu import STRATEGIES
 from ..runtime.contents import Library, TargetContents
 from ..runtime.native import cpu_flags
@@ -22,19 +22,22 @@ from .options import BuildOptions
 from .progress import Progress
 from .report.kernels import kernel_rows
 from .targets import Target
+from .tuning import Tuning
 
 KERNEL_FILES = 4
 """At most so many files of kernels: they compile in parallel, and each costs a quarter of a second."""
 
 
-def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress) -> Built:
+def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """One shared object for each instruction-set level of the target; all share one plan of buffers and weights."""
     compiler = find_compiler(options.environment.compiler)
+    tuning = tuning or Tuning(options, progress)
     libraries: list[Library] = []
     files: dict[str, bytes] = {}
     best: tuple[Lowered, CpuLevel] | None = None
     for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
-        lowered = lower_cpu(module, level, cheapest(level))
+        lowered = lower_cpu(module, level, tuning.for_cpu(target.name, level, compiler))
+        tuning.done(level.name, lowered)
         sources = print_cpu(lowered, level)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
         files[f"{level.name}.so"] = compile_shared(sources, level, compiler).data

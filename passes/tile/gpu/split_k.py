@@ -12,6 +12,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ..contraction import Contraction, read_contraction
+from ..lower import upper_bound
 from ..schedule import Problem, Schedule
 from .matrix import multiply, operands_of, sizes_of
 from .rows import tile_rows
@@ -20,6 +21,10 @@ from .sweep import Sweep, used_parameters
 from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
 
 SPLITS = (2, 4, 8, 16)
+LARGEST = 16 * 2**20
+"""Elements of the parts together, at the largest sizes: a workspace of 64 MiB."""
+WORTH = 0.8
+"""A second launch must gain a fifth: less is within what the prediction is wrong by."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,9 @@ class SplitK:
         tensor = Tensor()
         whole = min((tensor.cost(problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
         parts = min((self.cost(problem, s, target) for s in self.space(problem, target)), default=float("inf"))
-        if parts >= whole:
+        if parts == float("inf"):
+            return f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements"
+        if parts > WORTH * whole:
             return f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us"
         return None
 
@@ -45,9 +52,10 @@ class SplitK:
         if isinstance(found, str):
             return
         sizes = sizes_of(problem, found)
+        results = upper_bound(dims.product(problem.region.axis(a).extent for a in found.reduce.axes), problem.symbols)
         for m, n, k, warps, stages, swap in tiles(problem, target):
             for splits in SPLITS:
-                if sizes.depth >= 4 * k * splits:
+                if sizes.depth >= 4 * k * splits and results is not None and results * splits <= LARGEST:
                     names = (("m", m), ("n", n), ("k", k), ("splits", splits), ("warps", warps), ("stages", stages), ("swap", swap))
                     yield Schedule(self.name, names)
 
