@@ -163,6 +163,8 @@ class Chooser:
         amount = f"fastest of {sum(1 for c in ranked if record is not None and record.trial(c[1]) is not None)} measured"
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
+        if tried:
+            self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.1f} us")
         return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
     def _refusal(self, problem: Problem) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from .report.table import Report
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
     """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
     from .pipeline import compile_module
+    from .tuning import write_journal
 
     module = import_model(model, options, progress, example_inputs=example_inputs)
     contents = compile_module(module, options, progress)
+    write_journal(contents, options.environment, progress)
     return Engine(contents, threads=options.threads or options.environment.threads)
 
 
@@ -89,7 +91,9 @@ def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
 
 def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
     """One action on the tuning stores."""
-    raise UnsupportedError(f"ourcc cache {options.action} is not supported yet", hint="records are written by ourcc build --tune")
+    from .records import cache as act
+
+    return act(options, progress)
 
 
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
@@ -101,24 +105,38 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
         raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2")
     if type(model).__module__.split(".")[0] == "onnx":
         return _import_onnx(model, options)
-    raise UnsupportedError("importing torch programs is not supported yet", hint="export to ONNX and build that")
+    return _import_torch(model, options, example_inputs)
+
+
+def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
+    """What would be compiled of a model, what would fall back, and why."""
+    from .explain import explain_module, explain_torch
+
+    is_program = isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
+    if is_program:
+        return explain_module(import_model(model, options))
+    return explain_torch(model, inputs, options)
+
+
+def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | None) -> Module:
+    """A .pt2 file, an exported program, or a torch module with example inputs."""
+    from .importers.torch.export import export_module, import_exported
+
+    if isinstance(model, (str, os.PathLike)):
+        from .importers.torch.pt2.program import import_pt2
+
+        return import_pt2(model, trust_pickle=options.trust_pickle)
+    if hasattr(model, "graph_signature"):
+        return import_exported(model)
+    if example_inputs is None:
+        raise UsageError(f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))")
+    return import_exported(export_module(model, example_inputs, {request.name: request.axes for request in options.shapes}))
 
 
 def _import_onnx(model: Any, options: BuildOptions) -> Module:
-    from .importers.onnx import import_onnx
+    from .importers.onnx import import_onnx, input_shapes
+    from .shapes import dimension_wishes
 
-    return import_onnx(model, shapes=shape_ranges(options.shapes))
+    wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
+    return import_onnx(model, shapes=wishes)
 
-
-def shape_ranges(requests: Sequence[ShapeRequest]) -> Mapping[str, Any]:
-    """What the user said of named dimensions, as importers take it."""
-    ranges: dict[str, Any] = {}
-    for request in requests:
-        if len(request.axes) != 1:
-            continue
-        (axis,) = request.axes
-        if axis.low is not None:
-            ranges[request.name] = (axis.low, axis.high)
-        elif isinstance(axis.size, int):
-            ranges[request.name] = axis.size
-    return ranges

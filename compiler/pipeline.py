@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..ir.errors import UnsupportedError
 from ..ir.graph import Module
 from ..ir.plan import to_json
 from ..ir.text import module_text
@@ -15,10 +16,12 @@ from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import cheapest
 from ..runtime.contents import EngineContents, TargetContents
 from .built import Built
+from .contract import contract_of, enforce, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
 from .target_cpu import compile_cpu, levels_of, lower_cpu
 from .targets import TARGETS, Target
+from .tuning import Tuning
 
 GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "
@@ -29,38 +32,57 @@ GRAPH_PIPELINE = (
     # Tidy up after all of them.
     "canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )
+# What changes weights comes last, when they are constants; they are pruned before they are rounded.
+SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
+QUANTIZE_PASSES = {"int8-weight": "quantize_int8_weight"}
 
 
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """Compile a module for every target of the options."""
+    asked = source_ops(module)
     simplify(module, options, progress)
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
     kernels: dict[str, Any] = {}
+    tuning = Tuning(options, progress)
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
-        built = compile_target(module, target, options, progress)
+        built = compile_target(module, target, options, progress, tuning)
         name = built.contents.plan.target
         targets[name], weights[name], kernels[name] = built.contents, built.weights, built.rows
-    report = {"contract": [], "kernels": kernels}
-    return EngineContents.of(targets, weights, graph=module_text(module), report=report, provenance=_provenance(options))
+    contract = contract_of(asked, module, options)
+    enforce(contract, options.require, tuple(dict.fromkeys([*(target.name for target in options.targets), *targets])))
+    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "tuning": tuning.report()}
+    rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options)}
+    return EngineContents.of(targets, weights, **rest)
 
 
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT, reproducers: Path | None = None) -> None:
-    """Graph to graph: fold, recognise, decompose."""
-    passes = parse_pipeline(GRAPH_PIPELINE)
+    """Graph to graph: fold, recognise, decompose, make weights small."""
+    passes = parse_pipeline(", ".join([GRAPH_PIPELINE, *_weight_passes(options)]))
     progress.stage("simplify", len(passes))
     PassManager(passes, reproducers=reproducers).run(module)
 
 
-def compile_target(module: Module, target: Target, options: BuildOptions, progress: Progress = SILENT) -> Built:
+def _weight_passes(options: BuildOptions) -> list[str]:
+    """The passes that prune and quantize weights as the options ask."""
+    found = []
+    for what, asked, known in (("sparsity", options.sparsity, SPARSITY_PASSES), ("quantize", options.quantize, QUANTIZE_PASSES)):
+        if asked is not None and asked not in known:
+            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=f"supported: {', '.join(known)}")
+        if asked is not None:
+            found.append(known[asked])
+    return [*found, "eliminate_dead_code"] if found else []
+
+
+def compile_target(module: Module, target: Target, options: BuildOptions, progress: Progress = SILENT, tuning: Tuning | None = None) -> Built:
     """Graph to kernels to machine code, for one target."""
     if target.family == "cpu":
-        return compile_cpu(module, target, options, progress)
+        return compile_cpu(module, target, options, progress, tuning)
     # Triton is a heavy import that a CPU build does without.
     from .target_cuda import compile_cuda
 
-    return compile_cuda(module, target, options, progress)
+    return compile_cuda(module, target, options, progress, tuning)
 
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:

@@ -37,7 +37,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     best: tuple[Lowered, CpuLevel] | None = None
     for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
         lowered = lower_cpu(module, level, tuning.for_cpu(target.name, level, compiler))
-        tuning.done(level.name, lowered)
+        tuning.done(target.name, level.name, lowered)
         sources = print_cpu(lowered, level)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
         files[f"{level.name}.so"] = compile_shared(sources, level, compiler).data

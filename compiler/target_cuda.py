@@ -19,7 +19,7 @@ from ..ir.tile.program import Launch as TileLaunch
 from ..passes.build_plan import Lowered, build_plan
 from ..passes.compose import Group
 from ..passes.fuse import HostOp, partition
-from ..passes.schedule import Scheduler, cheapest
+from ..passes.schedule import Scheduler
 from ..passes.tile.gpu import STRATEGIES
 from ..runtime.contents import TargetContents
 from .built import Built, pack
@@ -27,6 +27,7 @@ from .options import BuildOptions
 from .progress import Progress
 from .report.kernels import kernel_rows
 from .targets import Target
+from .tuning import Tuning
 
 VECTOR = 16
 """Bytes of the widest load, and the divisor of sizes under which rows start at multiples of it."""
@@ -41,11 +42,12 @@ class _Printed:
     aligned: tuple[str, ...]
 
 
-def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress) -> Built:
+def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
     units = partition(module, module.main)
-    scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
+    tuning = tuning or Tuning(options, progress)
+    scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {})
     known: dict[str, CompiledKernel] = {}
     while True:
         lowered = lower_cuda(module, units, scheduler)
@@ -58,6 +60,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
         for unit in {id(lowered.scheduled[name]): lowered.scheduled[name] for name in sorted(spilling)}.values():
             progress.note(f"{unit.schedule} spills, the next best schedule is tried")
             scheduler.refuse(unit, "registers spill")
+    tuning.done(target.name, device.name, lowered)
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
     plan = replace(lowered.plan, steps=steps)
     files = dict(_files(compiled.values()))

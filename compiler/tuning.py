@@ -18,7 +18,7 @@ from ..autotune.lock import Lock, LockedLevel
 from ..autotune.measure import Measurer, Policy
 from ..autotune.record import Data
 from ..autotune.store import open_store
-from ..codegen.c.compile import Compiler, find_compiler
+from ..codegen.c.compile import Compiler
 from ..ir.errors import EngineError, UsageError
 from ..ir.target import CpuLevel, GpuTarget
 from ..passes.build_plan import Lowered
@@ -64,7 +64,6 @@ def triton_identity() -> str:
 class _Level:
     """One instruction-set level or GPU architecture that was built."""
 
-    target: str
     compiler: str
     chooser: Chooser
     kernels: dict[str, str] = field(default_factory=dict)  # kernel name -> problem id
@@ -76,7 +75,7 @@ class Tuning:
 
     options: BuildOptions
     progress: Progress = SILENT
-    levels: dict[str, _Level] = field(default_factory=dict)
+    levels: dict[tuple[str, str], _Level] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tune = self.options.tune
@@ -94,8 +93,7 @@ class Tuning:
             chooser.count, chooser.deadline = self.count, self.deadline
             if self.count and cpu_flags().issuperset(level.features):
                 chooser.measurer = Measurer(level, compiler)
-                self.progress.stage(f"measure schedules for {level.name}")
-        self.levels[level.name] = _Level(target, compiler.identity, chooser)
+        self.levels[target, level.name] = _Level(compiler.identity, chooser)
         return chooser
 
     def for_gpu(self, target: str, device: GpuTarget) -> Chooser:
@@ -104,17 +102,17 @@ class Tuning:
         chooser = Chooser(device, locked=self._locked(device.name, identity), note=self.progress.note)
         if self.count:
             self.progress.note(f"schedules for {device.name} are chosen by predicted cost: measuring is for cpu targets")
-        self.levels[device.name] = _Level(target, identity, chooser)
+        self.levels[target, device.name] = _Level(identity, chooser)
         return chooser
 
     def _locked(self, architecture: str, compiler: str) -> LockedLevel | None:
         return None if self.lock is None else self.lock.level(architecture, compiler, producer())
 
-    def done(self, architecture: str, lowered: Lowered) -> None:
+    def done(self, target: str, architecture: str, lowered: Lowered) -> None:
         """The level's kernels are known: remember whose problem each one computes."""
         from ..autotune.problem import problem_id
 
-        level = self.levels[architecture]
+        level = self.levels[target, architecture]
         level.kernels = {name: problem_id(unit.problem) for name, unit in lowered.scheduled.items()}
         if self.shelves is not None and level.chooser.environment is not None:
             self.progress.note(f"{architecture}: {_summary(level.chooser)}")
@@ -124,21 +122,22 @@ class Tuning:
     def lock_text(self) -> str:
         """`ourcc.lock` of this build."""
         lock = Lock(producer())
-        for name, level in self.levels.items():
-            choices = {id: decision.schedule for id, decision in level.chooser.decisions.items()}
-            lock.levels[name] = LockedLevel(level.compiler, choices)
+        for (_, name), level in self.levels.items():
+            # Two targets may share a level; a problem has one choice there.
+            choices = lock.levels.setdefault(name, LockedLevel(level.compiler)).choices
+            choices |= {id: decision.schedule for id, decision in level.chooser.decisions.items()}
         return lock.text()
 
     def report(self) -> dict[str, Any]:
         """Rows by kernel, and the problems that they name."""
         rows, problems = [], {}
-        for name, level in self.levels.items():
+        for (target, name), level in self.levels.items():
             for kernel, id in level.kernels.items():
                 decision = level.chooser.decisions[id]
                 problems[id] = decision.data
                 rows.append(
                     {
-                        "target": level.target,
+                        "target": target,
                         "architecture": name,
                         "kernel": kernel,
                         "problem": id,
@@ -155,7 +154,7 @@ class Tuning:
     def contract(self) -> list[dict[str, str]]:
         """One row a level, where measuring or a lock was asked for or records were used."""
         rows = []
-        for name, level in self.levels.items():
+        for (_, name), level in self.levels.items():
             decisions = level.chooser.decisions.values()
             if self.options.tune.mode in ("count", "budget") or self.lock is not None or any(d.source == "record" for d in decisions):
                 requested = "locked" if self.lock is not None else f"tune {self.options.tune}"
@@ -223,4 +222,4 @@ def read_journal(variables: Variables) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-__all__ = ["Tuning", "cpu_environment", "find_compiler", "producer", "read_journal", "read_lock", "write_journal"]
+__all__ = ["Tuning", "cpu_environment", "producer", "read_journal", "read_lock", "write_journal"]

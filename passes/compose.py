@@ -80,6 +80,10 @@ def viewed(subscripts: tuple[Dim, ...], view: Op, facts: dims.Facts) -> tuple[Di
     result: list[Dim] = []
     for n, size in enumerate(target.shape):
         inner = dims.product(target.shape[n + 1 :])
+        if 0 in (size, inner):
+            # Nothing is stored, and there is no size to divide by.
+            result.append(0)
+            continue
         whole = dims.simplify(place // inner, facts)
         result.append(whole if n == 0 else dims.simplify(whole % size, facts))
     return tuple(result)

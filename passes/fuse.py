@@ -52,7 +52,7 @@ def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ..
 
 
 def classify(region: Region | None) -> str:
-    """opaque, movement (a load is stored), map, reduce, contract (a sum of products of two operands) or scatter."""
+    """opaque, movement (a load is stored), map, reduce, scan, contract (a sum of products of two operands) or scatter."""
     if region is None:
         return "opaque"
     stores = [s for s in region.body if isinstance(s, Store)]
@@ -60,7 +60,9 @@ def classify(region: Region | None) -> str:
         return "scatter"
     if any(is_contraction(s) for s in region.body if isinstance(s, Reduce)):
         return "contract"
-    if any(isinstance(s, (Reduce, Scan)) for s in region.body):
+    if any(isinstance(s, Scan) for s in region.body):
+        return "scan"
+    if any(isinstance(s, Reduce) for s in region.body):
         return "reduce"
     return "movement" if len(region.body) == 1 and isinstance(stores[0].value, Load) else "map"
 
@@ -117,9 +119,7 @@ class _Partition:
         runs = op.definition.has_region and all(t is None or t.dtype.has_kernels for t in types)
         region = region_of(op.definition, op.types, op.attrs) if runs else None
         kind = classify(region)
-        inlinable = region is not None and len(op.results) == 1 and kind != "scatter" and plain_axes(region) is not None
-        if region is not None and any(isinstance(s, Scan) for s in region.body):
-            inlinable = False
+        inlinable = region is not None and len(op.results) == 1 and kind not in ("scatter", "scan") and plain_axes(region) is not None
         return _Facts(region, kind, inlinable)
 
     def _group(self, op: Op) -> Group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 from .. import dims
@@ -36,7 +37,7 @@ class RegionBuilder:
     def axis(self, extent: Dim, name: str = "i") -> Dim:
         """A new axis 0..extent, as an index expression; the name is made unique."""
         taken = self.reserved | {axis.name for axis in self.axes}
-        unique = next(n for n in (name, *(f"{name}{k}" for k in range(1, 10_000))) if n not in taken)
+        unique = next(n for n in chain((name,), (f"{name}{k}" for k in count(1))) if n not in taken)
         self.axes.append(Axis(unique, extent))
         return dims.symbol(unique)
 

@@ -127,7 +127,7 @@ class Sketch:
         return found or self.fresh(dtype, shape)
 
     def fresh(self, dtype: DType, shape: Sequence[Dim], low: int | None = None, high: int | None = None) -> Value:
-        """A new input or constant; whole numbers lie in low..high where given."""
+        """A new input or constant; with low..high given whole numbers lie in there, and floats are plain numbers."""
         type = TensorType(dtype, tuple(shape))
         if type.is_static and self.chance(2):
             return self.constant(self.array(type, {}, low, high))
@@ -279,6 +279,9 @@ def cases(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Case | None:
     """A module of up to 14 ops with its inputs; None where nothing fitted."""
     # Uniform choices: hypothesis' own lean to the first of everything, and the harness reduces what fails.
     sketch = Sketch(draw(st.randoms(use_true_random=True)))
+    if sketch.module.symbols:
+        # An input tells the value of every symbol, as in a model.
+        sketch.fresh(sketch.dtype(), [dims.symbol(name) for name in sketch.module.symbols])
     for _ in range(sketch.integer(1, 3)):
         sketch.fresh(sketch.dtype(), sketch.shape())
     wanted = sketch.integer(3, 14)

@@ -345,7 +345,8 @@ def conv(s: Sketch) -> bool:
 def conv_transpose(s: Sketch) -> bool:
     x = _image(s)
     rank = x.type.rank - 2
-    w = s.fresh(x.dtype, (x.shape[1], s.one_of((1, 3)), *(s.one_of((1, 2, 3)) for _ in range(rank))))
+    # Places that no input reaches are products with 0 here and absent there: the same as long as weights are finite.
+    w = s.fresh(x.dtype, (x.shape[1], s.one_of((1, 3)), *(s.one_of((1, 2, 3)) for _ in range(rank))), 0, 0)
     return s.add("conv_transpose", (x, w), groups=1, output_padding=(0,) * rank, **_window(s, rank))
 
 

@@ -1,5 +1,5 @@
 """The ONNX importer: a model file to a graph module."""
 
-from .model import import_onnx
+from .model import import_onnx, input_shapes
 
-__all__ = ["import_onnx"]
+__all__ = ["import_onnx", "input_shapes"]

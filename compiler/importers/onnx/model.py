@@ -46,6 +46,18 @@ def import_onnx(
             limits[error.name] = min(error.high, limits.get(error.name, error.high))
 
 
+def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dict[str, tuple[str | int | None, ...]]:
+    """The inputs of a model by name, each dimension by its name or its size, None where it has neither."""
+    proto, _, _ = open_model(model)
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    shapes: dict[str, tuple[str | int | None, ...]] = {}
+    for value in proto.graph.input:
+        if value.name not in constants:
+            sizes = value.type.tensor_type.shape.dim
+            shapes[value.name] = tuple(d.dim_param or (d.dim_value if d.HasField("dim_value") else None) for d in sizes)
+    return shapes
+
+
 class _Import:
     """One import: the module under construction."""
 

@@ -69,16 +69,17 @@ def import_graph(
     name: str = "model",
     frozen: Mapping[int, Any] | None = None,
     names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
+    outputs: Mapping[int, str] | None = None,
     call_back: bool = True,
 ) -> Imported:
     """Import an fx graph whose nodes carry fake tensors in `meta["val"]`.
 
     `frozen` maps placeholders (by position) to tensors that become constants; `names` are the user's names of the
-    others. Without `call_back`, nodes that have no rule are one error that lists them all.
+    others, `outputs` are the results wanted with their names (default: all). Without `call_back`, nodes that have no
+    rule are one error that lists them all.
     """
     walker = _Walker(graph_module, name, frozen or {}, names, call_back)
-    return walker.run(output_names)
+    return walker.run(outputs)
 
 
 class _Walker:
@@ -103,7 +104,7 @@ class _Walker:
         self.sizes: list[tuple[int, Dim]] = []
         self.count = 0
 
-    def run(self, output_names: Sequence[str] | None) -> Imported:
+    def run(self, wanted: Mapping[int, str] | None) -> Imported:
         outputs: Any = ()
         for node in self.graph_module.graph.nodes:
             self.b.source = source_of(node)
@@ -119,7 +120,7 @@ class _Walker:
                 raise UnsupportedError(f"fx node {node.name} is a {node.op}, expected ATen calls only", source=self.b.source)
         if self.problems:
             raise self._unsupported()
-        results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), output_names)
+        results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
         self._carry_sizes()
         return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
 
@@ -343,16 +344,18 @@ class _Walker:
 
     # outputs
 
-    def _outputs(self, outputs: Sequence[Any], names: Sequence[str] | None) -> tuple[Result, ...]:
+    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[Result, ...]:
         results: list[Result] = []
         values: list[Value] = []
         labels: list[str] = []
         for number, output in enumerate(outputs):
+            if wanted is not None and number not in wanted:
+                continue
             value = self._argument(output)
             if isinstance(value, Value):
                 results.append(Result(len(values), self._strides(getattr(output, "meta", {}).get("val"))))
                 values.append(value)
-                labels.append(names[number] if names is not None and number < len(names) else f"output{len(labels)}")
+                labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
             elif isinstance(value, int) or isinstance(value, dims.Expr):
                 results.append(Result(size=value))
             elif value is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..schedule import Strategy
 from .attention import GpuAttention
 from .elementwise import Elementwise
+from .reasons import why_no_matrix_instruction
 from .rows import Rows
 from .split_k import SplitK
 from .steps import Steps
@@ -12,3 +13,5 @@ from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy, ...] = (GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
+
+__all__ = ["STRATEGIES", "why_no_matrix_instruction"]

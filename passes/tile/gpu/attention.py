@@ -50,7 +50,7 @@ class GpuAttention:
             extent = problem.region.axis(name).extent
             if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
                 return f"head size {extent} is not a number from 1 to {WIDEST}"
-        for operands in _operands(found):
+        for operands in attention_operands(found):
             if isinstance(operands, str):
                 return operands
             if operands.dtype.bits > 32:
@@ -62,21 +62,25 @@ class GpuAttention:
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """Tiles of rows and steps of columns; wide heads take small ones, and come in steps themselves."""
         found = read_attention(problem.region)
-        first = "" if isinstance(found, str) else _operands(found)[0]
+        first = "" if isinstance(found, str) else attention_operands(found)[0]
         if isinstance(found, str) or isinstance(first, str):
             return
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
-        for m, t, d, warps, stages in TILES[first.products, wide]:
-            rows = m if found.row else 1
-            yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
+        choices = TILES[first.products, wide]
+        for m, t, d, warps, stages in choices:
+            # One more step of keys lies there while it is split or turned. The last choice is the smallest.
+            held = (m + (2 * stages + 1) * t) * wide * first.dtype.bits // 8
+            if held <= target.shared_memory or (m, t, d, warps, stages) == choices[-1]:
+                rows = m if found.row else 1
+                yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
         found = read_attention(problem.region)
         if isinstance(found, str):
             return float("inf")
-        operands = _operands(found)[0]
+        operands = attention_operands(found)[0]
         if isinstance(operands, str):
             return float("inf")
         sizes = {name: typical(extent, problem.symbols) for name, extent in problem.region.extents.items()}
@@ -106,7 +110,7 @@ def _extent(problem: Problem, axis: str) -> int:
     return power_of_two(upper_bound(problem.region.axis(axis).extent, problem.symbols) or WIDEST)
 
 
-def _operands(found: Attention) -> tuple[Operands | str, Operands | str]:
+def attention_operands(found: Attention) -> tuple[Operands | str, Operands | str]:
     """The operands of the product of query and key, and of that of the weights with the values."""
     value = factor_dtype(found.value)
     first = operands_for(factor_dtype(found.query), factor_dtype(found.key), found.product.dtype)
@@ -120,7 +124,7 @@ class _Launch:
         self.problem, self.schedule, self.found = problem, schedule, found
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
-        first, second = _operands(found)
+        first, second = attention_operands(found)
         if isinstance(first, str) or isinstance(second, str):
             raise ValueError(f"{first} {second}")
         self.first, self.second = first, second
@@ -150,7 +154,9 @@ class _Launch:
             self._step(block, query, columns, state)
         self._finish(block, state)
         hints = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
-        return Launch(f"{problem.region.name}.attention", used_parameters(problem, problem.region.body), tuple(grid), tuple(block.body), hints=hints)
+        return Launch(
+            f"{problem.region.name}.attention", used_parameters(problem, problem.region.body), tuple(grid), tuple(block.body), hints=hints
+        )
 
     def _whole(self, block: Block, axis: str) -> str:
         name = block.axis(axis, 0, self.extents[axis], _extent(self.problem, axis))

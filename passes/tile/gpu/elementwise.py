@@ -14,6 +14,8 @@ from ..schedule import Problem, Schedule
 from .shape import LAUNCH_SECONDS, accesses, memory_seconds, needed, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
 
+PROGRAM_SECONDS = 2e-7
+"""What it takes one processor to start a program and to form its addresses."""
 SQUARE = 32
 """Side of the tile of a transposition: both its directions are contiguous in 32 elements."""
 
@@ -54,7 +56,7 @@ class Elementwise:
                 points *= sizes[axis]
             scattered = 1.0 if schedule["turned"] or _crossing(region, store) is None else 4.0
             seconds += memory_seconds(traffic(problem) / len(stores) * scattered, programs, target) * (0.7 + 0.3 * lanes / points)
-            seconds += LAUNCH_SECONDS + programs * 2e-9 / target.processors * 100
+            seconds += LAUNCH_SECONDS + programs * PROGRAM_SECONDS / target.processors
         return seconds
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:

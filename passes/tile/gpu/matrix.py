@@ -139,9 +139,7 @@ def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[
     return index
 
 
-def multiply(
-    block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim
-) -> None:
+def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
     """acc += left * right over the contracted axes, merged, from `low` to `high`."""
     over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
     with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from ....ir.tile.program import TileProgram
 from ..lower import typical
 from ..schedule import Problem, Schedule
 from .elementwise import in_store_order
-from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, power_of_two, stride_class, traffic, warps_for
+from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
 
 WHOLE = 16_384
@@ -37,9 +38,11 @@ class Rows:
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """Small and large tiles; whole rows first."""
+        stores = [s for s in problem.region.body if isinstance(s, Store)]
         for loop in (0, 1):
             for elements in (4096, 1024, 2048, 8192):
-                yield Schedule(self.name, (("elements", elements), ("loop", loop)))
+                if not any(isinstance(tile_rows(problem, needed(problem.region, s), s, elements, bool(loop)), str) for s in stores):
+                    yield Schedule(self.name, (("elements", elements), ("loop", loop)))
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         """Time to move all operands, once more for each walk over them, with what padding and idle processors waste."""
@@ -104,7 +107,11 @@ def tile_rows(problem: Problem, statements: Sequence[Fold], store: Store, elemen
     for statement in statements:
         if isinstance(statement, Scan) and statement.exclusive and not can_shift(statements, statement.value, statement.along):
             return f"the exclusive scan %{statement.name} reads a fold along its own axis"
-        if isinstance(statement, Reduce) and statement.kind.endswith("_last") and not can_shift(statements, statement.value, statement.over[0]):
+        if (
+            isinstance(statement, Reduce)
+            and statement.kind.endswith("_last")
+            and not can_shift(statements, statement.value, statement.over[0])
+        ):
             return f"%{statement.name} reads a fold along the axis that it searches from its end"
     return _tile(problem, statements, store, elements, loop)
 
@@ -123,17 +130,17 @@ def _tile(problem: Problem, statements: Sequence[Fold], store: Store, elements: 
     inner = [axis.name for axis in region.axes if axis.name in used - parallel]
     sizes = {name: padded(region.axis(name).extent, symbols) for name in inner}
     whole = _all(sizes)
-    if whole is None or _product(whole.values()) > WHOLE or (loop and set(inner) - kept):
+    if whole is None or math.prod(whole.values()) > WHOLE or (loop and set(inner) - kept):
         must = _all({name: sizes[name] for name in inner if name in kept})
-        if must is None or _product(must.values()) > KEPT:
+        if must is None or math.prod(must.values()) > KEPT:
             names = ", ".join(name for name in inner if name in kept)
             return f"what is kept along {names} does not fit the registers: more than {KEPT} elements"
         whole = must
-    room = max(1, elements // _product(whole.values()))
+    room = max(1, elements // math.prod(whole.values()))
     loops = _walked(problem, statements, store, [name for name in inner if name not in whole], sizes, room)
-    room = max(1, room // _product(loops.values()))
+    room = max(1, room // math.prod(loops.values()))
     grid = _rows_of_tile(problem, statements, store, parallel, room, bool(loops))
-    total = _product((*whole.values(), *loops.values(), *(step or 1 for step in grid.values())))
+    total = math.prod((*whole.values(), *loops.values(), *(step or 1 for step in grid.values())))
     return Tiling(grid, whole, loops, (("warps", warps_for(total)),))
 
 
@@ -191,13 +198,3 @@ def _rows_of_tile(
 def _all(sizes: dict[str, int | None]) -> dict[str, int] | None:
     found = {name: size for name, size in sizes.items() if size is not None}
     return found if len(found) == len(sizes) else None
-
-
-def _product(values) -> int:  # type: ignore[no-untyped-def]
-    total = 1
-    for value in values:
-        total *= value
-    return total
-
-
-__all__ = ["Rows", "parallel_axes", "power_of_two", "tile_rows"]

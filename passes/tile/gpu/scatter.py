@@ -104,7 +104,9 @@ class Scatter:
             checked.append(n)
             place = block.index_value(subscript)
             low, high = block.apply("le", block.index_value(0), place), block.apply("lt", place, block.index_value(size))
-            inside = block.apply("bit_and", inside, block.apply("bit_and", low, high)) if len(checked) > 1 else block.apply("bit_and", low, high)
+            inside = (
+                block.apply("bit_and", inside, block.apply("bit_and", low, high)) if len(checked) > 1 else block.apply("bit_and", low, high)
+            )
         return block.let("inside", inside), checked
 
     def _has_elements(self, block: Block, checked: list[int]) -> Value:

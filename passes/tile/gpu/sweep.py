@@ -198,7 +198,9 @@ class Sweep:
             value = block.let("candidate", chunk)
             tile = self._tile_axis(block, over)
             start = dims.symbol(f"{tile}.first") if tile is not None else block.index[over]
-            index = block.let("place", block.apply("add", index, block.index_value(start)) if tile is not None else block.index_value(start))
+            index = block.let(
+                "place", block.apply("add", index, block.index_value(start)) if tile is not None else block.index_value(start)
+            )
             better = block.let("better", self._is_better(block, statement, best_ref, value))
             block.rebind(place_ref, block.apply("where", better, index, place_ref))
             block.rebind(best_ref, block.apply("where", better, value, best_ref))

@@ -159,6 +159,3 @@ def open_product(problem: Problem, found: Contraction, schedule: Schedule) -> Pr
     block.axes += order
     acc = block.let("acc", block.full(0.0 if found.reduce.dtype.is_float else 0, found.reduce.dtype, order))
     return Product(block, acc, tuple(grid), rows.name, columns.name)
-
-
-

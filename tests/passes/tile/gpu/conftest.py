@@ -67,7 +67,10 @@ class Case:
 
 
 def linear(dtype: DType, rows: Dim | str, columns: Dim | str, depth: Dim | str, **attrs: Any) -> Case:
-    shapes = ((depth, rows) if attrs.get("transpose_a") else (rows, depth), (columns, depth) if attrs.get("transpose_b") else (depth, columns))
+    shapes = (
+        (depth, rows) if attrs.get("transpose_a") else (rows, depth),
+        (columns, depth) if attrs.get("transpose_b") else (depth, columns),
+    )
     return Case("matmul", tuple((dtype, shape) for shape in shapes), attrs)
 
 
@@ -124,8 +127,12 @@ CASES: dict[str, Case] = {
     "transpose_heads": Case("transpose", ((f32, ("B", "S", 4, 16)),), {"permutation": (0, 2, 1, 3)}),
     "add_broadcast": Case("add", ((f32, ("B", "S", 40)), (f32, (40,)))),
     "gather": Case("take", ((f32, (101, 70)), (i64, ("B", "S"))), {"axis": 0}),
-    "scatter_add_integers": Case("scatter_along_axis", ((i32, (9, 200)), (i64, (30, 200)), (i32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10),
-    "scatter_add_floats": Case("scatter_along_axis", ((f32, (9, 200)), (i64, (30, 200)), (f32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10),
+    "scatter_add_integers": Case(
+        "scatter_along_axis", ((i32, (9, 200)), (i64, (30, 200)), (i32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10
+    ),
+    "scatter_add_floats": Case(
+        "scatter_along_axis", ((f32, (9, 200)), (i64, (30, 200)), (f32, (30, 200))), {"axis": 0, "combine": "add"}, highest=10
+    ),
     "scatter_last_wins": Case("scatter_along_axis", ((f32, (9, 20)), (i64, (30, 20)), (f32, (30, 20))), {"axis": 0}, highest=10),
 }
 

@@ -42,7 +42,7 @@ def test_tile_program_computes_the_region(op: OpDef, sample: Sample) -> None:
     for strategy in STRATEGIES:
         if strategy.applies(problem, TARGET) is not None:
             continue
-        for schedule in {str(s): s for s in (*strategy.space(problem, TARGET),)[:: 5]}.values():
+        for schedule in {str(s): s for s in (*strategy.space(problem, TARGET),)[::5]}.values():
             program = strategy.tile(problem, schedule, TARGET)
             verify(program, problem.symbols)
             assert_powers_of_two(program)

@@ -1,0 +1,95 @@
+"""Exported programs and torch modules to graph modules: parameters become constants, what has no rule is one error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....ir import dims
+from ....ir.errors import UnsupportedError, UsageError
+from ....ir.graph import Module
+from .decompositions import decompositions
+from .walk import Imported, import_graph, plain
+
+# What torch.export says of an input that is no argument of the user's.
+STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
+
+
+def import_exported(program: Any, name: str = "model") -> Module:
+    """The graph module of a torch.export.ExportedProgram."""
+    lowered = program.run_decompositions(dict(decompositions()))
+    names: list[str] = []
+    frozen: dict[int, Any] = {}
+    for number, spec in enumerate(lowered.graph_signature.input_specs):
+        kind = spec.kind.name
+        if kind in STORED:
+            frozen[number] = lowered.state_dict[spec.target] if spec.target in lowered.state_dict else lowered.constants[spec.target]
+            names.append(spec.target)
+        elif kind == "USER_INPUT":
+            names.append(str(spec.arg.name))
+        else:
+            raise UnsupportedError(f"input {number} of the program is a {kind.lower()}, expected tensors")
+    outputs = wanted_outputs([(spec.kind.name, getattr(spec.arg, "name", None), spec.target) for spec in lowered.graph_signature.output_specs])
+    return tensors_only(import_graph(lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False))
+
+
+def wanted_outputs(specs: Sequence[tuple[str, str | None, str | None]]) -> dict[int, str]:
+    """The user's outputs by position; a program that writes its buffers has no place in an engine."""
+    wanted: dict[int, str] = {}
+    for number, (kind, name, target) in enumerate(specs):
+        if kind == "USER_OUTPUT":
+            wanted[number] = plain(name) if name else f"output{number}"
+        elif "MUTATION" in kind:
+            raise UnsupportedError(
+                f"the program writes {target!r}, and an engine keeps no state", hint="export the model in .eval(), or return the new value"
+            )
+    return wanted
+
+
+def tensors_only(imported: Imported) -> Module:
+    """The module; UnsupportedError where the program takes or gives something else than tensors."""
+    if any(feed.is_size for feed in imported.feeds):
+        raise UnsupportedError("the program takes an integer that is no size of a tensor", hint="pass it as a tensor, or fix it before the export")
+    if any(result.position is None for result in imported.results):
+        raise UnsupportedError("the program returns a number or None, expected tensors", hint="return tensors only")
+    return imported.module
+
+
+def export_module(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> Any:
+    """torch.export of a module for these inputs; `shapes` says per input name which axes are symbolic."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"got a {type(model).__name__}, expected a torch module, an exported program, or a path to .onnx or .pt2")
+    dynamic = _dynamic_shapes(model, example_inputs, shapes) if shapes else None
+    with torch.no_grad():
+        return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic, strict=False)
+
+
+def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> Any:
+    """What torch.export wants: per argument, its symbolic axes."""
+    import inspect
+
+    import torch
+
+    names = list(inspect.signature(model.forward).parameters)
+    variadic = [p for p in inspect.signature(model.forward).parameters.values() if p.kind is inspect.Parameter.VAR_POSITIONAL]
+    if variadic:
+        raise UsageError("the model's forward takes *inputs, whose names are not known", hint="give shapes for named arguments, or pass an exported program")
+    for name in shapes:
+        if name not in names[: len(example_inputs)]:
+            raise UsageError(f"shape: got the input {name!r}, expected one of {', '.join(names[: len(example_inputs)])}")
+    symbols: dict[str, Any] = {}
+
+    def axis(request: Any) -> Any:
+        if request.size is None:
+            return torch.export.Dim.AUTO
+        if isinstance(request.size, int):
+            return None
+        if str(request.size) not in dims.symbols(request.size):
+            raise UsageError(f"shape: got {request.size}, expected one symbol or a size for an axis of a torch model")
+        name = str(request.size)
+        symbols.setdefault(name, torch.export.Dim(name, min=request.low if request.low is not None else 1, max=request.high))
+        return symbols[name]
+
+    return tuple({n: axis(request) for n, request in enumerate(shapes[name])} if name in shapes else None for name in names[: len(example_inputs)])
