@@ -164,7 +164,7 @@ class Chooser:
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
         if tried:
-            self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.1f} us")
+            self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
         return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
     def _refusal(self, problem: Problem) -> str | None:

@@ -1,16 +1,177 @@
-"""The contract of a build: what was requested of each op of the user's model, what was realised, and why."""
+"""The contract: for every op of the user's model what was requested, what was realised and why; and what was promised."""
 
 from __future__ import annotations
 
-from ..ir.graph import Module
-from ..runtime.contents import ContractRow
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..ir.errors import ContractError, Source
+from ..ir.graph import Graph, Module, Op
+from ..ir.types import DType
+from ..passes.quantize import int8_weight
+from ..passes.sparsify import two_four
+from ..passes.weights import Weight, weight_of
+from ..runtime.contents import Contract, ContractRow
+from .options import BuildOptions, Requirement
+
+FALLBACK = "aten call"
+MERGED = "merged into other ops, or computed while building"
+_PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
+_LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
+"""Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
+
+
+@dataclass(frozen=True)
+class SourceOp:
+    """An op of the user's model: its kind, and the precision that it came with."""
+
+    kind: str
+    precision: str
+
+
+def source_ops(module: Module) -> dict[Source, SourceOp]:
+    """The source ops of a module in order; asked before any pass runs."""
+    found: dict[Source, SourceOp] = {}
+    for source, ops in _by_source(module).items():
+        leading = _leading(ops)
+        found[source] = SourceOp(kind_of(leading), _precision(leading))
+    return found
+
+
+def kind_of(op: Op) -> str:
+    """What users call an op: linear (a matmul with a weight), the ATen operator of a call, else the op's own name."""
+    if op.name == "aten_call":
+        return str(op.attrs["target"])
+    return "linear" if op.name == "matmul" and weight_of(op) is not None else op.name
+
+
+def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: BuildOptions) -> Contract:
+    """One row for every source op, from the ops that are left of it after all passes."""
+    left = _by_source(module)
+    rows = []
+    for source, original in asked.items():
+        precision = options.precision or original.precision
+        if source not in left:
+            rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
+            continue
+        rows.append(_row(source, _leading(left[source]), precision, options))
+    return Contract(tuple(rows))
 
 
 def fallback_rows(module: Module) -> list[ContractRow]:
     """One row for each op that runs as a call back into the framework."""
-    rows = []
+    calls = [op for graph in module.functions.values() for op in _ops(graph) if op.name == "aten_call"]
+    return [_fallback(op.source.name if op.source else kind_of(op), op, "compiled") for op in calls]
+
+
+def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str]) -> None:
+    """ContractError if a promise does not hold, with the rows that break it."""
+    broken = {str(requirement): lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
+    if broken:
+        count = len(broken)
+        lines = [f"{name}: {line}" for name, found in broken.items() for line in found]
+        raise ContractError(
+            f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(broken)}",
+            note="\n".join(lines),
+            hint="build without --require to see the whole contract",
+        )
+
+
+def violations(contract: Contract, requirement: Requirement, targets: Sequence[str]) -> list[str]:
+    """What breaks a promise, one line each."""
+    if requirement.subject == "no-fallback":
+        return [_line(row) for row in contract if row.realised == FALLBACK]
+    if requirement.subject == "target":
+        return [] if requirement.value in targets else [f"got the targets {', '.join(targets)}"]
+    rows = [row for row in contract if requirement.subject in (row.op, row.source)]
+    if not rows:
+        kinds = ", ".join(dict.fromkeys(row.op for row in contract))
+        return [f"no op of the model is called {requirement.subject}, its ops are {kinds or 'none'}"]
+    return [_line(row) for row in rows if requirement.value not in row.realised.split(", ")]
+
+
+def is_notable(row: ContractRow) -> bool:
+    """Whether a row says more than that an op keeps the model's own precision."""
+    return ", " in row.requested or row.realised != row.requested
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> ContractRow:
+    if op.name == "aten_call":
+        return _fallback(source.name, op, precision)
+    requested, realised, why = [precision], [_precision(op)], []
+    weight = weight_of(op)
+    if weight is not None:
+        realised += _stored_as(weight)
+        for wanted, reason in _wanted(weight, options):
+            requested.append(wanted)
+            if wanted not in realised:
+                why.append(f"{wanted}: {reason}")
+    if realised[0] != precision:
+        why.append(f"{precision}: the op computes in {realised[0]}")
+    return ContractRow(source.name, kind_of(op), ", ".join(requested), ", ".join(realised), "; ".join(why))
+
+
+def _fallback(name: str, op: Op, requested: str) -> ContractRow:
+    return ContractRow(name, kind_of(op), requested, FALLBACK, str(op.attrs["why"]))
+
+
+def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
+    """What was asked of a weight, with why it would not be done."""
+    if options.quantize is not None:
+        yield options.quantize, int8_weight.why_not(weight) or "the pass did not reach it"
+    if options.sparsity is not None:
+        yield options.sparsity, two_four.why_not(weight) or "the pass did not reach it"
+
+
+def _stored_as(weight: Weight) -> list[str]:
+    """How a weight lies in memory, in the words of the options."""
+    found = []
+    if weight.expanded_by("dequantize") is not None:
+        found.append(f"{_storage(weight.stored.dtype)}-weight")
+    if weight.expanded_by("decompress_2to4") is not None:
+        found.append("2:4")
+    return found
+
+
+def _storage(dtype: DType) -> str:
+    return f"int{dtype.bits}" if dtype.is_integer else dtype.name
+
+
+def _precision(op: Op) -> str:
+    """The precision of an op's result in the words of the options."""
+    dtype = op.results[0].dtype.name if op.results else ""
+    return _PRECISIONS.get(dtype, dtype)
+
+
+def _line(row: ContractRow) -> str:
+    return f"{row.source} ({row.op}) is {row.realised}" + (f": {row.why}" if row.why else "")
+
+
+# --- source ops -------------------------------------------------------------------------------------------------------
+
+
+def _by_source(module: Module) -> dict[Source, list[Op]]:
+    """Ops by what they were in the user's model, in order, those of nested graphs after the op that holds them."""
+    found: dict[Source, list[Op]] = {}
     for graph in module.functions.values():
-        for op in graph:
-            if op.name == "aten_call":
-                rows.append(ContractRow(str(op.source or op.attrs["target"]), op.attrs["target"], "compiled", "aten call", op.attrs["why"]))
-    return rows
+        for op in _ops(graph):
+            if op.source is not None:
+                found.setdefault(op.source, []).append(op)
+    return found
+
+
+def _ops(graph: Graph) -> Iterator[Op]:
+    for op in graph:
+        yield op
+        for body in op.bodies:
+            yield from _ops(body)
+
+
+def _leading(ops: Sequence[Op]) -> Op:
+    """The op that a source op is known by: a call back, a contraction, else the last one."""
+    call = next((op for op in ops if op.name == "aten_call"), None)
+    kinds = {kind_of(op): op for op in reversed(ops)}
+    return call or next((kinds[kind] for kind in _LEADING if kind in kinds), ops[-1])

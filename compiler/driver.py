@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import UnsupportedError, UsageError
+from ..ir.errors import UsageError
 from ..ir.graph import Module
 from ..runtime.engine import Engine
 from .options import (
@@ -86,7 +86,9 @@ def optimize(options: OptimizeOptions) -> Report:
 
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     """Measure schedules and improve an engine."""
-    raise UnsupportedError("tuning a finished engine is not supported yet", hint="measure while building: ourcc build MODEL --tune 8")
+    from . import retune
+
+    return retune.tune(options, progress)
 
 
 def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:

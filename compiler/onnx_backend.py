@@ -18,6 +18,7 @@ from ..runtime.engine import Engine
 from . import pipeline
 from .importers.onnx import import_onnx
 from .importers.onnx.context import UnsupportedModelError
+from .importers.onnx.symbols import Shape
 from .options import BuildOptions
 
 Array = np.ndarray[Any, Any]
@@ -87,20 +88,32 @@ class Prepared(BackendRep):  # type: ignore[misc]
         return key, [arrays[name] for name in self.inputs if name not in self.fixed]
 
     def _key(self, arrays: Mapping[str, Array]) -> Key:
-        """The key of the module for these values of the inputs that must be fixed; imported where it is new."""
+        """The key of the module for these inputs; imported where it is new."""
+        shapes: dict[str, Shape] = dict.fromkeys(self._empty(arrays), (0, None))
         for _ in range(FIXED_ROUNDS):
             values = {name: arrays[name] for name in sorted(self.fixed)}
             key = tuple((name, str(array.dtype), array.shape, repr(array.tolist())) for name, array in values.items())
+            key += tuple((name, "empty", (), "") for name in shapes)
             if key in self.modules:
                 return key
             try:
-                self.modules[key] = import_onnx(self.model, values=values)
+                self.modules[key] = import_onnx(self.model, shapes=shapes, values=values)
             except UnsupportedModelError as error:
                 more = frozenset(name for name in error.inputs if arrays[name].size <= FIXED_ELEMENTS and arrays[name].ndim <= 1)
                 if not self._may_fix(error) or not more - self.fixed:
                     raise
                 self.fixed |= more
         raise UnsupportedError("the model's shapes depend on too many inputs", hint="make them constants of the model")
+
+    def _empty(self, arrays: Mapping[str, Array]) -> list[str]:
+        """Named dimensions that are 0 in these inputs; a module is for sizes from 1 on unless it is asked for more."""
+        found: dict[str, None] = {}
+        for value in self.model.graph.input:
+            sizes = arrays[value.name].shape if value.name in arrays else ()
+            for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+                if size == 0 and dim.dim_param:
+                    found[dim.dim_param] = None
+        return sorted(found)
 
     @staticmethod
     def _may_fix(error: UnsupportedModelError) -> bool:

@@ -159,7 +159,8 @@ class _Composer:
         """Emit the statements of a region under an axis map; returns its stores with their values rewritten."""
         uses: dict[str, int] = {}
         for statement in region.body:
-            for part in walk(statement.value):
+            gathered = [gather for _, gather in statement.gathers] if isinstance(statement, Store) else []
+            for part in (part for value in (statement.value, *gathered) for part in walk(value)):
                 if isinstance(part, Load):
                     uses[part.operand] = uses.get(part.operand, 0) + 1
         refs: dict[str, Ref] = {}

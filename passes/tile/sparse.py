@@ -50,7 +50,7 @@ def _read(region: Region, value: Scalar, along: str) -> Expansion | None:
     places = next((load for name, load in loads.items() if kept is not None and name != kept.operand), None)
     if kept is None or places is None or len(kept.subscripts) != len(places.subscripts):
         return None
-    axes = [n for n, s in enumerate(kept.subscripts) if along in dims.symbols(s)]
+    axes = [n for n, s in enumerate(kept.subscripts) if along in dims.symbols(s) and str(s) != along]
     if len(axes) != 1:
         return None
     (axis,) = axes

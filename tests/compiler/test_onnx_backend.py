@@ -45,6 +45,20 @@ def test_values_that_decide_shapes_are_fixed_and_tried_again():
     assert prepared.fixed == {"s"} and len(prepared.modules) == 3
 
 
+def test_the_reference_can_stand_in_for_the_compiler(monkeypatch):
+    monkeypatch.setattr(onnx_backend, "compile_module", onnx_backend.interpret_module)
+    x = np.arange(12, dtype=np.float32)
+    np.testing.assert_array_equal(Backend.run_model(reshape(), [x, np.array([4, 3])])[0], x.reshape(4, 3))
+
+
+def test_empty_inputs_have_a_module_of_their_own():
+    prepared = Backend.prepare(model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, ["N", 2])}, ["y"]))
+    for rows in (3, 0, 1):
+        x = np.ones((rows, 2), np.float32)
+        np.testing.assert_array_equal(prepared.run([x])[0], -x)
+    assert len(prepared.modules) == 2
+
+
 def test_data_are_never_fixed():
     nodes = [helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0), helper.make_node("Cast", ["m"], ["n"], to=INT)]
     nodes += [helper.make_node("Unsqueeze", ["n", "a"], ["s"]), helper.make_node("ConstantOfShape", ["s"], ["y"])]

@@ -88,7 +88,6 @@ class Sizes:
     depth: int
     most_rows: int | None
     most_columns: int | None
-    last: Dim
 
 
 def sizes_of(problem: Problem, found: Contraction) -> Sizes:
@@ -98,9 +97,8 @@ def sizes_of(problem: Problem, found: Contraction) -> Sizes:
     def total(axes: Sequence[str]) -> Dim:
         return dims.product(extents[axis] for axis in axes)
 
-    counts = (typical(total(axes), symbols) for axes in (found.batch, found.rows, found.columns, found.over))
-    most = (upper_bound(total(axes), symbols) for axes in (found.rows, found.columns))
-    return Sizes(*counts, *most, extents[found.over[-1]])
+    batch, rows, columns, depth = (typical(total(axes), symbols) for axes in (found.batch, found.rows, found.columns, found.over))
+    return Sizes(batch, rows, columns, depth, upper_bound(total(found.rows), symbols), upper_bound(total(found.columns), symbols))
 
 
 def k_step(operands: Operands, sizes: Sizes) -> int:
@@ -143,7 +141,8 @@ def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, ste
     """acc += left * right over the contracted axes, merged, from `low` to `high`."""
     over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
     with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:
-        last, base = extents[over[-1]], dims.symbol(f"{k}.first")
+        last = extents[over[-1]]
+        base: Dim = dims.symbol(f"{k}.first")
         if len(over) > 1 and dims.divides(step, last, symbols) and dims.divides(step, low, symbols):
             # A step stays within one row of the last axis: the others are the same for all its lanes.
             block.index |= parted(base // last, over[:-1], extents)
@@ -156,10 +155,10 @@ def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, ste
         for let in found.prologue:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
         covered = is_covered(high - low, step, symbols)
-        left, right = found.left, found.right
+        factor = found.right
         if starts_whole:
-            right = with_expansion(block, block.problem.region, right, over[-1], k, base, step)
-        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (left, right))
+            factor = with_expansion(block, block.problem.region, factor, over[-1], k, base, step)
+        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (found.left, factor))
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Axis, Load, Operand, Reduce, Region
+from ....ir.region import Axis, Let, Load, Operand, Reduce, Region, Scan
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
@@ -121,10 +121,9 @@ def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> L
     region, part = problem.region, _free(problem, "part")
     load = Load(space.name, tuple(dims.symbol(a) for a in (part, *found.reduce.axes)), found.reduce.dtype)
     total = Reduce(found.reduce.name, found.reduce.axes, "sum", (part,), load, found.reduce.dtype)
-    body = (total, *found.epilogue, found.store)
+    statements: tuple[Let | Reduce | Scan, ...] = (total, *found.epilogue)
     axes = (*(axis for axis in region.axes if axis.name in found.reduce.axes), Axis(part, splits))
-    after = replace(problem, region=Region(region.name, (*region.inputs, space), region.outputs, axes, body))
-    statements = (total, *found.epilogue)
+    after = replace(problem, region=Region(region.name, (*region.inputs, space), region.outputs, axes, (*statements, found.store)))
     tiling = tile_rows(after, statements, found.store, 1024 * power_of_two(splits) // 4, False)
     if isinstance(tiling, str):
         raise ValueError(tiling)

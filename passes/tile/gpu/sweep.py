@@ -53,7 +53,7 @@ def spread(block: Block, value: Value, axes: Sequence[str]) -> Value:
     """The value over all of `axes`: repeated along those that it does not vary over."""
     if set(axes) <= set(value.type.axes):
         return value
-    nothing = block.full(zero(value.type.dtype), value.type.dtype, block.ordered(set(axes)))  # type: ignore[arg-type]
+    nothing = block.full(zero(value.type.dtype), value.type.dtype, block.ordered(set(axes)))
     always = block.apply("le", block.index_value(0), block.index_value(0))
     return block.apply("where", always, value, nothing)
 
@@ -185,7 +185,7 @@ class Sweep:
         """The index of the first extreme along one axis; of the last by walking the axis from its end."""
         (over,) = statement.over
         if over in self.tiling.whole:
-            best, place = self._chunk(block, statement, over)
+            _, place = self._chunk(block, statement, over)
             return block.let(statement.name, self._from_end(block, statement, place))
         kept = self._result_axes(block, statement.axes)
         dtype = i32 if statement.value.dtype == boolean else statement.value.dtype
@@ -198,9 +198,8 @@ class Sweep:
             value = block.let("candidate", chunk)
             tile = self._tile_axis(block, over)
             start = dims.symbol(f"{tile}.first") if tile is not None else block.index[over]
-            index = block.let(
-                "place", block.apply("add", index, block.index_value(start)) if tile is not None else block.index_value(start)
-            )
+            beginning = block.index_value(start)
+            index = block.let("place", beginning if tile is None else block.apply("add", index, beginning))
             better = block.let("better", self._is_better(block, statement, best_ref, value))
             block.rebind(place_ref, block.apply("where", better, index, place_ref))
             block.rebind(best_ref, block.apply("where", better, value, best_ref))

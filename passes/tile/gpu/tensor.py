@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -105,7 +106,7 @@ def seconds(problem: Problem, schedule: Schedule, target: GpuTarget, splits: int
     depth = -(-sizes.depth // (splits * k)) * k
     resident = max(1, min(2, 128 * 128 // (m * n)))
     # A small tile reads more from shared memory for each product and does not keep the instruction busy.
-    efficiency = 0.75 * min(1.0, (m * n) / (m + n) / 64) ** 0.5
+    efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
     products = 2.0 * m * n * depth * programs * operands.products
     compute = products / (target.rates[operands.rate] * efficiency) * waves(programs, target, resident)
     cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class Vector:
         for axis, step in tiling.loops.items():
             steps *= -(-typical(problem.region.axis(axis).extent, problem.symbols) // step)
         waiting = steps * 4e-7 * max(1.0, programs / (target.processors * 4))
-        return memory_seconds(traffic(problem), programs, target) * max(1.0, (64 / run) ** 0.5) + waiting + LAUNCH_SECONDS
+        return memory_seconds(traffic(problem), programs, target) * max(1.0, math.sqrt(64 / run)) + waiting + LAUNCH_SECONDS
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ourcc.ir.target import gpu_target
+from ourcc.ir.tile.interpret import run
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import bf16
 from ourcc.passes.tile.gpu import STRATEGIES
 
 SM_90A = gpu_target("sm_90a")
+SIZES = {"B": 3, "S": 37, "U": 70}
 EXPECTED = {
     "linear_f32": "tensor",
     "linear_f32_unbounded": "tensor",
@@ -28,7 +34,7 @@ EXPECTED = {
     "batched": "tensor",
     "convolution": "tensor",
     "convolution_channels": "tensor",
-    "convolution_groups": "vector",
+    "convolution_groups": "rows",
     "convolution_depthwise": "rows",
     "attention": "attention",
     "attention_causal_groups": "attention",
@@ -56,18 +62,51 @@ EXPECTED = {
     "scatter_add_integers": "steps",
     "scatter_add_floats": "steps",
     "scatter_last_wins": "steps",
+    "scatter_add_floats_one_column": "steps",
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_every_strategy_that_applies_is_right(name: str, cases: dict[str, Any], judged: Callable[..., Any]) -> None:
-    case = cases[name]
-    problem = case.problem()
+def test_every_strategy_that_applies_is_right(name: str, cases: dict[str, Any], answered: Callable[..., Any]) -> None:
+    judged = answered(cases[name])
+    problem = judged.problem
     taking = [s for s in STRATEGIES if s.applies(problem, SM_90A) is None]
     assert taking[0].name == EXPECTED[name], [(s.name, s.applies(problem, SM_90A)) for s in STRATEGIES]
     for strategy in taking:
         schedules = list(strategy.space(problem, SM_90A))
         best = min(schedules, key=lambda s: strategy.cost(problem, s, SM_90A))
         for schedule in dict.fromkeys((best, schedules[-1])):
-            verdict = judged(case, strategy, schedule, SM_90A)
+            program = strategy.tile(problem, schedule, SM_90A)
+            verify(program, problem.symbols)
+            with np.errstate(all="ignore"):
+                got = run(program, judged.given, SIZES, problem.symbols)
+            verdict = judged.verdict(got)
             assert verdict.passed, f"{schedule}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+def test_every_space_has_a_first_choice_with_a_finite_cost(target: str, cases: dict[str, Any]) -> None:
+    machine = gpu_target(target)
+    for name, case in cases.items():
+        problem = case.problem()
+        strategy = next(s for s in STRATEGIES if s.applies(problem, machine) is None)
+        costs = [strategy.cost(problem, schedule, machine) for schedule in strategy.space(problem, machine)]
+        assert costs and all(0 < cost < 1 for cost in costs), name
+
+
+def test_no_product_is_faster_than_the_machine(cases: dict[str, Any]) -> None:
+    rows = 128  # what a symbol is reckoned with
+    small, large = (best_cost(replace(cases["linear_bf16"], operands=sized(n))) for n in (512, 8192))
+    assert large > 2 * rows * 8192 * 8192 / SM_90A.rates["bf16"]
+    assert large > 2 * 8192 * 8192 / SM_90A.memory_rate
+    assert large > 3 * small
+
+
+def sized(count: int) -> tuple[Any, ...]:
+    return tuple((bf16, shape) for shape in (("S", count), (count, count)))
+
+
+def best_cost(case: Any) -> float:
+    problem = case.problem()
+    strategy = next(s for s in STRATEGIES if s.applies(problem, SM_90A) is None)
+    return min(strategy.cost(problem, schedule, SM_90A) for schedule in strategy.space(problem, SM_90A))

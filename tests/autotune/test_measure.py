@@ -1,0 +1,122 @@
+"""Measuring with a real compiler: answers are compared, crashes and delays cost one candidate and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ourcc.autotune import measure
+from ourcc.autotune.candidates import Sources, allowed_ulps, print_candidates, unmeasurable
+from ourcc.autotune.measure import Measurer, Policy
+from ourcc.autotune.problem import bucket
+from ourcc.autotune.record import Trial
+from ourcc.autotune.search import rank, shortlist
+from ourcc.codegen.c.compile import find_compiler
+from ourcc.ir.dims import NO_FACTS
+from ourcc.ir.region_text import parse_region
+from ourcc.ir.target import AVX2, AVX512, CpuLevel, level_for
+from ourcc.ir.types import f32
+from ourcc.passes.schedule import Candidate
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime.native import cpu_flags
+
+LEVEL: CpuLevel = level_for(cpu_flags())
+pytestmark = pytest.mark.skipif(LEVEL not in (AVX2, AVX512), reason="this machine runs neither level")
+HEAD = '#include "ourcc.h"\nvoid candidate_{n}_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)'
+QUICK = Policy(rounds=3, batch_microseconds=100)
+
+
+def candidates(problem: Problem, count: int = 3) -> list[Candidate]:
+    families = [[(s, x) for x in s.space(problem, LEVEL)] for s in STRATEGIES if s.applies(problem, LEVEL) is None]
+    return shortlist(rank(problem, families, LEVEL), count)
+
+
+def run(problem: Problem, chosen: Sequence[Candidate], deadline: float = 20.0) -> tuple[Trial, ...]:
+    return Measurer(LEVEL, find_compiler(), QUICK, deadline).measure(problem, chosen)
+
+
+def test_candidates_of_two_strategies_agree_and_are_timed(problem: Problem) -> None:
+    chosen = candidates(problem)
+    assert {strategy.name for strategy, _ in chosen} == {"packed", "nest"}
+    trials = run(problem, chosen)
+    assert [trial.schedule for trial in trials] == [schedule for _, schedule in chosen]
+    assert all(not trial.failures and len(trial.times) == 3 and min(trial.times) > 0 for trial in trials)
+    assert len({sample.run for trial in trials for sample in trial.samples}) == 1
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, str]], None]:
+    """Replace the C text of some candidates."""
+
+    def set_bodies(bodies: dict[int, str]) -> None:
+        def printed(*arguments: object) -> Sources:
+            sources = print_candidates(*arguments)  # type: ignore[arg-type]
+            sources.files |= {n: HEAD.format(n=n) + body for n, body in bodies.items()}
+            return sources
+
+        monkeypatch.setattr(measure, "print_candidates", printed)
+
+    return set_bodies
+
+
+def test_wrong_crashing_and_refused_candidates_are_bugs_of_their_own(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:
+    spoil({1: "{ float *y = operands[3]; y[0] = 42.0f; }", 2: "{ __builtin_trap(); }", 3: "{ return 1 +; }"})
+    trials = run(problem, candidates(problem, 5))
+    assert [[failure.kind for failure in trial.failures] for trial in trials] == [[], ["wrong"], ["crashed"], ["internal"], []]
+    assert all(failure.is_bug for trial in trials for failure in trial.failures)
+    assert trials[2].failures[0].reason.startswith("ended by signal")
+    assert trials[0].times
+    assert trials[4].times
+    assert not any("/" in failure.reason for trial in trials for failure in trial.failures)
+
+
+def test_a_candidate_that_never_ends_is_an_expected_failure(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:
+    spoil({0: "{ for (;;) __asm__ volatile (\"\"); }"})
+    trials = run(problem, candidates(problem, 2), deadline=2.0)
+    assert [failure.kind for failure in trials[0].failures] == ["timeout"]
+    assert not trials[0].failures[0].is_bug
+    assert trials[1].times
+
+
+GATHER = """region @region(%x0: f32[{n}, k 8], %x1: i64[i 16]) -> %y0: f32[i 16, k 8] {{
+  axes i: 16, k: 8
+  %y0[i, k] = %x0[%g0, k] with (%g0 = {index})
+}}
+"""
+
+
+def gather(index: str, n: int = 3) -> Problem:
+    return Problem(parse_region(GATHER.format(n=n, index=index)), NO_FACTS, {})
+
+
+def test_made_up_indices_stay_inside_what_they_index() -> None:
+    problem = gather("%x1[i]")
+    trials = run(problem, candidates(problem))
+    assert all(trial.times and not trial.failures for trial in trials)
+    sources = print_candidates(problem, candidates(problem), LEVEL, {})
+    assert [buffer.bound for buffer in sources.buffers] == [3, 3, 3]
+
+
+def test_what_cannot_be_measured_says_why(problem: Problem) -> None:
+    assert unmeasurable(problem, bucket(problem)) is None
+    assert unmeasurable(gather("%x1[i]", 1 << 28), {}) == "its operands take 8.0 GB, expected at most 1"
+    text = GATHER.format(n=3, index="cast(%x2[i], i64)").replace("%x1: i64", "%x2: f32")
+    assert unmeasurable(Problem(parse_region(text), NO_FACTS, {}), {}) == "an index is computed from numbers that are no integers"
+
+
+def test_sums_may_differ_by_their_rounding_and_not_by_more(problem: Problem) -> None:
+    allowed = allowed_ulps(problem.region, f32, bucket(problem))
+    assert allowed == 16 * (1 + np.sqrt(64) / 4)
+    assert allowed * 2.0**-23 < 1e-5
+
+
+def test_the_child_is_data_alone() -> None:
+    """The child imports nothing of the package, so that it starts in isolated mode wherever the package lies."""
+    text = Path(measure.__file__).with_name("worker.py").read_text()
+    assert "from ." not in text
+    assert "import ourcc" not in text
+    assert "from ourcc" not in text
