@@ -99,8 +99,8 @@ class Shelves:
 class Chooser:
     """Fills the scheduler's question for one level or GPU architecture, and remembers what it answered.
 
-    Without `environment` there are no records to look for. `count` schedules of a problem are measured by `measurer`,
-    until `deadline` (on the monotonic clock).
+    Without `environment` there are no records to look for, and `unmeasured` is the reason of every choice. `count`
+    schedules of a problem are measured by `measurer`, until `deadline` (on the monotonic clock).
     """
 
     target: Any
@@ -111,6 +111,7 @@ class Chooser:
     deadline: float | None = None
     locked: LockedLevel | None = None
     note: Callable[[str], None] = lambda message: None
+    unmeasured: str = "least predicted cost"
     decisions: dict[str, Decision] = field(default_factory=dict)
 
     def __call__(self, problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
@@ -121,7 +122,7 @@ class Chooser:
         first = next(families)
         if self.environment is None or self.shelves is None:
             candidate = cheapest(self.target)(problem, iter([first]))
-            self.decisions[id] = Decision(id, data, candidate[1], "cost", "least predicted cost")
+            self.decisions[id] = Decision(id, data, candidate[1], "cost", self.unmeasured)
             return candidate
         ranked = rank(problem, [first, *families], self.target)
         usual = cheapest(self.target)(problem, iter([first]))
@@ -147,8 +148,7 @@ class Chooser:
         self, problem: Problem, id: str, data: Data, ranked: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves
     ) -> tuple[Candidate, Decision]:
         key = record_id(data, environment)
-        found = [record for record in shelves.get(key) if leader(record, ranked) is not None or self.count]
-        record = found[0] if found else None
+        record = self._known(key, ranked, shelves)
         tried, why = 0, "no record of this problem on such a machine"
         if self.count:
             wanted = shortlist(ranked, self.count, self._warm(id, key, ranked, shelves))
@@ -160,17 +160,24 @@ class Chooser:
         best = leader(record, ranked) if record is not None else None
         if best is None:
             return usual, Decision(id, data, usual[1], "cost", f"{why}: least predicted cost", None, tried)
-        amount = f"fastest of {sum(1 for c in ranked if record is not None and record.trial(c[1]) is not None)} measured"
+        amount = f"fastest of {sum(1 for c in ranked if record is not None and record.trial(c[1]) is not None)} tried"
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
         if tried:
             self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
         return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
+    def _known(self, key: str, ranked: list[Candidate], shelves: Shelves) -> Record | None:
+        """The first record that serves; before measuring, the union of what all stores have."""
+        if self.count:
+            found = list(shelves.get(key))
+            return merge(found) if found else None
+        return next((record for record in shelves.get(key) if leader(record, ranked) is not None), None)
+
     def _refusal(self, problem: Problem) -> str | None:
         """Why a problem is not measured now."""
         if self.measurer is None:
-            return "this machine cannot run it"
+            return f"this machine cannot run {self.environment['architecture'] if self.environment else 'it'}"
         if self.deadline is not None and time.monotonic() > self.deadline:
             return "the time for measuring was spent"
         return unmeasurable(problem, bucket(problem))

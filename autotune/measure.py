@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..passes.schedule import Candidate
 from ..passes.tile.schedule import Problem
 from .candidates import Buffer, Sources, allowed_ulps, compile_candidates, print_candidates
 from .problem import bucket
-from .record import Data, Failure, Sample, Trial, digest
+from .record import Data, Failure, Sample, Trial, digest, scrub
 from .worker import Message, receive, send
 
 _SCRIPT = Path(__file__).with_name("worker.py")
@@ -35,11 +35,13 @@ class Policy:
     rounds: int = 9
     batch_microseconds: int = 1000
     drop: int = 3
+    seconds: int = 5
 
     def to_json(self) -> Data:
         """Numbers and words by name."""
         batch = self.batch_microseconds
-        return {"threads": 1, "cache": "warm", "rounds": self.rounds, "batch_microseconds": batch, "drop": self.drop, "seed": SEED}
+        limits = {"rounds": self.rounds, "batch_microseconds": batch, "drop": self.drop, "seconds": self.seconds}
+        return {"threads": 1, "cache": "warm", "seed": SEED, **limits}
 
 
 class ChildEnded(Exception):
@@ -47,7 +49,7 @@ class ChildEnded(Exception):
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
-        self.failure = Failure(kind, reason)
+        self.failure = Failure(kind, scrub(reason))
 
 
 class Child:
@@ -57,7 +59,7 @@ class Child:
         self.deadline = deadline
         self.process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[Message | None] = queue.Queue()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._log: IO[bytes] | None = None
 
     def ask(self, header: dict[str, Any], blobs: list[bytes]) -> None:
         """Send a job."""
@@ -76,9 +78,9 @@ class Child:
             self.stop()
             raise ChildEnded("timeout", f"took more than {self.deadline:g} s") from None
         if message is None:
-            status = self.process.wait() if self.process is not None else 0
+            status, said = self.process.wait() if self.process is not None else 0, self._said()
             self.stop()
-            raise ChildEnded("crashed", f"ended by signal {-status}" if status < 0 else f"ended with status {status}: {self._said()}")
+            raise ChildEnded("crashed", f"ended by signal {-status}" if status < 0 else f"ended with status {status}: {said}")
         return message
 
     def stop(self) -> None:
@@ -89,15 +91,20 @@ class Child:
             for stream in (self.process.stdin, self.process.stdout):
                 if stream is not None:
                     stream.close()
-        self.process, self._answers = None, queue.Queue()
+        if self._log is not None:
+            self._log.close()
+        self.process, self._answers, self._log = None, queue.Queue(), None
 
     def _said(self) -> str:
+        if self._log is None:
+            return "it said nothing"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
-        return lines[-1][:200] if lines else "it said nothing"
+        return lines[-1] if lines else "it said nothing"
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is None:
+            self._log = tempfile.TemporaryFile()
             command = [sys.executable, "-I", str(_SCRIPT)]
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
             threading.Thread(target=self._listen, args=(self.process, self._answers), daemon=True).start()
@@ -146,7 +153,8 @@ class Measurer:
 
     def _job(self, run: _Run, library: bytes, left: Sequence[int]) -> None:
         run.begin()
-        policy = {"rounds": self.policy.rounds, "batch": self.policy.batch_microseconds * 1000, "drop": self.policy.drop}
+        batch = self.policy.batch_microseconds * 1000
+        policy = {"rounds": self.policy.rounds, "batch": batch, "drop": self.policy.drop, "seconds": self.policy.seconds}
         symbols = [run.sizes[name] for name in run.problem.symbols.ranges]
         buffers = [buffer.to_json() for buffer in run.sources.buffers]
         self.child.ask({**policy, "seed": SEED, "symbols": symbols, "buffers": buffers, "candidates": list(left)}, [library])
@@ -155,7 +163,8 @@ class Measurer:
             if header["event"] == "times":
                 run.times = {int(n): times for n, times in header["times"].items()}
                 return
-            run.hear(header, blobs)
+            if header["event"] != "alive":
+                run.hear(header, blobs)
 
 
 class _Run:
@@ -194,7 +203,7 @@ class _Run:
         ours, theirs = (np.frombuffer(data, buffer.dtype.numpy)[: buffer.count] for data in (got, expected))
         verdict = judge(ours, theirs, theirs, floor=allowed_ulps(self.problem.region, buffer.dtype, self.sizes))
         if not verdict.passed:
-            self.sources.failures[number] = Failure("wrong", verdict.reason[:300])
+            self.sources.failures[number] = Failure("wrong", scrub(verdict.reason))
         elif np.isfinite(verdict.error):
             self.deviations[number] = max(self.deviations[number], float(verdict.error))
 
@@ -209,5 +218,3 @@ class _Run:
             elif times:
                 found.append(Trial(schedule, (Sample(run, tuple(times), self.deviations.get(number, 0.0)),)))
         return tuple(found)
-
-

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.expression import Index
-from ..ir.region import Axis, Load, Region, Scalar, Statement, Store, substitute, walk
+from ..ir.region import Axis, Load, Operand, Region, Scalar, Statement, Store, substitute, walk
 from ..ir.region_cost import cost_of
 from ..ir.region_text import print_region
 from ..passes.tile.schedule import Problem
@@ -49,13 +49,13 @@ def bucket(problem: Problem) -> dict[str, int]:
     for n, (name, known) in enumerate(facts.ranges.items()):
         wanted = 1 if n == 0 and len(facts.ranges) > 1 else TYPICAL
         sizes[name] = _allowed(wanted, known, facts.divisors.get(name, 1))
-    used = _symbols(problem.region)
-    while sizes and cost_of(problem.region, sizes).operations > MOST_OPERATIONS:
-        name = max((n for n in sizes if n in used), key=lambda n: sizes[n], default=None)
-        smaller = _allowed(sizes[name] // 2, facts.ranges[name], facts.divisors.get(name, 1)) if name is not None else 0
-        if name is None or smaller >= sizes[name]:
+    used = [name for name in sizes if name in _symbols(problem.region)]
+    while used and cost_of(problem.region, sizes).operations > MOST_OPERATIONS:
+        largest = max(used, key=lambda name: sizes[name])
+        smaller = _allowed(sizes[largest] // 2, facts.ranges[largest], facts.divisors.get(largest, 1))
+        if smaller >= sizes[largest]:
             break
-        sizes[name] = smaller
+        sizes[largest] = smaller
     return sizes
 
 
@@ -106,16 +106,15 @@ def _neutral(region: Region, known: tuple[str, ...]) -> tuple[Region, dict[str, 
 
 def rename_symbols(region: Region, names: Mapping[str, str]) -> Region:
     """The region with other names for its symbols."""
-    change = {name: dims.symbol(new) for name, new in names.items()}
+    change: dict[str, Dim] = {name: dims.symbol(new) for name, new in names.items()}
 
     def renamed(dim: Dim) -> Dim:
         return dims.substitute(dim, change)
 
-    def operand_type(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(renamed(size) for size in shape)
+    def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(replace(o, type=o.type.with_shape(tuple(renamed(size) for size in o.type.shape))) for o in operands)
 
-    inputs = tuple(replace(o, type=o.type.with_shape(operand_type(o.type.shape))) for o in region.inputs)
-    outputs = tuple(replace(o, type=o.type.with_shape(operand_type(o.type.shape))) for o in region.outputs)
+    inputs, outputs = moved(region.inputs), moved(region.outputs)
     axes = tuple(Axis(axis.name, renamed(axis.extent)) for axis in region.axes)
     return Region(region.name, inputs, outputs, axes, tuple(_statement(s, change) for s in region.body))
 

@@ -97,6 +97,11 @@ def canonical(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+def scrub(text: str) -> str:
+    """A reason without paths, at most 300 characters long: records go to other machines."""
+    return re.sub(r"(?<![\w.])~?/[^\s'\":,;)]+", "...", text)[:300]
+
+
 def digest(data: Any) -> str:
     """The digest of a value's canonical JSON."""
     return hashlib.sha256(canonical(data)).hexdigest()
@@ -179,7 +184,7 @@ def decode(data: bytes, expected: str | None = None) -> Record:
     try:
         actual = digest(body)
     except (ValueError, RecursionError) as error:
-        raise RecordError("record holds text that is not unicode") from error
+        raise RecordError("record holds what canonical json cannot") from error
     if stated != actual:
         raise RecordError("record is damaged: its digest does not match")
     record = _read(body)

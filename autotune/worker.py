@@ -12,6 +12,8 @@ import os
 import resource
 import struct
 import sys
+import time
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -20,6 +22,8 @@ Message = tuple[dict[str, Any], list[bytes]]
 Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 PATIENCE = 2
+SLOW, HOPELESS = 50_000_000, 20
+"""Nanoseconds from which a run is slow; so many times slower than the fastest one is enough."""
 
 
 def send(stream: IO[bytes], header: dict[str, Any], blobs: list[bytes]) -> None:
@@ -57,6 +61,8 @@ def draw(buffer: dict[str, Any], random: np.random.Generator) -> Array:
     count, size = int(buffer["count"]), int(buffer["bytes"])
     if buffer["role"] != "in":
         return np.zeros(size, np.uint8)
+    if buffer["draw"] == "among":
+        return random.choice(np.array(buffer["among"], np.uint8), count)
     if buffer["draw"] == "bytes":
         return random.integers(0, 256, size, dtype=np.uint8)
     dtype = _dtype(buffer["dtype"])
@@ -70,11 +76,12 @@ def draw(buffer: dict[str, Any], random: np.random.Generator) -> Array:
 
 def _dtype(name: str) -> np.dtype[Any]:
     try:
-        return np.dtype(name)
+        known: np.dtype[Any] = np.dtype(name)
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        known = np.dtype(getattr(ml_dtypes, name))
+    return known
 
 
 class Bench:
@@ -103,20 +110,36 @@ class Bench:
         self.nanoseconds(candidate, 1)
         return [self.memory[n].tobytes() for n in self.outputs]
 
-    def rounds(self) -> dict[int, list[int]]:
-        """Picoseconds of each candidate, one a round; the order turns, and those far behind drop out."""
+    def rounds(self, alive: Callable[[], None]) -> dict[int, list[int]]:
+        """Picoseconds of each candidate, one a round; the order turns, and those far behind drop out.
+
+        `alive` is called between measurements, never within one.
+        """
         candidates = [int(n) for n in self.job["candidates"]]
-        repeats = {n: max(1, int(self.job["batch"]) // max(1, self.nanoseconds(n, 1))) for n in candidates}
-        times: dict[int, list[int]] = {n: [] for n in candidates}
+        single = {n: self._single(n, alive) for n in candidates}
+        hopeless = max(SLOW, HOPELESS * min(single.values()))
+        times = {n: [single[n] * 1000] if single[n] > hopeless else [] for n in candidates}
+        candidates = [n for n in candidates if not times[n]]
+        repeats = {n: max(1, int(self.job["batch"]) // single[n]) for n in candidates}
+        start = time.monotonic()
         for number in range(int(self.job["rounds"])):
             turn = number % len(candidates)
             for n in (*candidates[turn:], *candidates[:turn]):
                 times[n].append(max(1, self.nanoseconds(n, repeats[n]) * 1000 // repeats[n]))
+                if times[n][-1] * repeats[n] > SLOW * 1000:
+                    alive()
+            alive()
             best = min(min(times[n]) for n in candidates)
             # One or two slow rounds may be the machine's doing.
             if number >= PATIENCE:
                 candidates = [n for n in candidates if min(times[n]) <= best * int(self.job["drop"])]
+                if time.monotonic() - start > int(self.job["seconds"]):
+                    break
         return times
+
+    def _single(self, candidate: int, alive: Callable[[], None]) -> int:
+        alive()
+        return max(1, self.nanoseconds(candidate, 1))
 
 
 def _aligned(data: Array) -> Array:
@@ -136,7 +159,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     for candidate in job["candidates"]:
         send(answers, {"event": "begin", "candidate": candidate}, [])
         send(answers, {"event": "answer", "candidate": candidate}, bench.answer(candidate))
-    send(answers, {"event": "times", "times": {str(n): times for n, times in bench.rounds().items()}}, [])
+    times = bench.rounds(lambda: send(answers, {"event": "alive"}, []))
+    send(answers, {"event": "times", "times": {str(n): picoseconds for n, picoseconds in times.items()}}, [])
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import InternalError
+from ..ir.ops.table import bound
 from ..passes.build_plan import PackedConstant
 from ..runtime.contents import TargetContents
 
@@ -26,4 +27,4 @@ def pack(constant: PackedConstant) -> np.ndarray[Any, Any]:
     if constant.value.constant is None:
         raise InternalError(f"%{constant.value.name} is read as a constant and has no values")
     array = constant.value.constant.array
-    return array if constant.layout is None else constant.layout.pack(array)
+    return array if constant.layout is None else constant.layout.pack(array.reshape(bound(constant.shape)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ir.errors import ContractError, Source
+from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Graph, Module, Op
 from ..ir.types import DType
 from ..passes.quantize import int8_weight
@@ -17,6 +17,7 @@ from .options import BuildOptions, Requirement
 FALLBACK = "aten call"
 MERGED = "merged into other ops, or computed while building"
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
+_FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
 
@@ -36,6 +37,18 @@ def source_ops(module: Module) -> dict[Source, SourceOp]:
         leading = _leading(ops)
         found[source] = SourceOp(kind_of(leading), _precision(leading))
     return found
+
+
+def refuse_unsupported(options: BuildOptions, asked: Mapping[Source, SourceOp]) -> None:
+    """UnsupportedError for a request that no pass serves yet: it must not be passed over in silence."""
+    if options.eval is not None:
+        raise UnsupportedError("a bound on the accuracy drop is not supported yet", hint="compare the engine with ourcc verify")
+    if options.calibrate is not None:
+        raise UnsupportedError("calibration is not supported yet", hint="int8-weight needs no calibration data")
+    for source, op in asked.items():
+        if options.precision is not None and op.precision in _FLOATS and op.precision != options.precision:
+            hint = f"convert the model to {options.precision}, or leave it at {op.precision}"
+            raise UnsupportedError(f"{op.kind} at {op.precision} is not converted to {options.precision} yet", source=source, hint=hint)
 
 
 def kind_of(op: Op) -> str:

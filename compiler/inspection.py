@@ -12,7 +12,7 @@ from .report.engine import describe_engine
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
 
-STAGES = ("import", "simplify", "regions", "tiles", "plan")
+STAGES = ("import", "simplify", "regions", "tiles", "plan", "c")
 
 
 def inspect(options: InspectOptions) -> Report:

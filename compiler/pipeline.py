@@ -16,10 +16,10 @@ from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import cheapest
 from ..runtime.contents import EngineContents, TargetContents
 from .built import Built
-from .contract import contract_of, enforce, source_ops
+from .contract import contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
-from .target_cpu import compile_cpu, levels_of, lower_cpu
+from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
 from .targets import TARGETS, Target
 from .tuning import Tuning
 
@@ -40,6 +40,7 @@ QUANTIZE_PASSES = {"int8-weight": "quantize_int8_weight"}
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """Compile a module for every target of the options."""
     asked = source_ops(module)
+    refuse_unsupported(options, asked)
     simplify(module, options, progress)
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
@@ -75,7 +76,9 @@ def _weight_passes(options: BuildOptions) -> list[str]:
     return [*found, "eliminate_dead_code"] if found else []
 
 
-def compile_target(module: Module, target: Target, options: BuildOptions, progress: Progress = SILENT, tuning: Tuning | None = None) -> Built:
+def compile_target(
+    module: Module, target: Target, options: BuildOptions, progress: Progress = SILENT, tuning: Tuning | None = None
+) -> Built:
     """Graph to kernels to machine code, for one target."""
     if target.family == "cpu":
         return compile_cpu(module, target, options, progress, tuning)
@@ -86,16 +89,31 @@ def compile_target(module: Module, target: Target, options: BuildOptions, progre
 
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
-    """The program at a stage after `simplify`, for the first CPU target: regions, tiles or plan."""
+    """The program at a stage after `simplify`, for the best level of the first CPU target: regions, tiles, plan or c."""
     from ..ir.region_text import print_region
     from ..ir.tile.text import text as tile_text
 
-    level = next(iter(levels_of(TARGETS["native"])))
+    target = next((target for target in options.targets if target.family == "cpu"), TARGETS["native"])
+    level = levels_of(target)[-1]
     lowered = lower_cpu(module, level, cheapest(level))
     if stage == "plan":
-        return json.dumps(to_json(lowered.plan), indent=1)
-    units = lowered.scheduled.items()
-    return "\n\n".join(f"# {name}\n{print_region(u.problem.region) if stage == 'regions' else tile_text(u.program)}" for name, u in units)
+        return _plan_text(to_json(lowered.plan))
+    if stage == "c":
+        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, level).items())
+    parts = []
+    for name, unit in lowered.scheduled.items():
+        text = print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)
+        parts.append(f"# {name}: {unit.schedule}\n{text}")
+    return "\n".join(parts)
+
+
+def _plan_text(data: Mapping[str, Any]) -> str:
+    """A plan's JSON with one line for each buffer and step."""
+    lines = []
+    for key, value in data.items():
+        rows = ",\n  ".join(json.dumps(row) for row in value) if isinstance(value, list) else ""
+        lines.append(f" {json.dumps(key)}: " + (f"[\n  {rows}\n ]" if rows else json.dumps(value)))
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:

@@ -18,7 +18,10 @@ from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
 from .tuning import cpu_environment, producer, read_journal
 
-COLUMNS = ("id", "problem", "computes", "architecture", "device", "compiler", "candidates", "failures", "samples", "fastest", "microseconds", "store")
+COLUMNS = (
+    *("id", "problem", "computes", "architecture", "device", "compiler"),
+    *("candidates", "failures", "samples", "fastest", "microseconds", "store"),
+)
 
 
 def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:

@@ -52,11 +52,13 @@ def _cpu_target(contents: EngineContents) -> Target:
     if CPU not in contents.targets or target is None:
         held = ", ".join(contents.targets)
         raise UnsupportedError(f"tuning measures cpu kernels: got an engine for {held}", hint="build it with --target cpu as well")
-    held = {library.file for library in contents.targets[CPU].libraries}
+    theirs = {library.file for library in contents.targets[CPU].libraries}
     ours = {f"{level.name}.so" for level in levels_of(target)}
-    if held != ours:
-        got, expected = ", ".join(sorted(held)), ", ".join(sorted(ours))
-        raise UnsupportedError(f"the engine was built for another machine: got {got}, expected {expected}", hint="build it here, with --tune")
+    if theirs != ours:
+        got, expected = ", ".join(sorted(theirs)), ", ".join(sorted(ours))
+        raise UnsupportedError(
+            f"the engine was built for another machine: got {got}, expected {expected}", hint="build it here, with --tune"
+        )
     return target
 
 

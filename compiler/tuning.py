@@ -101,6 +101,7 @@ class Tuning:
         identity = triton_identity()
         chooser = Chooser(device, locked=self._locked(device.name, identity), note=self.progress.note)
         if self.count:
+            chooser.unmeasured = "measuring is for cpu targets: least predicted cost"
             self.progress.note(f"schedules for {device.name} are chosen by predicted cost: measuring is for cpu targets")
         self.levels[target, device.name] = _Level(identity, chooser)
         return chooser

@@ -206,8 +206,8 @@ class Facts:
     extents: Mapping[str, Dim] = field(default_factory=dict)
 
     def with_range(self, name: str, low: int | None, high: int | None, divisor: int = 1) -> Facts:
-        """These facts and one more symbol."""
-        divisors = {**self.divisors, name: divisor} if divisor != 1 else self.divisors
+        """These facts and one more symbol, or other facts of one: what was known of a name is forgotten."""
+        divisors = {**self.divisors, name: divisor} if divisor != 1 or name in self.divisors else self.divisors
         return Facts({**self.ranges, name: Range(low, high)}, divisors, self.extents)
 
     def with_axis(self, name: str, extent: Dim) -> Facts:
@@ -476,7 +476,9 @@ def _times(left: Range, right: Range) -> Range:
 
 def _atom_range(atom: Atom, facts: Facts) -> Range:
     if isinstance(atom, Symbol):
-        return facts.ranges.get(atom.name, UNBOUNDED)
+        bounds, step = facts.ranges.get(atom.name, UNBOUNDED), facts.divisors.get(atom.name) or 1
+        low = None if bounds.low is None else -(-bounds.low // step) * step  # multiples of 32 from 0 to 63 end at 32
+        return bounds if step == 1 else Range(low, None if bounds.high is None else bounds.high // step * step)
     left, right = range_of(atom.left, facts), range_of(atom.right, facts)
     if atom.kind == "mod":
         return _modulo_range(left, right)

@@ -184,7 +184,9 @@ def from_json(data: Mapping[str, Any]) -> Plan:
     """Read what `to_json` gave; KeyError, ValueError or ParseError where it is damaged."""
     ranges = {name: dims.Range(low, high) for name, low, high, _ in data["symbols"]}
     divisors = {name: divisor for name, _, _, divisor in data["symbols"] if divisor != 1}
-    buffers = tuple(Buffer(n, TensorType(DTYPES[t], tuple(_undim(d) for d in shape)), storage, key) for n, t, shape, storage, key in data["buffers"])
+    buffers = tuple(
+        Buffer(n, TensorType(DTYPES[t], tuple(_undim(d) for d in shape)), storage, key) for n, t, shape, storage, key in data["buffers"]
+    )
     return Plan(
         data["target"],
         dims.Facts(ranges, divisors),
@@ -225,12 +227,29 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             }
             for v in step.variants
         ]
-        return {"kind": kind, "name": step.name, "variants": variants, "reads": list(step.reads), "writes": list(step.writes), "sources": list(step.sources)}
+        return {
+            "kind": kind,
+            "name": step.name,
+            "variants": variants,
+            "reads": list(step.reads),
+            "writes": list(step.writes),
+            "sources": list(step.sources),
+        }
     if isinstance(step, Host):
-        common = {"reads": list(step.reads), "writes": list(step.writes), "binds": [list(b) for b in step.binds], "sources": list(step.sources)}
+        common = {
+            "reads": list(step.reads),
+            "writes": list(step.writes),
+            "binds": [list(b) for b in step.binds],
+            "sources": list(step.sources),
+        }
         return {"kind": kind, "routine": step.routine, "attrs": {k: attribute_to_json(v) for k, v in step.attrs.items()}, **common}
     if isinstance(step, Call):
-        common = {"reads": list(step.reads), "writes": list(step.writes), "binds": [list(b) for b in step.binds], "sources": list(step.sources)}
+        common = {
+            "reads": list(step.reads),
+            "writes": list(step.writes),
+            "binds": [list(b) for b in step.binds],
+            "sources": list(step.sources),
+        }
         return {"kind": kind, "target": step.target, "key": step.key, **common}
     if isinstance(step, Copy):
         return {"kind": kind, "source": step.source, "target": step.target}

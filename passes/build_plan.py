@@ -21,10 +21,14 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class PackedConstant:
-    """A constant as the plan wants it in memory: the graph value and its layout (None: row-major)."""
+    """A constant as the plan wants it in memory: the graph value and its layout (None: row-major).
+
+    A layout is of `shape`: a region may have merged adjacent dimensions of the value.
+    """
 
     value: Value
     layout: Layout | None
+    shape: tuple[dims.Dim, ...]
 
 
 @dataclass
@@ -89,18 +93,19 @@ class _Planner:
         self.names[value, key if storage == "constant" else ""] = name
         return name
 
-    def _buffer(self, value: Value, layout: Layout | None) -> str:
-        """The buffer of a value; a constant has one for each layout that it is read in."""
+    def _buffer(self, value: Value, layout: Layout | None, shape: tuple[dims.Dim, ...] | None = None) -> str:
+        """The buffer of a value; a constant has one for each layout that it is read in, as a tensor of `shape`."""
         if value.constant is None:
             known = self.names.get((value, ""))
             return known if known is not None else self._add(value, value.type, self._storage(value.type))
-        key = value.name if layout is None else f"{value.name} {layout}"
+        return self._constant(value, layout, value.shape if shape is None else shape)
+
+    def _constant(self, value: Value, layout: Layout | None, shape: tuple[dims.Dim, ...]) -> str:
+        merged = "" if len(shape) == value.type.rank else f" of {value.type.with_shape(shape)}"
+        key = value.name if layout is None else f"{value.name} {layout}{merged}"
         if (value, key) not in self.names:
-            type = value.type
-            if layout is not None:
-                type = TensorType(type.dtype, layout.extents(type.shape))
-            self.constants[key] = PackedConstant(value, layout)
-            return self._add(value, type, "constant", key)
+            self.constants[key] = PackedConstant(value, layout, shape)
+            return self._add(value, value.type if layout is None else value.type.with_shape(layout.extents(shape)), "constant", key)
         return self.names[value, key]
 
     def _storage(self, type: TensorType) -> str:
@@ -135,7 +140,7 @@ class _Planner:
             self.scheduled.update(dict.fromkeys(fresh, unit))
         operands: dict[str, str] = {}
         for operand, value in zip(unit.group.region.inputs, unit.group.inputs, strict=True):
-            operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name))
+            operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name), operand.type.shape)
         for operand, value in zip(unit.group.region.outputs, unit.group.outputs, strict=True):
             operands[operand.name] = self._buffer(value, None)
         for space in program.workspaces:

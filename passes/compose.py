@@ -266,9 +266,11 @@ class _Composer:
                 axis_map.setdefault(axis.name, 0)
         for statement in region.body:
             for name in statement.over if isinstance(statement, Reduce) else ():
+                extent = region.axis(name).extent
                 if name not in axis_map:
-                    axis_map[name] = self._axis(name, region.axis(name).extent)
-                elif str(axis_map[name]) not in {axis.name for axis in self.axes}:
+                    axis_map[name] = self._axis(name, extent)
+                elif not any(axis.name == str(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
+                    # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
                     raise CannotInline(value)
         (store,) = self._inline(op, region, self._operands(op, region), axis_map)
         return store.value

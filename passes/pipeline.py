@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ..ir.errors import UsageError
 from . import load_pass
@@ -52,7 +53,7 @@ def make_pass(name: str, options: dict[str, Option]) -> Pass:
     for option, value in options.items():
         if option not in fields:
             raise UsageError(f"pass {name} has no option {option!r}", hint=f"its options are {', '.join(fields) or 'none'}")
-        default = fields[option].default
+        default: Any = fields[option].default
         allowed = (int, float) if isinstance(default, float) else type(default)
         if default is not None and (not isinstance(value, allowed) or isinstance(value, bool) != isinstance(default, bool)):
             raise UsageError(f"pass {name}: option {option} is {_option_text(value)}, expected a value like {_option_text(default)}")

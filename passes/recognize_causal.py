@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.graph import Builder, Module, Op, Value
 from ..ir.rewrite import Numerics, Rule
@@ -52,12 +53,12 @@ class CausalMask(Rule):
         mask = op.operands[3] if len(op.operands) > 3 else None
         if mask is None or mask.dtype.kind != "bool" or op.attrs["causal"]:
             return "there is no bool mask, or the attention is causal"
-        return None if any(_is_causal(part) for part in conditions(mask)) else "no condition of the mask is column <= row"
+        return None if any(_is_causal(part, op) for part in conditions(mask)) else "no condition of the mask is column <= row"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         left: Value | None = None
         for part in conditions(operand(op, 3)):
-            if _is_causal(part):
+            if _is_causal(part, op):
                 continue
             condition = part.value if part.value.shape == part.shape else g.reshape(part.value, shape=part.shape)
             left = condition if left is None else g.logical_and(left, condition)
@@ -103,9 +104,13 @@ def _placed(shape: tuple[Dim, ...], part: Part) -> tuple[Dim, ...] | None:
     return None if kept or 0 in result else tuple(result)
 
 
-def _is_causal(part: Part) -> bool:
-    """Whether the condition is column <= row, the last dimension and the one before, for all of them."""
+def _is_causal(part: Part, attention: Op) -> bool:
+    """Whether the condition is column <= row, the last dimension and the one before, for all scores of an attention."""
     if len(part.shape) < 2 or part.value.type.rank < 2 or any(size != 1 for size in part.shape[:-2]):
+        return False
+    scores = (operand(attention, 0).shape[-2], operand(attention, 1).shape[-2])
+    if any(dims.equal(size, wanted) is not True for size, wanted in zip(part.shape[-2:], scores, strict=True)):
+        # One row of a mask stands for every row of scores.
         return False
     if part.value.constant is not None:
         return _is_lower_triangle(part.value)

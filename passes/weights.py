@@ -81,8 +81,10 @@ def other_reader(weight: Weight) -> Op | None:
     """An op that reads the constant otherwise than as a weight: for it the constant would have to be kept as it is."""
     if weight.stored is not weight.value:
         return next((user for user in weight.stored.uses if user.name not in STORED), None)
-    for user in weight.value.uses:
+    for user, count in weight.value.uses.items():
         other = weight_of(user)
-        if other is None or other.value is not weight.value or (other.channel, other.contracted) != (weight.channel, weight.contracted):
+        if other is None or other.value is not weight.value or count > 1:
+            return user
+        if (other.channel, other.contracted) != (weight.channel, weight.contracted):
             return user
     return None

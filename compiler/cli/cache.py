@@ -26,7 +26,7 @@ class Action:
 ACTIONS: dict[str, Action] = {
     "ls": Action("List the records of a store (default: all stores in use).", "STORE", "optional"),
     "du": Action("Show how much a store holds.", "STORE", "optional"),
-    "why": Action("Say why a kernel's choice was, or was not, found in the stores.", "KERNEL", "one"),
+    "why": Action("Say why a kernel of the latest build (or ENGINE:KERNEL) was, or was not, served by the stores.", "KERNEL", "one"),
     "push": Action("Copy the local records to another store.", "STORE", "one"),
     "pull": Action("Copy another store's records to the local one.", "STORE", "one"),
     "merge": Action("Put the union of some stores' samples into the last one.", "SOURCE... DESTINATION", "several"),

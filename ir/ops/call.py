@@ -39,5 +39,7 @@ def _(
 @aten_call.samples
 def _() -> Iterator[Sample]:
     attrs = {"target": "aten.frob.default", "key": 0, "why": "no rule"}
-    yield refused((draw(2),), "got 2 dtypes and 1 shapes, expected one of each for every result", **attrs, dtypes=(f32, i64), shapes=((2,),))
+    yield refused(
+        (draw(2),), "got 2 dtypes and 1 shapes, expected one of each for every result", **attrs, dtypes=(f32, i64), shapes=((2,),)
+    )
     yield refused((draw(2),), "got 0 dtypes and 0 shapes", **attrs, dtypes=(), shapes=())

@@ -49,6 +49,7 @@ def div(x: Array, y: Array, /) -> Array:
 @pointwise()
 def floor_div(x: Array, y: Array, /) -> Array:
     """x / y rounded down; on integers 0 where y is 0."""
+    expect_numbers(x, y)
     expect_ordered(x, y)
     return scalar.floor_div(x, y)
 
@@ -56,6 +57,7 @@ def floor_div(x: Array, y: Array, /) -> Array:
 @pointwise()
 def mod(x: Array, y: Array, /) -> Array:
     """The remainder with the sign of y; on integers 0 where y is 0."""
+    expect_numbers(x, y)
     expect_ordered(x, y)
     return scalar.floor_mod(x, y)
 
@@ -63,6 +65,7 @@ def mod(x: Array, y: Array, /) -> Array:
 @pointwise()
 def fmod(x: Array, y: Array, /) -> Array:
     """The remainder with the sign of x; on integers 0 where y is 0."""
+    expect_numbers(x, y)
     expect_ordered(x, y)
     return scalar.trunc_mod(x, y)
 
@@ -315,6 +318,11 @@ def _bool_pairs() -> Iterator[Sample]:
     yield Sample((draw(dtype=boolean), draw(0, dtype=boolean)))
 
 
+def _remainders() -> Iterator[Sample]:
+    yield from _binary_numbers()
+    yield refused((array(True, dtype=boolean), array(True, dtype=boolean)), "got bool, expected a number")
+
+
 def _binary_bools() -> Iterator[Sample]:
     yield from _bool_pairs()
     yield refused((draw(3), draw(3)), "got f32, expected bool")
@@ -348,8 +356,10 @@ def _unary_numbers() -> Iterator[Sample]:
 is_nan.samples(_unary_floats)
 for _op in (neg, abs_, sign):
     _op.samples(_unary_numbers)
-for _op in (div, floor_div, mod, fmod, pow_, minimum, maximum, eq, ne, lt, le, gt, ge):
+for _op in (div, pow_, minimum, maximum, eq, ne, lt, le, gt, ge):
     _op.samples(_binary_numbers)
+for _op in (floor_div, mod, fmod):
+    _op.samples(_remainders)
 for _op in (add, sub, mul):
     _op.samples(_add_bools)
 for _op in (logical_and, logical_or, logical_xor):

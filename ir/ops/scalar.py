@@ -225,13 +225,13 @@ def sign(x: Array) -> Array:
 
 @primitive()
 def min(x: Array, y: Array) -> Array:  # noqa: A001
-    """The smaller; NaN if either is NaN."""
+    """The smaller; NaN if either is NaN; of two zeros of different sign either one."""
     return np.minimum(x, y)
 
 
 @primitive()
 def max(x: Array, y: Array) -> Array:  # noqa: A001
-    """The larger; NaN if either is NaN."""
+    """The larger; NaN if either is NaN; of two zeros of different sign either one."""
     return np.maximum(x, y)
 
 

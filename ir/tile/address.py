@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .. import dims
-from ..dims import Dim, Expr, Symbol
+from ..dims import Dim, Expr, Function, Symbol
 from .program import Local, Param
 from .proof import simplify
 from .scope import Scope
@@ -73,4 +75,48 @@ def _row_major(extents: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> Dim:
     address: Dim = 0
     for extent, index in zip(extents, subscripts, strict=True):
         address = address * extent + index
-    return address
+    return recombined(address)
+
+
+def recombined(dim: Dim) -> Dim:
+    """`dim` with the parts of a divided index put together again: x % d + d * (x // d) is x, and
+
+    x % d + d * (x // d % e) is x % (d * e). Axes that are walked as one and lie together are then one stride.
+    """
+    changed = _recombine_once(dim)
+    while changed is not None:
+        dim = changed
+        changed = _recombine_once(dim)
+    return dim
+
+
+def _recombine_once(dim: Dim) -> Dim | None:
+    if isinstance(dim, int):
+        return None
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if not (isinstance(atom, Function) and atom.kind == "mod" and isinstance(atom.right, int) and atom.right > 1):
+                continue
+            others = list(monomial)
+            others.remove(atom)
+            outer: Dim = Expr(((tuple(others), 1),)) if others else 1
+            quotient = atom.left // atom.right
+            for part, whole in _continued(dim, atom.left, quotient, atom.right):
+                if _holds(dim, outer * part, factor * atom.right):
+                    remainder = Expr((((atom,), 1),)) * outer * factor
+                    return dim - remainder - outer * part * (factor * atom.right) + outer * whole * factor
+    return None
+
+
+def _continued(dim: Expr, value: Dim, quotient: Dim, divisor: int) -> Iterator[tuple[Dim, Dim]]:
+    """(what stands beside value % divisor, what both are together)."""
+    yield quotient, value
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Function) and atom.kind == "mod" and isinstance(atom.right, int) and atom.left == quotient:
+                yield quotient % atom.right, value % (divisor * atom.right)
+
+
+def _holds(dim: Expr, part: Dim, factor: int) -> bool:
+    """Whether `part` is one product that stands in `dim` with this factor."""
+    return isinstance(part, Expr) and len(part.terms) == 1 and any(part.terms[0] == (m, 1) and f == factor for m, f in dim.terms)

@@ -105,11 +105,13 @@ class Involution(Rule):
 
 
 class AbsOfNeg(Rule):
-    """abs(neg(x)) -> abs(x)"""
+    """abs(neg(x)) -> abs(x), but for unsigned x, where neg wraps"""
 
     ops = ("abs",)
 
     def check(self, op: Op, module: Module) -> str | None:
+        if op.result.dtype.kind == "uint":
+            return "the operand is unsigned: its neg wraps and is not undone by abs"
         return None if producer(op.operands[0], "neg") is not None else "the operand is no neg"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:

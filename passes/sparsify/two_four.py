@@ -44,15 +44,15 @@ def why_not(weight: Weight) -> str | None:
     stored = weight.stored
     if weight.expanded_by("decompress_2to4") is not None:
         return "the weight is 2:4 sparse already"
+    size = stored.shape[weight.contracted]
+    if not isinstance(size, int) or size % 4 or size == 0:
+        return f"the contracted axis has {size} elements, expected a multiple of 4"
     if weight.expanded_by("dequantize") is not None:
         return f"the weight is quantized already, to {stored.dtype}; prune before quantizing"
     if not stored.dtype.is_float:
         return f"the weight is {stored.dtype}, expected a float"
     if stored.constant is None or not stored.constant.available:
         return "the values of the weight are not given"
-    size = stored.shape[weight.contracted]
-    if not isinstance(size, int) or size % 4 or size == 0:
-        return f"the contracted axis has {size} elements, expected a multiple of 4"
     other = other_reader(weight)
     if other is not None:
         return f"the weight is also read by {other.name}, and would be stored twice"

@@ -16,7 +16,7 @@ from .lower import Block, zero
 
 GROUP = 4
 EXPANDED = "%expanded"
-"""The name under which a factor reads its expanded tile."""
+"""With an operand's name after it, the name under which a factor reads its expanded tile."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,9 @@ def with_expansion(block: Block, region: Region, value: Scalar, along: str, tile
     size = region.axis(along).extent
     if found is None or not isinstance(size, int) or extent % (2 * GROUP if found.packed else GROUP):
         return value
-    block.readers[EXPANDED] = lambda inner: _expanded(inner, found, tile_axis, base, size, extent)
-    return transform(value, lambda part: Ref(EXPANDED, found.dtype) if part == found.expression else None)
+    name = f"{EXPANDED}.{found.values}"
+    block.readers[name] = lambda inner: _expanded(inner, found, tile_axis, base, size, extent)
+    return transform(value, lambda part: Ref(name, found.dtype) if part == found.expression else None)
 
 
 def _expanded(block: Block, found: Expansion, tile_axis: str, base: Dim, size: int, extent: int) -> Value:

@@ -76,5 +76,3 @@ class Oracle:
         failure = self.failures.get(str(schedule))
         time = self.truth[str(schedule)]
         return Trial(schedule, (), (failure,)) if failure else Trial(schedule, (Sample(run, (time, time + time // 200)),))
-
-

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from ourcc.autotune import measure
-from ourcc.autotune.candidates import Sources, allowed_ulps, print_candidates, unmeasurable
+from ourcc.autotune.candidates import PLACES, Sources, allowed_ulps, print_candidates, unmeasurable
 from ourcc.autotune.measure import Measurer, Policy
 from ourcc.autotune.problem import bucket
-from ourcc.autotune.record import Trial
+from ourcc.autotune.record import Trial, scrub
 from ourcc.autotune.search import rank, shortlist
+from ourcc.autotune.worker import Bench
 from ourcc.codegen.c.compile import find_compiler
 from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.region_text import parse_region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel, level_for
 from ourcc.ir.types import f32
+from ourcc.passes.layout import constant_layouts
 from ourcc.passes.schedule import Candidate
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Problem
@@ -71,11 +73,12 @@ def test_wrong_crashing_and_refused_candidates_are_bugs_of_their_own(problem: Pr
     assert trials[2].failures[0].reason.startswith("ended by signal")
     assert trials[0].times
     assert trials[4].times
+    assert scrub("cc: /home/me/x.c:3: no such file ~/y") == "cc: ...:3: no such file ..."
     assert not any("/" in failure.reason for trial in trials for failure in trial.failures)
 
 
 def test_a_candidate_that_never_ends_is_an_expected_failure(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:
-    spoil({0: "{ for (;;) __asm__ volatile (\"\"); }"})
+    spoil({0: '{ for (;;) __asm__ volatile (""); }'})
     trials = run(problem, candidates(problem, 2), deadline=2.0)
     assert [failure.kind for failure in trials[0].failures] == ["timeout"]
     assert not trials[0].failures[0].is_bug
@@ -101,6 +104,31 @@ def test_made_up_indices_stay_inside_what_they_index() -> None:
     assert [buffer.bound for buffer in sources.buffers] == [3, 3, 3]
 
 
+SPARSE = """region @region(%x0: f32[i 8, k 64], %x1: u8[8, j 32], %x2: f32[32, j 32]) -> %y0: f32[i 8, j 32] {
+  axes i: 8, j: 32, k: 64
+  %t0 = sum k: mul(%x0[i, k], EXPANDED) : f32[i, j]
+  %y0[i, j] = %t0
+}
+""".replace(
+    "EXPANDED",
+    "where(eq(bit_and(shift_right(cast(%x1[(k // 8), j], i32), index(4*(((k // 4)) % 2), i32)), i32(3)), index((k % 4), i32)), "
+    "%x2[2*(k // 4), j], where(eq(bit_and(shift_right(cast(%x1[(k // 8), j], i32), index(4*(((k // 4)) % 2) + 2, i32)), i32(3)), "
+    "index((k % 4), i32)), %x2[2*(k // 4) + 1, j], f32(0.0)))",
+)
+
+
+def test_made_up_sparse_positions_are_valid() -> None:
+    region = parse_region(SPARSE)
+    constants = frozenset({"x1", "x2"})
+    problem = Problem(region, NO_FACTS, constant_layouts(region, constants), constants)
+    sources = print_candidates(problem, candidates(problem), LEVEL, {})
+    assert [len(buffer.among) for buffer in sources.buffers] == [0, 36, 0, 0]
+    assert all((byte & 3) < (byte >> 2 & 3) and (byte >> 4 & 3) < byte >> 6 for byte in PLACES)
+    trials = run(problem, candidates(problem))
+    assert {trial.schedule.strategy for trial in trials} == {"packed", "nest"}
+    assert all(trial.times and not trial.failures for trial in trials)
+
+
 def test_what_cannot_be_measured_says_why(problem: Problem) -> None:
     assert unmeasurable(problem, bucket(problem)) is None
     assert unmeasurable(gather("%x1[i]", 1 << 28), {}) == "its operands take 8.0 GB, expected at most 1"
@@ -120,3 +148,32 @@ def test_the_child_is_data_alone() -> None:
     assert "from ." not in text
     assert "import ourcc" not in text
     assert "from ourcc" not in text
+
+
+def rounds(nanoseconds: dict[int, int], seconds: int = 5) -> tuple[dict[int, list[int]], int]:
+    """The rounds of a bench whose candidates take known times, and how often it said that it lives."""
+    bench = Bench.__new__(Bench)
+    bench.job = {"candidates": list(nanoseconds), "batch": 1000, "rounds": 5, "drop": 3, "seconds": seconds}
+    bench.nanoseconds = lambda candidate, repeats: nanoseconds[candidate] * repeats  # type: ignore[method-assign]
+    lives: list[None] = []
+    return bench.rounds(lambda: lives.append(None)), len(lives)
+
+
+def test_candidates_far_behind_are_not_timed_to_the_end() -> None:
+    times, lives = rounds({0: 100, 1: 250, 2: 400, 3: 60_000_000})
+    assert times == {0: [100_000] * 5, 1: [250_000] * 5, 2: [400_000] * 3, 3: [60_000_000_000]}
+    assert lives == 4 + 5
+
+
+def test_slow_candidates_show_that_they_live_and_end_early() -> None:
+    times, lives = rounds({0: 70_000_000, 1: 60_000_000}, seconds=-1)
+    assert [len(found) for found in times.values()] == [3, 3]
+    assert lives == 2 + 3 * 3
+
+
+def test_sparse_positions_of_a_byte_each_are_not_made_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unpacked:
+        packed = False
+
+    monkeypatch.setattr("ourcc.autotune.candidates._expansions", lambda region: [Unpacked()])
+    assert unmeasurable(problem, bucket(problem)) == "2:4 positions with a byte each cannot be made up"

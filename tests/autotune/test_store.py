@@ -16,7 +16,14 @@ from ourcc.ir.errors import UsageError
 from ourcc.passes.tile.schedule import Schedule
 
 PROBLEM = {"region": "region @region() -> %y0: f32[4] {\n}\n", "symbols": {}, "layouts": {}, "constants": [], "bucket": {"N0": 128}}
-ENVIRONMENT = {"architecture": "x86-64-v4", "device": "cpu", "features": ["fma"], "compiler": "cc 1", "producer": "ourcc 0", "policy": {"rounds": 9}}
+ENVIRONMENT = {
+    "architecture": "x86-64-v4",
+    "device": "cpu",
+    "features": ["fma"],
+    "compiler": "cc 1",
+    "producer": "ourcc 0",
+    "policy": {"rounds": 9},
+}
 PACKED = Schedule("packed", (("m", 96), ("n", 256)))
 NEST = Schedule("nest", (("vectors", 4),))
 
@@ -66,10 +73,17 @@ CASES = {
     "candidates: got dict": damaged({"candidates": {}}),
     "got 'm', expected name=number": damaged({"candidates": [{"schedule": "packed{m}", "samples": [], "failures": []}]}),
     "expected strategy": damaged({"candidates": [{"schedule": "../x", "samples": [], "failures": []}]}),
-    "outside 1..": damaged({"candidates": [{"schedule": "a", "samples": [{"run": "0" * 16, "picoseconds": [0], "deviation": 0}], "failures": []}]}),
-    "got deviation": damaged({"candidates": [{"schedule": "a", "samples": [{"run": "0" * 16, "picoseconds": [1], "deviation": -1}], "failures": []}]}),
+    "outside 1..": damaged(
+        {"candidates": [{"schedule": "a", "samples": [{"run": "0" * 16, "picoseconds": [0], "deviation": 0}], "failures": []}]}
+    ),
+    "got deviation": damaged(
+        {"candidates": [{"schedule": "a", "samples": [{"run": "0" * 16, "picoseconds": [1], "deviation": -1}], "failures": []}]}
+    ),
     "got kind": damaged({"candidates": [{"schedule": "a", "samples": [], "failures": [{"kind": "evil", "reason": ""}]}]}),
     "some twice": damaged({"candidates": [{"schedule": "a", "samples": [], "failures": []}] * 2}),
+    "what canonical json cannot": encode(record(Trial(PACKED, (sample(1),)))).replace(b'"deviation":0.0', b'"deviation":1e999'),
+    "policy: got other": damaged({"environment": {**ENVIRONMENT, "policy": {"rounds": 1.5}}}),
+    "constants: got dict": damaged({"problem": {**PROBLEM, "constants": {}}}),
     "other than sizes": damaged({"problem": {**PROBLEM, "bucket": {"N0": -1}}}),
     "got symbols": damaged({"problem": {**PROBLEM, "symbols": []}}),
     "architecture: got int": damaged({"environment": {**ENVIRONMENT, "architecture": 1}}),
@@ -237,3 +251,46 @@ def test_redis_without_its_package_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(ToolchainError, match="needs the package redis"):
         open_store("redis://localhost")
+
+
+def test_an_object_under_another_name_is_damaged(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put(record())
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / f"{record().id}.{'0' * 16}.json")
+    assert [why for _, _, why in store.damaged()] == ["record is damaged: its name is not its digest"]
+
+
+def test_a_file_system_that_only_reads_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    with pytest.raises(OSError, match=r"store memory://.* cannot be written"):
+        open_store(f"memory://{tmp_path.name}").put(record())
+
+
+def test_a_redis_that_refuses_is_a_failed_connection_without_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    from ourcc.autotune.backend import Redis
+
+    module = types.ModuleType("redis")
+    module.RedisError = type("RedisError", (Exception,), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "redis", module)
+
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            def call(*arguments: object, **options: object) -> None:
+                raise module.RedisError("user:secret@host")
+
+            return call
+
+    backend = Redis("redis://user:secret@host/0", Refusing())
+    with pytest.raises(ConnectionError, match=r"^redis refused hgetall: RedisError$"):
+        backend.read("0" * 64)
+    with pytest.raises(ConnectionError, match=r"^redis refused scan: RedisError$"):
+        backend.names()

@@ -27,7 +27,9 @@ Command = Callable[..., str]
 def mlp(batch: str | int = "B") -> onnx.ModelProto:
     """relu(x @ w) + b."""
     random = np.random.default_rng(0)
-    weights = [numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name) for name, shape in (("w", (4, 6)), ("b", (6,)))]
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name) for name, shape in (("w", (4, 6)), ("b", (6,)))
+    ]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
         helper.make_node("Relu", ["product"], ["h"], name="activation"),
@@ -151,7 +153,8 @@ def test_external_data_stays_in_the_folder_of_the_model(tmp_path: Path, refused:
 
 
 @pytest.mark.parametrize(
-    "dimension", ["__import__('os').system('touch hacked')", "B**9999999", "(" * 5000, "9" * 400, "B;rm -rf /", "B\n}\nfunc @evil", "2//0", "\x00"]
+    "dimension",
+    ["__import__('os').system('touch hacked')", "B**9999999", "(" * 5000, "9" * 400, "B;rm -rf /", "B\n}\nfunc @evil", "2//0", "\x00"],
 )
 def test_a_hostile_dimension_is_a_name_or_an_error(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], dimension: str) -> None:
     # A model may call a dimension anything: it is never evaluated, and the engine's text is read back.

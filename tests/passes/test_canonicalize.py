@@ -7,6 +7,7 @@ import pytest
 from ourcc.ir.ops.table import OPS
 from ourcc.passes.canonicalize import Canonicalize
 from ourcc.passes.rules import arithmetic, casts, movement
+from ourcc.passes.rules.arithmetic import AbsOfNeg
 
 CONSTANTS = {
     "one": "f32[] = 1.0",
@@ -213,3 +214,9 @@ def test_every_rule_says_its_equation_and_reads_ops_that_exist():
         assert " -> " in (type(rule).__doc__ or ""), rule.name
         assert set(rule.ops) <= set(OPS), rule.name
         assert rule.numerics == "EXACT"
+
+
+def test_the_negative_of_an_unsigned_number_is_another_one(check_pass):
+    text = "module @m {\n  func @main(%x: u8[3]) -> u8[3] {\n    %a = neg(%x) : u8[3]\n    %y = abs(%a) : u8[3]\n    return %y\n  }\n}\n"
+    module = check_pass(Canonicalize(), text, None)
+    assert AbsOfNeg().check(module.main.last, module) == "the operand is unsigned: its neg wraps and is not undone by abs"

@@ -68,3 +68,9 @@ def test_a_constant_triangle(check_pass):
 def test_says_why_not(check_pass, comparison, reason):
     module = check_pass(RecognizeCausal(), program(POSITIONS + comparison), None)
     assert CausalMask().check(module.main.last, module) == reason
+
+
+def test_one_row_that_looks_like_a_triangle_stands_for_every_row(check_pass):
+    triangle, row = "const @tri : bool[2, 2] = [true, false, true, true]", "const @row : bool[1, 2] = [true, false]"
+    text = program("", "@row", size="2").replace(triangle, row)
+    check_pass(RecognizeCausal(), text, None)

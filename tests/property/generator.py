@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,19 +24,22 @@ from ourcc.ir.graph import Builder, Graph, Module, Op, Value
 from ourcc.ir.ops import scalar, table
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
-from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i32, i64, type_of, u8
+from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64
 
-DTYPES = (f32, f32, f32, f32, f32, f16, bf16, i64, i32, boolean, f64, i8, u8)
-SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
+DTYPES = (f32, f32, f32, f32, f32, f32, f16, bf16, i64, i32, boolean, f64, i8, u8, i16, u16, u32, u64)
+SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40, 130)
 LARGEST = 6000
 """No value has more elements."""
 
 EXACT = frozenset(
-    "relu neg abs sign minimum maximum clip eq ne lt le gt ge where cast floor ceil trunc round is_nan is_inf reduce_max reduce_min any all "
-    "argmax argmin reshape transpose broadcast_to concat slice pad iota dim full take take_along_axis gather_nd put_slice sort top_k "
+    "relu neg abs sign minimum maximum clip eq ne lt le gt ge where cast floor ceil trunc round is_nan is_inf reduce_max reduce_min any "
+    "all argmax argmin reshape transpose broadcast_to concat slice pad iota dim full take take_along_axis gather_nd put_slice sort top_k "
     "max_pool max_pool_index dequantize decompress_2to4 search_sorted unique nonzero".split()
 )
 """Ops whose result is not rounded: equal operands give equal results on every machine."""
+
+ANY_ZERO = frozenset("relu minimum maximum clip reduce_max reduce_min max_pool".split())
+"""Exact ops that may return a zero of either sign."""
 
 
 @dataclass
@@ -75,6 +78,7 @@ class Sketch:
         self.values: list[Value] = []
         self.random = np.random.default_rng(choices.getrandbits(32))
         self.specials = self.chance(4)
+        self.extremes = self.chance(6)
         self.runs = [Run({}, np.random.default_rng(n)) for n in range(2)]
         self.sizes: list[Dim] = [self.one_of(SIZES) for _ in range(3)]
         for name in ("B", "S")[: self.one_of((0, 0, 0, 1, 1, 2))]:
@@ -150,6 +154,9 @@ class Sketch:
         if type.dtype == boolean:
             return np.asarray(self.random.integers(0, 2, shape), dtype=np.bool_)
         if type.dtype.is_integer:
+            if self.extremes and low is None:
+                limits = np.iinfo(type.dtype.numpy)
+                return self.random.integers(limits.min, limits.max, shape, dtype=type.dtype.numpy, endpoint=True)
             least = 0 if type.dtype.kind == "uint" else -6
             values = self.random.integers(least if low is None else low, (7 if high is None else high) + 1, shape)
             return np.asarray(values).astype(type.dtype.numpy)
@@ -202,7 +209,7 @@ class Sketch:
 
     def _declare(self, name: str) -> None:
         low = self.integer(0, 2)
-        high = self.one_of((low, low + 3, 20))
+        high = self.one_of((low + 1, low + 3, 20))
         size = self.module.declare(name, low, high)
         for run in self.runs:
             run.bindings[name] = self.integer(low, high)
@@ -217,34 +224,76 @@ def _accepts(run: Run, op: Op) -> bool:
     """Run an op at one binding; whether its result is well determined."""
     attrs = {name: bind_attribute(value, run.bindings) for name, value in op.attrs.items()}
     types = tuple(concrete(result.type, run.bindings) for result in op.results)
-    exact = op.name in EXACT
 
-    def outputs(values: dict[Value, Array], wide: bool, change: Callable[[Array, float], Array] | None = None) -> tuple[Array, ...]:
+    def outputs(values: Mapping[Value, Array], wide: bool) -> tuple[Array, ...]:
         operands = tuple(None if v is None else values[v] for v in op.operands)
-        if change is not None:
-            operands = tuple(None if a is None else change(a, 2.0**-24) for a in operands)
         return table.run(op.definition, operands, attrs, types, wide)
 
-    def moved(array: Array, unit: float) -> Array:
-        if array.dtype.kind != "f" or exact:
-            return array
-        with np.errstate(all="ignore"):
-            return np.asarray(array * (1 + unit * run.noise.uniform(-1, 1, array.shape)))
-
+    operands = [value for value in op.operands if value is not None]
+    noisy_operands = {value: run.noisy[value] if op.name in EXACT else _moved(run, run.noisy[value], 2.0**-24) for value in operands}
     try:
         with warnings.catch_warnings():
             # Means of nothing and the like are meant: NaN is the answer.
             warnings.simplefilter("ignore", RuntimeWarning)
-            step, wide, noisy = outputs(run.step, False), outputs(run.wide, True), outputs(run.noisy, True, moved)
+            step, wide, noisy = outputs(run.step, False), outputs(run.wide, True), outputs(noisy_operands, True)
+            if any(not result.dtype.is_float for result in op.results) and not _decides(run, op, operands, outputs):
+                return False
     except (CompilerError, ValueError, IndexError):
         # The reference has no answer, as for the index of the largest of nothing.
         return False
+    if op.name == "attention" and not all(np.isfinite(run.wide[value]).all() for value in operands if value.dtype.is_float):
+        # What a mask excludes is not looked at; the reference multiplies it by 0.
+        return False
+    if not all(_converts(run.wide[value], result.dtype) for value in operands for result in op.results if op.name in ("cast", "quantize")):
+        return False
     for result, a, b, c in zip(op.results, step, wide, noisy, strict=True):
-        c = moved(c, 2.0 ** -DIGITS.get(result.dtype.name, 3))
-        if not _determined(a, b, c, result.dtype):
+        if op.name not in EXACT:
+            c = _moved(run, c, 2.0 ** -DIGITS.get(result.dtype.name, 3))
+        if op.name not in EXACT or op.name in ANY_ZERO:
+            c = _with_any_zeros(run, c)
+        # A size below zero means that the window does not fit at this binding.
+        if a.shape != concrete(result.type, run.bindings).shape or not _determined(a, b, c, result.dtype):
             return False
         run.step[result], run.wide[result], run.noisy[result] = a, b, c
         bind_sizes(result.type, a, run.bindings)
+    return True
+
+
+def _converts(array: Array, dtype: DType) -> bool:
+    """Whether a conversion is defined: floats beyond an integer type's range become anything."""
+    if array.dtype.kind != "f" or not dtype.is_integer or not array.size:
+        return True
+    limits = np.iinfo(dtype.numpy)
+    return bool(np.isfinite(array).all() and array.min() > limits.min - 1.0 and array.max() < limits.max)
+
+
+def _moved(run: Run, array: Array, unit: float) -> Array:
+    """Floats with noise of so many parts of themselves."""
+    if array.dtype.kind != "f":
+        return array
+    with np.errstate(all="ignore"):
+        return np.asarray(array * (1 + unit * run.noise.uniform(-1, 1, array.shape)))
+
+
+def _with_any_zeros(run: Run, array: Array) -> Array:
+    """Floats whose zeros have any sign: a rounded zero and the larger of two zeros have either."""
+    if array.dtype.kind != "f":
+        return array
+    return np.where(array == 0, np.copysign(0.0, run.noise.uniform(-1, 1, array.shape)), array)
+
+
+def _decides(run: Run, op: Op, operands: Sequence[Value], outputs: Callable[[Mapping[Value, Array], bool], tuple[Array, ...]]) -> bool:
+    """Whether integers and bools that an op makes of rounded floats stay when these move by much more than they may."""
+    rounded = [v for v in operands if not np.array_equal(run.noisy[v], run.wide[v], equal_nan=v.dtype.is_float)]
+    if not rounded:
+        return True
+    expected = outputs(run.wide, True)
+    for _ in range(6):
+        moved = {v: _moved(run, run.wide[v], 2.0 ** (4 - DIGITS.get(v.dtype.name, 3))) if v in rounded else run.wide[v] for v in operands}
+        exact = [n for n, result in enumerate(op.results) if not result.dtype.is_float]
+        again = outputs(moved, True)
+        if not all(np.array_equal(again[n], expected[n]) for n in exact):
+            return False
     return True
 
 
@@ -257,7 +306,7 @@ def _determined(step: Array, wide: Array, noisy: Array, dtype: DType) -> bool:
     step = step.astype(np.float64)
     finite = np.isfinite(wide)
     for other in (step, noisy):
-        if not np.array_equal(np.isnan(other), np.isnan(wide)) or not np.array_equal(np.isfinite(other), finite):
+        if not np.array_equal(np.isfinite(other), finite) or not np.array_equal(other[~finite], wide[~finite], equal_nan=True):
             return False
     if not finite.any():
         return True
@@ -270,7 +319,7 @@ def _determined(step: Array, wide: Array, noisy: Array, dtype: DType) -> bool:
     return low <= magnitude <= high and error <= allowed
 
 
-OFTEN = ("matmul", "matmul", "conv", "reshape", "reshape", "transpose", "transpose", "sum", "mean", "softmax", "layer_norm", "slice", "concat")
+OFTEN = "matmul matmul conv reshape reshape transpose transpose sum mean softmax layer_norm slice concat".split()
 FAMILIES: tuple[Callable[[Any], bool], ...] = (*([POINTWISE] * len(RECIPES)), *RECIPES.values(), *(RECIPES[name] for name in OFTEN))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from generator import Case, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ourcc.compiler.options import BuildOptions
+from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.targets import TARGETS
 from ourcc.ir import dims
@@ -82,7 +82,8 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
 def failures(group: Sequence[Case]) -> dict[int, str]:
     """Which cases of a group compute something else than the reference, and what."""
     module = joined(group)
-    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],))), threads=1)
+    options = BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))
+    engine = Engine(compile_module(module, options), threads=1)
     threaded = Engine(engine.contents, threads=3)
     found: dict[int, str] = {}
     for run in range(2):
@@ -92,14 +93,15 @@ def failures(group: Sequence[Case]) -> dict[int, str]:
         place = 0
         for number, case in enumerate(group):
             count = len(case.module.main.outputs)
-            verdict = compared(case, run, results[place : place + count]) or differing(results[place : place + count], again[place : place + count])
+            ours, theirs = results[place : place + count], again[place : place + count]
+            verdict = compared(case, run, ours) or differing(ours, theirs)
             if verdict is not None:
                 found.setdefault(number, f"binding {run}: {verdict}")
             place += count
     return found
 
 
-def compared(case: Case, run: int, results: Sequence[Array], module: Module | None = None) -> str | None:
+def compared(case: Case, run: int, results: Sequence[Array]) -> str | None:
     """What is wrong with the results of a case, by the judge."""
     inputs = case.inputs[run]
     stepwise, wide = interpret(case.module, inputs), interpret(case.module, inputs, wide=True)
@@ -122,7 +124,7 @@ def failing(group: Sequence[Case]) -> list[tuple[Case, str]]:
     """The cases that fail, each with why; where the whole group cannot be compiled, each is tried alone."""
     try:
         return [(group[n], why) for n, why in failures(group).items()]
-    except Exception as error:  # whatever the compiler does wrong is what this is looking for
+    except Exception as error:  # noqa: BLE001 - whatever the compiler does wrong is what this is looking for
         if len(group) == 1:
             return [(group[0], f"{type(error).__name__}: {error}")]
     half = len(group) // 2
@@ -147,7 +149,8 @@ def _smaller(case: Case) -> list[Case]:
     if len(graph.outputs) > 1:
         found += [_cut(case, [output], set()) for output in graph.outputs]
     found += [_cut(case, list(graph.outputs), {op.results[0]}) for op in graph if not set(op.results) & set(graph.outputs)]
-    found += [_cut(case, [v], set()) for op in graph if any(r in graph.outputs for r in op.results) for v in op.operands if v is not None and v.op]
+    last = [op for op in graph if set(op.results) & set(graph.outputs)]
+    found += [_cut(case, [value], set()) for op in last for value in op.operands if value is not None and value.op is not None]
     return [smaller for smaller in found if _size(smaller) < _size(case)]
 
 
@@ -169,7 +172,7 @@ def _cut(case: Case, outputs: list[Value], ends: set[Value]) -> Case:
             values[value] = graph.add_input(value.name, value.type)
             inputs.append(value)
     for op in case.module.main:
-        if op.results and not set(op.results) & needed or set(op.results) & ends:
+        if (op.results and not set(op.results) & needed) or set(op.results) & ends:
             continue
         for value in op.operands:
             if value is not None and value.constant is not None and value not in values:
@@ -207,7 +210,8 @@ def _given(case: Case, run: int, wanted: Sequence[Value]) -> tuple[Array, ...]:
 def report(case: Case, why: str, number: int = 0) -> str:
     """A failing case as a person wants to see it: reduced, as text, with the sizes it was run at."""
     small = reduced(case, lambda smaller: bool(failing([smaller])))
-    sizes = "; ".join(", ".join(f"{v.name}{list(a.shape)}" for v, a in zip(small.module.main.inputs, run, strict=True)) for run in small.inputs)
+    names = [value.name for value in small.module.main.inputs]
+    sizes = "; ".join(", ".join(f"{name}{list(a.shape)}" for name, a in zip(names, run, strict=True)) for run in small.inputs)
     reason = next((text for _, text in failing([small])), why)
     return f"{reason}\n{module_text(small.module)}\ninputs: {sizes}"
 

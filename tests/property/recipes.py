@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Recipe = Callable[["Sketch"], bool]
 RECIPES: dict[str, Recipe] = {}
 
-CASTS = (f32, f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean)
+CASTS = (f32, f32, f16, bf16, f64, i64, i32, i16, i8, u8, boolean, *(DTYPES[name] for name in ("f8e4m3", "f8e5m2", "u16", "u32", "u64")))
 NAMES = tuple(op.name for op in OPS.values() if op.kind == "pointwise")
 
 
@@ -154,7 +154,8 @@ def group_norm(s: Sketch) -> bool:
 @recipe
 def batch_norm(s: Sketch) -> bool:
     x = _image(s)
-    scale, bias, mean = (s.fresh(x.dtype, x.shape[1:2]) for _ in range(3))
+    # Finite ones, as training leaves them: they are folded into one factor and one term.
+    scale, bias, mean = (s.fresh(x.dtype, x.shape[1:2], 0, 0) for _ in range(3))
     if not isinstance(x.shape[1], int):
         return False
     variance = s.constant(s.random.uniform(0.5, 2.0, (x.shape[1],)).astype(x.dtype.numpy))

@@ -62,8 +62,12 @@ def export_module(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"got a {type(model).__name__}, expected a torch module, an exported program, or a path to .onnx or .pt2")
     dynamic = _dynamic_shapes(model, example_inputs, shapes) if shapes else None
-    with torch.no_grad():
-        return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic, strict=False)
+    try:
+        with torch.no_grad():
+            return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic, strict=False)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        note = "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]
+        raise UnsupportedError("torch.export cannot export this model for these shapes", note=note, hint="torch.compile needs no export") from error
 
 
 def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> Any:

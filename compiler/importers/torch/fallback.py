@@ -37,6 +37,9 @@ class AtenCall:
         tensors = [tensor_of(operand) for operand in operands]
         with torch.no_grad():
             results = self.operator(*_fill(self.arguments, tensors), **{k: _fill(v, tensors) for k, v in self.keywords.items()})
+        if not self.wanted:
+            # A call for its side effect; a plan's step writes something.
+            return [torch.empty(0, dtype=torch.bool)]
         several = tuple(results) if isinstance(results, (tuple, list)) else (results,)
         return [several[number] for number in self.wanted]
 

@@ -12,7 +12,7 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, VerifyError
 from ....ir.graph import Builder, ConstantData, Graph, Module, Value
-from ....ir.types import TensorType, type_of, u8
+from ....ir.types import TensorType, boolean, type_of, u8
 from ....runtime.contents import Port
 from ....runtime.signature import Signature
 from . import rules
@@ -136,6 +136,9 @@ class _Walker:
             if type_of(array) != expected:
                 raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
             self.values[node] = self.module.add_constant(self._name(node, number), ConstantData(array), self.b.source)
+        elif any(is_effect(user) for user in node.users):
+            # The token that keeps calls with side effects in order: ours stay in order by themselves.
+            self.values[node] = None
         elif hasattr(fake, "shape"):
             type = self._type(fake)
             self.values[node] = self.graph.add_input(self._name(node, number), type, self.b.source)
@@ -197,6 +200,9 @@ class _Walker:
         if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), tuple):
             self.values[node] = self.values[node.args[0]][node.args[1]]
             return
+        if is_effect(node):
+            self._effect(node)
+            return
         fake = node.meta.get("val")
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             self.values[node] = self.symbols.dim(fake)
@@ -209,6 +215,23 @@ class _Walker:
             self.values[node] = fake if isinstance(fake, (float, bool)) else None
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def _effect(self, node: Any) -> None:
+        """An operator with a side effect and no result, such as a check that raises: always torch's own."""
+        operands: list[Value] = []
+        _, operator, *rest = node.args
+        name = operator_name(operator)
+        fakes = node.meta.get("val")
+        if not isinstance(fakes, (tuple, list)) or any(fake is not None for fake in fakes[1:]):
+            raise UnsupportedError(f"{name} has a side effect and results", source=self.b.source, hint="leave it outside the compiled function")
+        arguments = tuple(self._operand(argument, operands) for argument in rest)
+        keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
+        why = "it has a side effect"
+        fallback = Fallback(name, self.b.source or Source(name), why)
+        (self.fallbacks if self.call_back else self.problems).append(fallback)
+        self.b.aten_call(*operands, target=name, key=len(self.calls), why=why, dtypes=(boolean,), shapes=((0,),))
+        self.calls.append(AtenCall(operator, arguments, keywords, ()))
+        self.values[node] = (None,) * len(fakes)
 
     def _operator(self, node: Any, fakes: Sequence[Any], several: bool) -> None:
         name = operator_name(node.target)
@@ -364,6 +387,11 @@ class _Walker:
                 raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
         self.graph.set_outputs(values, labels)
         return tuple(results)
+
+
+def is_effect(node: Any) -> bool:
+    """Whether a node calls an operator for its side effect."""
+    return getattr(node.target, "__name__", "") == "with_effects"
 
 
 def _used(node: Any, several: bool) -> frozenset[int]:

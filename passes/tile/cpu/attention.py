@@ -83,6 +83,7 @@ class _Launch:
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
         self.depth = int(str(self.extents[found.inner[0]]))
         self.features = int(str(self.extents[found.feature]))
+        self.high = self.extents[found.column]
 
     def launch(self) -> Launch:
         found, problem = self.found, self.problem
@@ -94,15 +95,14 @@ class _Launch:
         self.rows = 1
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
-            self.rows = self.schedule["m"] if bound is None else min(self.schedule["m"], -(-bound // self.mr) * self.mr)
+            self.rows = self.schedule["m"] if bound is None else min(self.schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
             grid.append(GridAxis(found.row, 0, self.extents[found.row], self.rows))
             block.axes.append(found.row)
         self._locals(block)
         self._start(block)
-        high = self.extents[found.column]
         if found.is_causal:
-            high = dims.minimum(high, dims.symbol(f"{found.row}.first") + self.rows)
-        with block.loop(found.column, "tile", 0, high, self.step) as columns:
+            self.high = dims.minimum(self.high, dims.symbol(f"{found.row}.first") + self.rows)
+        with block.loop(found.column, "tile", 0, self.high, self.step) as columns:
             self.columns = columns
             self._transpose(block)
             self._row_blocks(block, self._step)
@@ -219,8 +219,8 @@ class _Launch:
             block.store(self.sums, sums, block.apply("mul", block.load(self.sums, sums, self.dtype), factor))
 
     def _remaining(self) -> Dim:
-        """The columns of this step that exist."""
-        return dims.minimum(self.extents[self.found.column] - dims.symbol(f"{self.columns}.first"), self.step)
+        """The columns of this step that are looked at: beyond them the scores were never written."""
+        return dims.minimum(self.high - dims.symbol(f"{self.columns}.first"), self.step)
 
     def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
         return (self._inside(rows, self.found.row or ""), self._lanes(feature)) if rows else (0, self._lanes(feature))

@@ -7,7 +7,8 @@ is computed alike however many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
@@ -26,7 +27,11 @@ from ..sparse import with_expansion
 PANEL = 16
 WHOLE = 4096
 """The longest contracted axis that one `dot` streams over; longer ones go in steps."""
-STEP = 512
+CHAIN, STEP, LEAST = 1024, 512, 128
+"""A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
+root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
+as much as a few products of its block, so that one of fewer than LEAST does not pay.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ class Packed:
         for vectors in (2, 4, 1):
             rows = _block_rows(extent, (target.registers - 4) // vectors - (1 if target.registers < 32 else 2))
             for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256)):
-                schedule = Schedule(self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes)))
+                schedule = Schedule(
+                    self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes))
+                )
                 if schedule not in seen:
                     seen.add(schedule)
                     yield schedule
@@ -178,7 +185,8 @@ class _Packed:
         tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})
         kind = TileType(self.found.reduce.dtype, tile)
         acc = block.let("acc", block.full(0.0, kind.dtype, tile))
-        acc = self._contract(block, acc, kind, columns, panel, list(self.found.over))
+        total = self._contract(block, acc, kind, columns, panel, list(self.found.over))
+        acc = total if isinstance(total, TileRef) else block.let("acc", total)
         block.readers[self.found.reduce.name] = lambda _: acc
         for let in self.found.epilogue:
             value = block.let(let.name, block.lower(let.value))
@@ -186,41 +194,56 @@ class _Packed:
         subscripts = block.subscripts(self.found.store.subscripts, ())
         block.store(self.found.store.output, subscripts, block.lower(self.found.store.value))
 
-    def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> TileRef:
-        if len(over) > 1:
-            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
-                block.index[over[0]] = dims.symbol(k)
-                self._step(block, acc, kind, columns, panel, over[1:])
-            return acc
-        extent = self.extents[self.inner]
-        if isinstance(extent, int) and extent <= WHOLE:
-            axis = block.axis(self.inner, 0, extent, extent)
-            block.index[self.inner] = dims.symbol(axis)
-            result = block.let("acc", self._dot(block, acc, kind, columns, panel, guarded=False))
-            block.axes.remove(axis)
-            return result
-        with block.loop(self.inner, "tile", 0, extent, STEP, carries=(acc,)) as k:
-            block.index[self.inner] = dims.symbol(k)
-            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=True))
+    def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
+        """`acc` plus the sum of products: loops over the outer contracted axes, the last one is streamed."""
+        if len(over) == 1:
+            return self._stream(block, acc, kind, columns, panel)
+        with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
+            block.index[over[0]] = dims.symbol(k)
+            start = acc
+            if self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP:
+                start = block.let("part", block.full(0.0, kind.dtype, kind.axes))
+            value = self._contract(block, start, kind, columns, panel, over[1:])
+            if start is not acc:
+                value = block.apply("add", acc, value)
+            if value is not acc:
+                block.rebind(acc, value)
         return acc
 
-    def _step(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> None:
-        """One iteration of an outer contracted loop: rebinds the accumulator."""
-        if len(over) > 1:
-            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
-                block.index[over[0]] = dims.symbol(k)
-                self._step(block, acc, kind, columns, panel, over[1:])
-            return
-        extent = self.extents[self.inner]
-        if isinstance(extent, int) and extent <= WHOLE:
-            axis = block.axis(self.inner, 0, extent, extent)
+    def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
+        """`acc` plus the sum along the innermost contracted axis, in one `dot` or in one for each step."""
+        extent, step = self.extents[self.inner], self._step()
+        if step is None:
+            axis = block.axis(self.inner, 0, extent, dims.evaluate(extent, {}))
             block.index[self.inner] = dims.symbol(axis)
-            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=False))
+            result = self._dot(block, acc, kind, columns, panel, guarded=False)
             block.axes.remove(axis)
-            return
-        with block.loop(self.inner, "tile", 0, extent, STEP, carries=(acc,)) as k:
+            return result
+        with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,)) as k:
             block.index[self.inner] = dims.symbol(k)
-            block.rebind(acc, self._dot(block, acc, kind, columns, panel, guarded=True))
+            zeros = block.let("zeros", block.full(0.0, kind.dtype, kind.axes))
+            part = block.let("part", self._dot(block, zeros, kind, columns, panel, guarded=dims.divides(step, extent) is not True))
+            block.rebind(acc, block.apply("add", acc, part))
+        return acc
+
+    def _step(self) -> int | None:
+        """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""
+        extent = self.extents[self.inner]
+        if not isinstance(extent, int) or extent > WHOLE:
+            return STEP
+        if extent <= STEP or not self._is_long:
+            return None
+        # Steps that divide the axis need no masks; they start where packed groups of elements do.
+        even = [step for step in range(STEP, LEAST - 1, -16) if extent % step == 0]
+        return even[0] if even else None
+
+    @property
+    def _is_long(self) -> bool:
+        return self._terms(self.found.over) > CHAIN
+
+    def _terms(self, over: Sequence[str]) -> int:
+        """How many terms a sum over these axes has."""
+        return math.prod(typical(self.extents[name], self.problem.symbols) for name in over)
 
     def _dot(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
         for let in self.found.prologue:
@@ -252,10 +275,10 @@ class _Packed:
 
     def _expanded(self, block: Block, place: Dim) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
-        axis, extent = str(place), self.extents[self.inner]
-        if isinstance(extent, int) and extent <= WHOLE:
+        axis, extent, step = str(place), self.extents[self.inner], self._step()
+        if step is None and isinstance(extent, int):
             return with_expansion(block, self.region, self.found.right, self.inner, axis, 0, extent)
-        return with_expansion(block, self.region, self.found.right, self.inner, axis, dims.symbol(f"{axis}.first"), STEP)
+        return with_expansion(block, self.region, self.found.right, self.inner, axis, dims.symbol(f"{axis}.first"), step or STEP)
 
     def _is_padded(self) -> bool:
         """Whether the layouts pad the columns so far that every lane of a register block lies inside."""

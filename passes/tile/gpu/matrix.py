@@ -155,10 +155,10 @@ def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, ste
         for let in found.prologue:
             block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
         covered = is_covered(high - low, step, symbols)
-        factor = found.right
+        factors = [found.left, found.right]
         if starts_whole:
-            factor = with_expansion(block, block.problem.region, factor, over[-1], k, base, step)
-        left, right = (_factor(block, part, operands.dtype, k, high, covered) for part in (found.left, factor))
+            factors = [with_expansion(block, block.problem.region, factor, over[-1], k, base, step) for factor in factors]
+        left, right = (_factor(block, factor, operands.dtype, k, high, covered) for factor in factors)
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 

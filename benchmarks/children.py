@@ -1,0 +1,37 @@
+"""Work in child processes: each gives back its memory and one JSON object, and may fail alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def run_child(script: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a script that writes its result to the file named by --child; its output is shown as it comes."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        done = subprocess.run([sys.executable, script, "--child", str(result), *arguments], check=False)
+        if done.returncode == 0 and result.exists():
+            found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            return found
+    return {"error": f"the process ended with status {done.returncode}"}
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write JSON that reads well and whose keys keep their order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def chosen(names: str, known: Sequence[str]) -> list[str]:
+    """The names of a comma-separated list; an unknown one ends the program."""
+    wanted = [name for name in names.split(",") if name]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise SystemExit(f"got {', '.join(unknown)}, expected some of {', '.join(known)}")
+    return wanted

@@ -1,0 +1,40 @@
+"""What a figure must carry: the processor, what it was measured to do, and the versions that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ourcc.codegen.c.compile import find_compiler
+from ourcc.compiler.machine import library_version, measure_rates, read_cpu
+from ourcc.compiler.options import environment
+
+PACKAGES = ("ourcc", "torch", "onnxruntime", "transformers", "numpy")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, flags, measured rates of one thread, compiler and versions."""
+    cpu, compiler = read_cpu(), find_compiler(environment().compiler)
+    return {
+        "cpu": cpu.model,
+        "flags": list(cpu.notable),
+        "processors": cpu.threads,
+        **rates(),
+        "compiler": compiler.version,
+        "versions": {name: version for name in PACKAGES if (version := library_version(name)) is not None},
+    }
+
+
+def rates() -> dict[str, float]:
+    """What one thread does right now."""
+    found = measure_rates(find_compiler(environment().compiler), read_cpu())
+    return {"fma_gflops": round(found.fma_gflops, 1), "read_gbytes_per_second": round(found.read_gbytes_per_second, 1)}
+
+
+def best_rates(measured: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The most of each rate: a machine shared with others shows what it can do only now and then."""
+    best: dict[str, float] = {}
+    for one in measured:
+        for name, rate in one.items():
+            best[name] = max(rate, best.get(name, 0.0))
+    return best

@@ -1,0 +1,189 @@
+"""The contract: a row for every source op, promises that hold and that do not, and what the command line makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ourcc
+from ourcc.compiler.cli.main import run
+from ourcc.compiler.contract import contract_of, enforce, fallback_rows, is_notable, source_ops, violations
+from ourcc.compiler.options import BuildOptions, build_options, parse_requirement
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir.errors import ContractError, Source, UnsupportedError
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.types import TensorType, f32
+from ourcc.runtime.contents import Contract, ContractRow
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """fc1 can be pruned, fc2 cannot (6 contracted elements), table is read twice."""
+    generator = np.random.default_rng(0)
+    weights = {"w1": (16, 6), "w2": (6, 24), "table": (24, 24)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"], name="fc1"),
+        helper.make_node("Relu", ["a"], ["b"], name="act"),
+        helper.make_node("MatMul", ["b", "w2"], ["c"], name="fc2"),
+        helper.make_node("MatMul", ["c", "table"], ["y"], name="head"),
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="embed"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 16]), helper.make_tensor_value_info("ids", TensorProto.INT64, [3])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("y", ["B", 24]), ("rows", [3, 24]))],
+        [numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32), name) for name, shape in weights.items()],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_every_source_op_has_a_row(model: Path, tmp_path: Path) -> None:
+    engine = ourcc.build(model, quantize="int8-weight", sparsity="2:4")
+    rows = {row.source: row for row in engine.contract}
+    assert list(rows) == ["fc1", "act", "fc2", "head", "embed"]
+    asked, twice = "fp32, int8-weight, 2:4", "the weight is also read by take, and would be stored twice"
+    assert rows["fc1"] == ContractRow("fc1", "linear", asked, "fp32, int8-weight, 2:4", "")
+    # What keeps a weight dense is said, not that it was quantized afterwards.
+    sparse = "2:4: the contracted axis has 6 elements, expected a multiple of 4"
+    assert rows["fc2"] == ContractRow("fc2", "linear", asked, "fp32, int8-weight", sparse)
+    assert rows["head"] == ContractRow("head", "linear", asked, "fp32", f"int8-weight: {twice}; 2:4: {twice}")
+    assert (rows["act"].op, rows["act"].requested, rows["act"].realised) == ("relu", "fp32", "fp32")
+    assert [row.source for row in engine.contract if is_notable(row)] == ["fc1", "fc2", "head"]
+    engine.save(tmp_path / "net.ourcc")
+    assert ourcc.load(tmp_path / "net.ourcc").contract.rows == engine.contract.rows
+
+
+def test_without_a_request_nothing_is_notable(model: Path) -> None:
+    contract = ourcc.build(model).contract
+    assert len(contract) == 5 and not any(is_notable(row) for row in contract)
+
+
+def test_an_op_that_is_gone_has_a_row() -> None:
+    module = Module("m")
+    b = Builder(module, module.functions.setdefault("main", Graph("main")))
+    x = b.graph.add_input("x", TensorType(f32, (4,)))
+    b.source = Source("twice")
+    y = b.transpose(b.reshape(x, shape=(2, 2)), permutation=(1, 0))
+    b.source = Source("back")
+    z = b.reshape(b.transpose(y, permutation=(1, 0)), shape=(4,))
+    b.source = Source("last")
+    b.graph.set_outputs([b.neg(z)])
+    asked = source_ops(module)
+    from ourcc.compiler.pipeline import simplify
+
+    simplify(module, BuildOptions())
+    rows = contract_of(asked, module, BuildOptions()).rows
+    expected = [("twice", "transpose", "fp32"), ("back", "reshape", "fp32"), ("last", "neg", "fp32")]
+    assert [(row.source, row.op, row.realised) for row in rows] == expected
+    assert rows[0].why == rows[1].why == "merged into other ops, or computed while building"
+
+
+def test_a_call_back_into_torch_is_a_fallback() -> None:
+    module = Module("m")
+    b = Builder(module, module.functions.setdefault("main", Graph("main")))
+    x = b.graph.add_input("x", TensorType(f32, (4,)))
+    b.source = Source("layer.frob", "model.py", 7)
+    call = {"target": "aten.frob.default", "key": 0, "dtypes": (f32,), "shapes": ((4,),), "why": "aten.frob has no rule"}
+    b.graph.set_outputs([b.aten_call(x, **call)])
+    (row,) = contract_of(source_ops(module), module, BuildOptions())
+    assert row == ContractRow("layer.frob", "aten.frob.default", "fp32", "aten call", "aten.frob has no rule")
+    assert [found.realised for found in fallback_rows(module)] == ["aten call"]
+    with pytest.raises(ContractError, match="1 promise does not hold: no-fallback") as error:
+        enforce(Contract((row,)), [parse_requirement("no-fallback")], ["cpu"])
+    assert "no-fallback: layer.frob (aten.frob.default) is aten call: aten.frob has no rule" in str(error.value)
+
+
+ROWS = Contract(
+    (
+        ContractRow("fc1", "linear", "fp32, int8-weight", "fp32, int8-weight"),
+        ContractRow("fc2", "linear", "fp32, int8-weight", "fp32", "int8-weight: the weight holds infinities or NaN"),
+        ContractRow("act", "relu", "fp32", "fp32"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no-fallback", []),
+        ("target:cpu", []),
+        ("target:sm_90a", ["got the targets native, cpu"]),
+        ("linear:fp32", []),
+        ("fc1:int8-weight", []),
+        ("linear:int8-weight", ["fc2 (linear) is fp32: int8-weight: the weight holds infinities or NaN"]),
+        ("linear:int8", ["fc1 (linear) is fp32, int8-weight", "fc2 (linear) is fp32: int8-weight: the weight holds infinities or NaN"]),
+        ("conv:int8", ["no op of the model is called conv, its ops are linear, relu"]),
+    ],
+)
+def test_violations(text: str, expected: list[str]) -> None:
+    assert violations(ROWS, parse_requirement(text), ["native", "cpu"]) == expected
+
+
+def test_an_empty_model_has_no_ops() -> None:
+    assert violations(Contract(), parse_requirement("linear:int8"), []) == ["no op of the model is called linear, its ops are none"]
+
+
+def test_all_broken_promises_are_named() -> None:
+    with pytest.raises(ContractError) as error:
+        enforce(ROWS, [parse_requirement(text) for text in ("linear:int8", "target:cpu", "relu:bf16")], ["cpu"])
+    assert error.value.message == "2 promises do not hold: linear:int8, relu:bf16"
+    assert error.value.exit_status == 3 and "relu:bf16: act (relu) is fp32" in str(error.value.note)
+    assert error.value.hint == "build without --require to see the whole contract"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "supported"),
+    [("quantize", "int8", "int8-weight"), ("quantize", "nvfp4", "int8-weight")],
+)
+def test_formats_that_are_not_there_name_the_one_that_is(model: Path, option: str, value: str, supported: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{option} {value} is not supported yet") as error:
+        ourcc.build(model, **{option: value})
+    assert error.value.hint == f"supported: {supported}"
+
+
+def test_requests_that_no_pass_serves_are_refused(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=np.zeros((1, 16), np.float32))
+    with pytest.raises(UnsupportedError, match="calibration is not supported yet") as error:
+        ourcc.build(model, quantize="int8-weight", calibrate=data)
+    assert error.value.hint == "int8-weight needs no calibration data"
+    with pytest.raises(UnsupportedError, match="a bound on the accuracy drop is not supported yet") as error:
+        ourcc.build(model, eval=data, max_accuracy_drop=0.1)
+    assert error.value.hint == "compare the engine with ourcc verify"
+    with pytest.raises(UnsupportedError, match="linear at fp32 is not converted to bf16 yet") as error:
+        ourcc.build(model, precision="bf16")
+    assert error.value.source is not None and error.value.source.name == "fc1"
+    assert error.value.hint == "convert the model to bf16, or leave it at fp32"
+    assert ourcc.build(model, precision="fp32").contract.rows[0].requested == "fp32"
+
+
+def test_the_command_line_prints_the_contract(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["build", str(model), "-o", str(tmp_path / "net.ourcc"), "--quantize", "int8-weight"]
+    assert run([*common, "--require", "fc1:int8-weight", "--require", "no-fallback", "--json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    realised = {row["source"]: row["realised"] for row in data["contract"]}
+    assert realised == {"fc1": "fp32, int8-weight", "fc2": "fp32, int8-weight", "head": "fp32"}
+    (tmp_path / "net.ourcc").unlink()
+    assert run([*common, "--require", "linear:int8-weight"]) == 3
+    text = capsys.readouterr().err
+    assert "error: 1 promise does not hold: linear:int8-weight" in text and "head (linear) is fp32" in text
+    assert not (tmp_path / "net.ourcc").exists()
+    assert run(["build", str(model), "-o", str(tmp_path / "plain.ourcc")]) == 0
+    assert "requested" not in capsys.readouterr().out
+
+
+def test_the_pipeline_enforces(model: Path) -> None:
+    from ourcc.compiler.driver import import_model
+
+    options = build_options({"require": "relu:int8-weight"})
+    with pytest.raises(ContractError):
+        compile_module(import_model(model, options), options)

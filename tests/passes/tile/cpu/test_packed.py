@@ -1,0 +1,118 @@
+"""Long sums of products are sums of partial ones, and as accurate as that makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.ir import dims
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.reference import interpret, judge
+from ourcc.ir.target import AVX512
+from ourcc.ir.tile.program import For, Full, Let, TileProgram, statements
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import TensorType, f32
+from ourcc.passes.schedule import cheapest
+from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.cpu.packed import CHAIN, STEP, Packed
+from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime.engine import Engine
+
+
+def loops(program: TileProgram) -> list[tuple[For, bool]]:
+    """The loops over contracted axes, outermost first, each with whether it starts a partial sum."""
+    (launch,) = program.launches
+    found = [s for s in statements(launch.body) if isinstance(s, For) and s.carries]
+    return [(loop, any(isinstance(s, Let) and isinstance(s.value, Full) for s in loop.body)) for loop in found]
+
+
+def product(length: int) -> TileProgram:
+    """The tile program of a product that contracts `length` elements."""
+    region = region_of(OPS["matmul"], [TensorType(f32, (64, length)), TensorType(f32, (length, 64))], {})
+    assert region is not None
+    problem = Problem(simplify_region(region, dims.NO_FACTS), dims.NO_FACTS, {})
+    strategy = Packed()
+    assert strategy.applies(problem, AVX512) is None
+    program = strategy.tile(problem, next(iter(strategy.space(problem, AVX512))), AVX512)
+    verify(program, problem.symbols)
+    return program
+
+
+def convolution(channels: int) -> TileProgram:
+    """The tile program of a 3 x 3 convolution between two others, where the pipeline puts channels last."""
+    module = Module("convolution")
+    graph = module.functions["main"] = Graph("main")
+    value = graph.add_input("x", TensorType(f32, (1, channels, 8, 8)))
+    builder = Builder(module, graph)
+    for number, taps in enumerate((1, 3, 1)):
+        weight = module.add_constant(f"w{number}", np.ones((channels, channels, taps, taps), np.float32))
+        around = (taps // 2, taps // 2)
+        value = builder.conv(value, weight, strides=(1, 1), dilations=(1, 1), before=around, after=around)
+    graph.set_outputs([value])
+    scheduled = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
+    (program,) = [unit.program for unit in scheduled if len(loops(unit.program)) > 1]
+    return program
+
+
+def test_a_short_sum_is_one_chain() -> None:
+    assert loops(product(768)) == []
+    assert loops(product(CHAIN)) == []
+
+
+@pytest.mark.parametrize(("length", "step"), [(1536, 512), (3072, 512), (2816, 352), (5000, STEP)])
+def test_a_long_sum_goes_in_even_steps(length: int, step: int) -> None:
+    ((loop, starts),) = loops(product(length))
+    assert loop.kind == "tile" and loop.step == step and starts
+
+
+def test_a_sum_that_no_step_divides_stays_whole() -> None:
+    assert loops(product(1376)) == []
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"),
+    [(64, [False, False]), (128, [True, False]), (256, [False, True]), (512, [False, True]), (1024, [False, False, True])],
+)
+def test_a_convolution_starts_anew_where_few_terms_are_left(channels: int, expected: list[bool]) -> None:
+    """9 taps of 64 channels are few terms; of 128 channels three taps make a partial sum, of more each tap."""
+    assert [starts for _, starts in loops(convolution(channels))] == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"quantize": "int8-weight"}, {"sparsity": "2:4"}, {"quantize": "int8-weight", "sparsity": "2:4"}], ids=str
+)
+@pytest.mark.parametrize("length", [2048, 2816])
+def test_a_long_product_is_right(length: int, options: dict[str, str]) -> None:
+    module, random = Module("long"), np.random.default_rng(0)
+    graph = module.functions["main"] = Graph("main")
+    builder = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (module.declare("B", 1, 64), length)))
+    graph.set_outputs([builder.matmul(x, module.add_constant("w", random.standard_normal((length, 40)).astype(np.float32)))])
+    engine = Engine(compile_module(module, build_options({"targets": ["native"], "tune": "off", "threads": 1, **options})))
+    for rows in (1, 5, 29):
+        given = random.standard_normal((rows, length)).astype(np.float32)
+        stepwise, wide = (interpret(module, [given], wide=mode)[0] for mode in (False, True))
+        verdict = judge(engine(given), stepwise, wide)
+        assert verdict.passed, verdict.reason
+
+
+def test_partial_sums_are_accurate() -> None:
+    """Positive terms, where the error of one chain grows most: it would be about 1e-5 of the sum."""
+    module, random, length = Module("long"), np.random.default_rng(0), 4096
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (16, length)))
+    weight = random.random((length, 64), np.float32) + 0.5
+    graph.set_outputs([Builder(module, graph).matmul(x, module.add_constant("w", weight))])
+    engine = Engine(compile_module(module, build_options({"targets": ["native"], "tune": "off", "threads": 1})))
+    given = random.random((16, length), np.float32) + 0.5
+    exact = given.astype(np.float64) @ weight.astype(np.float64)
+    chain = np.zeros((16, 64), np.float32)
+    for k in range(length):
+        chain = (chain.astype(np.float64) + np.outer(given[:, k], weight[k]).astype(np.float64)).astype(np.float32)
+    ours, one_chain = (float(np.abs(answer / exact - 1).max()) for answer in (engine(given), chain))
+    assert ours < one_chain / 2
