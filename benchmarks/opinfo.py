@@ -141,6 +141,7 @@ def child(numbers: Sequence[int]) -> None:
 def run_operator(op: Any) -> dict[str, Any]:
     """One operator's first sample, compiled and eager."""
     import torch
+
     from ourcc.compiler import backend
 
     recorded: list[Any] = []
@@ -197,7 +198,9 @@ def expected(op: Any) -> tuple[list[Any], list[Any]]:
 
     def widen(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            return value.double() if value.dtype == torch.float32 else value.to(torch.complex128) if value.dtype == torch.complex64 else value
+            return (
+                value.double() if value.dtype == torch.float32 else value.to(torch.complex128) if value.dtype == torch.complex64 else value
+            )
         return torch.float64 if value is torch.float32 else value
 
     given.input, given.args, given.kwargs = tree_map(widen, (given.input, given.args, given.kwargs))
@@ -205,7 +208,9 @@ def expected(op: Any) -> tuple[list[Any], list[Any]]:
         wide = call(op.op, given)
     except Exception:  # noqa: BLE001 - no float64: eager judges itself
         return eager, eager
-    alike = len(wide) == len(eager) and all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in zip(eager, wide, strict=True))
+    alike = len(wide) == len(eager) and all(
+        getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in zip(eager, wide, strict=True)
+    )
     return eager, wide if alike else eager
 
 
@@ -228,6 +233,7 @@ def compare(op: Any, got: Sequence[Any], eager: Sequence[Any], wide: Sequence[An
 
 def compare_tensors(one: Any, other: Any, exact: Any, shape_only: bool) -> str:
     import torch
+
     from ourcc.compiler.importers.torch.tensors import array_of
     from ourcc.ir.reference import judge
 

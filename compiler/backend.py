@@ -22,7 +22,9 @@ REPACKS = 4
 def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
     """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`."""
     if mode is not None:
-        raise UsageError(f"got mode {mode!r}, expected none: backend 'ourcc' takes options", hint="torch.compile(model, backend='ourcc', options={...})")
+        raise UsageError(
+            f"got mode {mode!r}, expected none: backend 'ourcc' takes options", hint="torch.compile(model, backend='ourcc', options={...})"
+        )
     read = build_options(options or {})
     if "targets" not in (options or {}) and "target" not in (options or {}):
         read = with_target(read, example_inputs)
@@ -49,7 +51,9 @@ def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOp
     devices = {value.device for value in example_inputs if hasattr(value, "device")}
     kinds = {device.type for device in devices}
     if len(kinds - {"cpu"}) > 1 or kinds - {"cpu", "cuda"}:
-        raise UnsupportedError(f"inputs are on {', '.join(sorted(kinds))}, expected cpu or cuda", hint="move the model and its inputs to one device")
+        raise UnsupportedError(
+            f"inputs are on {', '.join(sorted(kinds))}, expected cpu or cuda", hint="move the model and its inputs to one device"
+        )
     if "cuda" not in kinds:
         return options
     return dataclasses.replace(options, targets=(device_target(next(d for d in devices if d.type == "cuda")),))

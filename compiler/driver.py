@@ -114,7 +114,9 @@ def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
     """What would be compiled of a model, what would fall back, and why."""
     from .explain import explain_module, explain_torch
 
-    is_program = isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
+    is_program = (
+        isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
+    )
     if is_program:
         return explain_module(import_model(model, options))
     return explain_torch(model, inputs, options)
@@ -131,7 +133,9 @@ def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[An
     if hasattr(model, "graph_signature"):
         return import_exported(model)
     if example_inputs is None:
-        raise UsageError(f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))")
+        raise UsageError(
+            f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))"
+        )
     return import_exported(export_module(model, example_inputs, {request.name: request.axes for request in options.shapes}))
 
 
@@ -141,4 +145,3 @@ def _import_onnx(model: Any, options: BuildOptions) -> Module:
 
     wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
     return import_onnx(model, shapes=wishes)
-

@@ -57,17 +57,26 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
         imported = listed.imported
         ops = len(imported.module.main)
         symbols = imported.module.symbols
-        rows.append((number, "inference" if listed.is_inference else "training", ops - len(imported.calls), len(imported.calls), ", ".join(symbols)))
+        rows.append(
+            (number, "inference" if listed.is_inference else "training", ops - len(imported.calls), len(imported.calls), ", ".join(symbols))
+        )
         fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
         if symbols:
-            notes.append(f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} graphs, since it compiles size 1 apart")
+            notes.append(
+                f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} graphs, since it compiles size 1 apart"
+            )
     tables = [
         Table("graphs", ("graph", "kind", "compiled ops", "aten calls", "symbols"), tuple(rows), tuple(notes)),
         Table("fallbacks", ("op", "source", "why"), tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
     ]
     if breaks:
         tables.append(Table("graph breaks", ("reason",), tuple((reason.splitlines()[0],) for reason in breaks)))
-    facts = {"graphs": len(graphs), "compiled ops": sum(int(row[2]) for row in rows), "aten calls": len(fallbacks), "graph breaks": len(breaks)}
+    facts = {
+        "graphs": len(graphs),
+        "compiled ops": sum(int(row[2]) for row in rows),
+        "aten calls": len(fallbacks),
+        "graph breaks": len(breaks),
+    }
     return Report(facts, tuple(tables))
 
 

@@ -42,7 +42,8 @@ def _add_input(wishes: dict[str, Wish], request: ShapeRequest, shape: Sequence[N
             _add(wishes, request, size, axis)
         elif size is None:
             raise UnsupportedError(
-                f"shape {str(request)!r}: axis {position} of {request.name} has no name in the model", hint="name it when exporting the model"
+                f"shape {str(request)!r}: axis {position} of {request.name} has no name in the model",
+                hint="name it when exporting the model",
             )
         elif axis.size != size:
             raise UsageError(f"shape {str(request)!r}: axis {position} of {request.name} is {size} in the model, got {axis}")
@@ -50,7 +51,9 @@ def _add_input(wishes: dict[str, Wish], request: ShapeRequest, shape: Sequence[N
 
 def _add(wishes: dict[str, Wish], request: ShapeRequest, name: str, axis: AxisSize) -> None:
     if axis.buckets:
-        raise UnsupportedError(f"shape {str(request)!r}: buckets are not supported yet", hint="give a range: one engine serves all sizes in it")
+        raise UnsupportedError(
+            f"shape {str(request)!r}: buckets are not supported yet", hint="give a range: one engine serves all sizes in it"
+        )
     size = axis.size
     if isinstance(size, int):
         wishes[name] = size

@@ -76,7 +76,9 @@ def is_contraction(statement: Reduce) -> bool:
         return False
     left, right = (_axes(arg) for arg in value.args)
     over = set(statement.over)
-    return bool(over & left and over & right and left - right - over and right - left - over) or bool(over <= left & right and left != right)
+    return bool(over & left and over & right and left - right - over and right - left - over) or bool(
+        over <= left & right and left != right
+    )
 
 
 def _axes(value: Scalar) -> set[str]:
@@ -123,7 +125,9 @@ class _Partition:
         return _Facts(region, kind, inlinable)
 
     def _group(self, op: Op) -> Group:
-        group = compose(op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ()))
+        group = compose(
+            op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ())
+        )
         region = hoist_scales(simplify_region(group.region, self.module.facts))
         return Group(region, group.inputs, group.outputs, group.ops)
 
@@ -174,7 +178,9 @@ class _Partition:
             return self._movement_pays(op, value, readers)
         if len(readers) != 1:
             # A weight's narrow form is what is kept in memory, however many kernels read it.
-            return kind == "map" and all(v is None or v.constant is not None for v in op.operands) and (not op.operands or op.name in STORED)
+            return (
+                kind == "map" and all(v is None or v.constant is not None for v in op.operands) and (not op.operands or op.name in STORED)
+            )
         (root,) = readers
         if kind == "map":
             return self._map_pays(op, value, root)
@@ -191,7 +197,10 @@ class _Partition:
             if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
                 return len(value.uses) == 1 and next(iter(value.uses)) is root and self.facts[root].kind == "map"
             (user,) = value.uses
-            if self.facts[user].kind not in ("map", "movement") or dims.equal(user.results[0].type.elements, value.type.elements) is not True:
+            if (
+                self.facts[user].kind not in ("map", "movement")
+                or dims.equal(user.results[0].type.elements, value.type.elements) is not True
+            ):
                 return False
             if user is root:
                 return self.facts[root].kind == "map" or not self._is_strided(user)

@@ -64,7 +64,9 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     for op in graph:
         if len(op.results) != 1 or op.result.type.rank < 3 or op.result in fixed:
             continue
-        follows = op.definition.kind == "pointwise" and any(v in orders and v.type.rank == op.result.type.rank for v in op.operands if v is not None)
+        follows = op.definition.kind == "pointwise" and any(
+            v in orders and v.type.rank == op.result.type.rank for v in op.operands if v is not None
+        )
         if op.name in IMAGE_OPS or follows:
             rank = op.result.type.rank
             orders[op.result] = (0, *range(2, rank), 1)

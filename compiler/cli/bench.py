@@ -15,7 +15,9 @@ from .output import print_report, show_progress
 
 @frame("bench")
 @click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
-@click.option("--against", metavar="PEER[=FILE],...", help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model.")
+@click.option(
+    "--against", metavar="PEER[=FILE],...", help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model."
+)
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="Threads of everything compared.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")

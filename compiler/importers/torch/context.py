@@ -121,11 +121,16 @@ class Node:
         if expression.is_number:
             return self.value(float(expression), f64)
         if name in ("ToFloat", "IntTrueDiv") or expression.is_integer:
-            parts = [self.value(self.symbols.convert(a, ranges), f64) for a in (arguments if name in ("ToFloat", "IntTrueDiv") else (expression,))]
+            parts = [
+                self.value(self.symbols.convert(a, ranges), f64)
+                for a in (arguments if name in ("ToFloat", "IntTrueDiv") else (expression,))
+            ]
             result: Value = parts[0] if len(parts) == 1 else self.b.div(*parts)
             return result
         operators = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "div", "Pow": "pow", "FloatPow": "pow", "Max": "maximum", "Min": "minimum"}
-        unary = {f"OpaqueUnaryFn_{name}": name for name in ("sqrt", "exp", "cos", "sin", "tan", "cosh", "sinh", "tanh", "asin", "acos", "atan")}
+        unary = {
+            f"OpaqueUnaryFn_{name}": name for name in ("sqrt", "exp", "cos", "sin", "tan", "cosh", "sinh", "tanh", "asin", "acos", "atan")
+        }
         if name in unary:
             result = self.b.build(OPS[unary[name]], (self.number(arguments[0], ranges),), {})[0]
             return result
@@ -141,7 +146,9 @@ class Node:
         import torch
         from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-        stand_ins = [torch.empty(x.type.rank and (1,) * x.type.rank, dtype=_torch(x.dtype), device="meta") if isinstance(x, Value) else x for x in xs]
+        stand_ins = [
+            torch.empty(x.type.rank and (1,) * x.type.rank, dtype=_torch(x.dtype), device="meta") if isinstance(x, Value) else x for x in xs
+        ]
         numbers = [2 if isinstance(x, dims.Expr) else 1.5 if isinstance(x, SymbolicNumber) else x for x in stand_ins]
         found, _ = elementwise_dtypes(*numbers, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
         return dtype_of(found)

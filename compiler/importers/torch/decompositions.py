@@ -12,7 +12,18 @@ from .context import find_rule
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
 
 # Attention stays whole, and what draws random numbers must draw them from torch's own generator, as eager does.
-KEPT = ("scaled_dot_product", "native_dropout.default", "bernoulli", "rand", "normal", "uniform", "exponential", "geometric", "cauchy", "poisson")
+KEPT = (
+    "scaled_dot_product",
+    "native_dropout.default",
+    "bernoulli",
+    "rand",
+    "normal",
+    "uniform",
+    "exponential",
+    "geometric",
+    "cauchy",
+    "poisson",
+)
 # Taken apart although torch's own core set keeps them: backward halves of layers.
 ALSO = ("native_layer_norm_backward", "embedding_dense_backward", "native_group_norm_backward", "native_batch_norm_backward")
 

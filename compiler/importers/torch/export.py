@@ -29,7 +29,9 @@ def import_exported(program: Any, name: str = "model") -> Module:
             names.append(str(spec.arg.name))
         else:
             raise UnsupportedError(f"input {number} of the program is a {kind.lower()}, expected tensors")
-    outputs = wanted_outputs([(spec.kind.name, getattr(spec.arg, "name", None), spec.target) for spec in lowered.graph_signature.output_specs])
+    outputs = wanted_outputs(
+        [(spec.kind.name, getattr(spec.arg, "name", None), spec.target) for spec in lowered.graph_signature.output_specs]
+    )
     return tensors_only(import_graph(lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False))
 
 
@@ -49,7 +51,9 @@ def wanted_outputs(specs: Sequence[tuple[str, str | None, str | None]]) -> dict[
 def tensors_only(imported: Imported) -> Module:
     """The module; UnsupportedError where the program takes or gives something else than tensors."""
     if any(feed.is_size for feed in imported.feeds):
-        raise UnsupportedError("the program takes an integer that is no size of a tensor", hint="pass it as a tensor, or fix it before the export")
+        raise UnsupportedError(
+            "the program takes an integer that is no size of a tensor", hint="pass it as a tensor, or fix it before the export"
+        )
     if any(result.position is None for result in imported.results):
         raise UnsupportedError("the program returns a number or None, expected tensors", hint="return tensors only")
     return imported.module
@@ -67,7 +71,9 @@ def export_module(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str
             return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic, strict=False)
     except torch._dynamo.exc.TorchDynamoException as error:
         note = "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]
-        raise UnsupportedError("torch.export cannot export this model for these shapes", note=note, hint="torch.compile needs no export") from error
+        raise UnsupportedError(
+            "torch.export cannot export this model for these shapes", note=note, hint="torch.compile needs no export"
+        ) from error
 
 
 def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> Any:
@@ -79,7 +85,10 @@ def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[s
     names = list(inspect.signature(model.forward).parameters)
     variadic = [p for p in inspect.signature(model.forward).parameters.values() if p.kind is inspect.Parameter.VAR_POSITIONAL]
     if variadic:
-        raise UsageError("the model's forward takes *inputs, whose names are not known", hint="give shapes for named arguments, or pass an exported program")
+        raise UsageError(
+            "the model's forward takes *inputs, whose names are not known",
+            hint="give shapes for named arguments, or pass an exported program",
+        )
     for name in shapes:
         if name not in names[: len(example_inputs)]:
             raise UsageError(f"shape: got the input {name!r}, expected one of {', '.join(names[: len(example_inputs)])}")
@@ -96,4 +105,6 @@ def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[s
         symbols.setdefault(name, torch.export.Dim(name, min=request.low if request.low is not None else 1, max=request.high))
         return symbols[name]
 
-    return tuple({n: axis(request) for n, request in enumerate(shapes[name])} if name in shapes else None for name in names[: len(example_inputs)])
+    return tuple(
+        {n: axis(request) for n, request in enumerate(shapes[name])} if name in shapes else None for name in names[: len(example_inputs)]
+    )

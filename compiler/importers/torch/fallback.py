@@ -76,7 +76,10 @@ def unusual_strides(shape: Sequence[Dim], strides: Sequence[Dim], facts: dims.Fa
     """Whether strides differ from row-major ones where that can be seen."""
     expected = dense_strides(shape)
     pairs = zip(shape, strides, expected, strict=True)
-    return any(size not in (0, 1) and dims.equal(dims.simplify(got, facts), dims.simplify(want, facts), facts) is not True for size, got, want in pairs)
+    return any(
+        size not in (0, 1) and dims.equal(dims.simplify(got, facts), dims.simplify(want, facts), facts) is not True
+        for size, got, want in pairs
+    )
 
 
 def callback(calls: Sequence[AtenCall]) -> Callable[[Call, Sequence[Any]], Sequence[Any]]:

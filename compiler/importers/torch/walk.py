@@ -223,7 +223,9 @@ class _Walker:
         name = operator_name(operator)
         fakes = node.meta.get("val")
         if not isinstance(fakes, (tuple, list)) or any(fake is not None for fake in fakes[1:]):
-            raise UnsupportedError(f"{name} has a side effect and results", source=self.b.source, hint="leave it outside the compiled function")
+            raise UnsupportedError(
+                f"{name} has a side effect and results", source=self.b.source, hint="leave it outside the compiled function"
+            )
         arguments = tuple(self._operand(argument, operands) for argument in rest)
         keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
         why = "it has a side effect"
@@ -271,7 +273,11 @@ class _Walker:
         if value is None or expected is None:
             return
         sizes = zip(value.shape, expected.shape, strict=False)
-        if value.dtype != expected.dtype or value.type.rank != expected.rank or any(dims.equal(a, b, self.module.facts) is False for a, b in sizes):
+        if (
+            value.dtype != expected.dtype
+            or value.type.rank != expected.rank
+            or any(dims.equal(a, b, self.module.facts) is False for a, b in sizes)
+        ):
             raise UnsupportedError(f"{view.operator}: the rule gives {value.type}, torch says {expected}")
 
     def _argument(self, argument: Any) -> Any:
@@ -301,7 +307,13 @@ class _Walker:
         operands: list[Value] = []
         arguments = tuple(self._operand(argument, operands) for argument in node.args)
         keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
-        attrs = {"target": name, "key": len(self.calls), "why": why, "dtypes": tuple(t.dtype for t in types), "shapes": tuple(t.shape for t in types)}
+        attrs = {
+            "target": name,
+            "key": len(self.calls),
+            "why": why,
+            "dtypes": tuple(t.dtype for t in types),
+            "shapes": tuple(t.shape for t in types),
+        }
         self.calls.append(AtenCall(node.target, arguments, keywords, tuple(wanted)))
         built = self.b.aten_call(*operands, **attrs)
         results = built if isinstance(built, tuple) else (built,)
@@ -313,7 +325,9 @@ class _Walker:
     def _result_type(self, name: str, fake: Any) -> TensorType:
         if not hasattr(fake, "layout"):
             raise UnsupportedError(
-                f"{name} gives a {type(fake).__name__}, expected tensors", source=self.b.source, hint="leave it outside the compiled function"
+                f"{name} gives a {type(fake).__name__}, expected tensors",
+                source=self.b.source,
+                hint="leave it outside the compiled function",
             )
         return self._type(fake)
 
@@ -331,7 +345,9 @@ class _Walker:
         if isinstance(value, Value):
             strides = self._strides(argument.meta.get("val"))
             operands.append(value)
-            return Operand(len(operands) - 1, tuple(int(str(s)) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None)
+            return Operand(
+                len(operands) - 1, tuple(int(str(s)) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None
+            )
         if isinstance(value, dims.Expr):
             operands.append(self.b.dim(value=value))
             return Operand(len(operands) - 1, is_size=True)

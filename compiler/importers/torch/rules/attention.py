@@ -58,7 +58,15 @@ def _log_sum(n: Node, q: Value, k: Value, mask: Value | None, causal: bool, scal
 
 @aten("_scaled_dot_product_flash_attention_for_cpu")
 def _flash_for_cpu(
-    n: Node, q: Value, k: Value, v: Value, dropout_p: Any = 0.0, is_causal: bool = False, *, attn_mask: Value | None = None, scale: Any = None
+    n: Node,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: Any = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: Any = None,
 ) -> tuple[Value | None, ...]:
     log_sum = _log_sum(n, q, k, attn_mask, is_causal, scale) if n.needs(1) else None
     return _attention(n, q, k, v, attn_mask, dropout_p, is_causal, scale), log_sum
@@ -66,7 +74,15 @@ def _flash_for_cpu(
 
 @aten("_scaled_dot_product_flash_attention")
 def _flash(
-    n: Node, q: Value, k: Value, v: Value, dropout_p: Any = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: Any = None
+    n: Node,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout_p: Any = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
 ) -> tuple[Value | None, ...]:
     _only_first(n)
     return _attention(n, q, k, v, None, dropout_p, is_causal, scale), *(None,) * (len(n.results) - 1)

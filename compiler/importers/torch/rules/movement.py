@@ -196,7 +196,9 @@ def _select_scatter(n: Node, x: Value, update: Value, axis: int, index: Any) -> 
 
 def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> Value:
     starts = tuple(start if a == axis else 0 for a in range(x.type.rank))
-    result: Value = n.b.put_slice(x, n.cast(update, n.dtype), starts=starts, steps=tuple(step if a == axis else 1 for a in range(x.type.rank)))
+    result: Value = n.b.put_slice(
+        x, n.cast(update, n.dtype), starts=starts, steps=tuple(step if a == axis else 1 for a in range(x.type.rank))
+    )
     return result
 
 

@@ -11,7 +11,9 @@ from .reduction import deviations
 
 
 @aten("native_layer_norm")
-def _layer_norm(n: Node, x: Value, shape: tuple[Any, ...], weight: Value | None, bias: Value | None, epsilon: float) -> tuple[Value | None, ...]:
+def _layer_norm(
+    n: Node, x: Value, shape: tuple[Any, ...], weight: Value | None, bias: Value | None, epsilon: float
+) -> tuple[Value | None, ...]:
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     result = n.b.layer_norm(x, weight, bias, axes=axes, epsilon=float(epsilon))
     if not n.needs(1) and not n.needs(2):
@@ -46,5 +48,7 @@ def _batch_norm(
     shift = bias if bias is not None else n.b.full(shape=channels, value=0.0, dtype=x.dtype)
     operands = [n.cast(value, x.dtype) for value in (scale, shift, mean, variance)]
     result = n.b.batch_norm(x, *operands, epsilon=float(epsilon))
-    empty = [n.b.full(shape=r.shape, value=0.0, dtype=r.dtype) if r is not None and n.needs(k) else None for k, r in enumerate(n.results) if k]
+    empty = [
+        n.b.full(shape=r.shape, value=0.0, dtype=r.dtype) if r is not None and n.needs(k) else None for k, r in enumerate(n.results) if k
+    ]
     return result, *empty

@@ -22,7 +22,9 @@ def _one_to_one(definition: OpDef) -> Callable[..., Value]:
         operands = n.values(*arguments[:count])
         attrs = dict(zip((attribute.name for attribute in definition.attributes), arguments[count:], strict=False))
         attrs.update(keywords)
-        result = n.b.build(definition, operands, {name: float(v) if isinstance(v, int) and not isinstance(v, bool) else v for name, v in attrs.items()})
+        result = n.b.build(
+            definition, operands, {name: float(v) if isinstance(v, int) and not isinstance(v, bool) else v for name, v in attrs.items()}
+        )
         return result[0]
 
     return rule
@@ -199,7 +201,9 @@ def _elu(n: Node, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
     return result
 
 
-@aten("_to_copy", "to.dtype", "prims.convert_element_type", "clone", "alias", "detach", "lift_fresh_copy", "lift", "contiguous", "prims.clone")
+@aten(
+    "_to_copy", "to.dtype", "prims.convert_element_type", "clone", "alias", "detach", "lift_fresh_copy", "lift", "contiguous", "prims.clone"
+)
 def _copy(n: Node, x: Value, *_: Any, **__: Any) -> Value:
     return n.cast(x, n.dtype)
 

@@ -124,7 +124,9 @@ def deviations(n: Node, x: Value, axes: tuple[int, ...], correction: Any, keepdi
 
 
 @aten("var.correction", "std.correction", "var.dim", "std.dim", "var.default", "std.default")
-def _var(n: Node, x: Value, axes: Any = None, unbiased: Any = None, keepdims: bool = False, *, correction: Any = None, keepdim: bool = False) -> Value:
+def _var(
+    n: Node, x: Value, axes: Any = None, unbiased: Any = None, keepdims: bool = False, *, correction: Any = None, keepdim: bool = False
+) -> Value:
     if not x.dtype.is_float:
         raise n.fail(f"its operand is {x.type}, expected floats")
     if isinstance(axes, bool):
@@ -150,11 +152,15 @@ def _soft(op: str) -> Callable[..., Value]:
     return rule
 
 
-for _name, _op in {"_softmax": "softmax", "_log_softmax": "log_softmax", "softmax.int": "softmax", "log_softmax.int": "log_softmax"}.items():
+for _name, _op in {
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "softmax.int": "softmax",
+    "log_softmax.int": "log_softmax",
+}.items():
     aten(_name)(_soft(_op))
 
 
 @aten("logsumexp")
 def _logsumexp(n: Node, x: Value, axes: Any, keepdims: bool = False) -> Value:
     return _fold(n, "logsumexp", n.cast(x, n.dtype), axes, keepdims) if x.type.rank else n.cast(x, n.dtype)
-

@@ -19,7 +19,9 @@ def _batched(n: Node, x: Value, rank: int) -> Value:
     return n.reshape(x, (1, *x.shape)) if x.type.rank == rank + 1 else x
 
 
-def _after(x: Value, window: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], before: tuple[int, ...], sizes: Any) -> tuple[Dim, ...]:
+def _after(
+    x: Value, window: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], before: tuple[int, ...], sizes: Any
+) -> tuple[Dim, ...]:
     """How much padding the last window needs for the sizes that torch gives."""
     spatial = x.shape[2:]
     return tuple(
@@ -68,5 +70,7 @@ def _avg_pool(
         raise n.fail("divides by a number of its own" if divisor_override is not None else "rounds a symbolic size up")
     if count_include_pad and any(isinstance(a, int) and a > b for a, b in zip(after, before, strict=True)):
         raise n.fail("counts padding in windows that leave it")
-    result = n.b.avg_pool(x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=count_include_pad)
+    result = n.b.avg_pool(
+        x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=count_include_pad
+    )
     return n.reshape(result, n.shape)

@@ -1,0 +1,55 @@
+"""Which functions a `.pt2` may name: ATen and prims operators and arithmetic on sizes; all else is refused."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+from .....ir.errors import ModelError, Source, UnsupportedError
+
+_ATEN = re.compile(r"torch\.ops\.(aten|prims)\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
+_ARITHMETIC = (
+    "add",
+    "sub",
+    "mul",
+    "floordiv",
+    "truediv",
+    "mod",
+    "neg",
+    "pow",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and_",
+    "or_",
+    "not_",
+    "getitem",
+)
+_SIZES = ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite", "sym_sum", "sym_sqrt")
+INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
+"""Wrappers that change nothing here: gradients are off, and casts stand in the graph they wrap."""
+# These reach outside the program.
+_DENIED = frozenset({"from_file", "_print"})
+
+
+def resolve(target: str, source: Source) -> Any:
+    """The function of that name; UnsupportedError or ModelError says why there is none."""
+    import torch
+
+    module, _, name = target.rpartition(".")
+    if module in ("_operator", "operator") and name in _ARITHMETIC:
+        return getattr(operator, name)
+    if module == "torch" and name in _SIZES:
+        return getattr(torch, name)
+    match = _ATEN.fullmatch(target)
+    if match is None:
+        raise UnsupportedError(f"the operator {target[:120]!r} is not torch's own", source=source, hint="decompose it before the export")
+    namespace, packet, overload = match.groups()
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    if packet in _DENIED or not isinstance(found, torch._ops.OpOverload):
+        raise ModelError(f"there is no operator {target[:120]!r}", source=source, hint="the file may come from another version of torch")
+    return found
