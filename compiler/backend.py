@@ -11,6 +11,7 @@ from ..ir.errors import UnsupportedError, UsageError
 from ..runtime.engine import Engine
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
+from .importers.torch.tensors import tensor_of
 from .importers.torch.walk import Imported, Result, import_graph
 from .options import BuildOptions, build_options
 from .targets import TARGETS, Target
@@ -179,7 +180,7 @@ def _returned(result: Result, outputs: Sequence[Any], symbols: _Sizes) -> Any:
         return symbols.value(result.size)
     if result.position is None:
         return None
-    tensor = outputs[result.position]
+    tensor = tensor_of(outputs[result.position])  # an engine without inputs answers in numpy
     if result.strides is None:
         return tensor
     return with_strides(tensor, [symbols.value(stride) for stride in result.strides])

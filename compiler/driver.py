@@ -16,7 +16,6 @@ from .options import (
     CacheOptions,
     InspectOptions,
     OptimizeOptions,
-    ShapeRequest,
     TuneOptions,
     VerifyOptions,
     environment,

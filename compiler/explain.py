@@ -63,7 +63,7 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
         fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
         if symbols:
             notes.append(
-                f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} graphs, since it compiles size 1 apart"
+                f"graph {number} has {len(symbols)} symbolic sizes: torch compiles size 1 apart, so up to {2 ** len(symbols)} graphs"
             )
     tables = [
         Table("graphs", ("graph", "kind", "compiled ops", "aten calls", "symbols"), tuple(rows), tuple(notes)),

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from ..ir.dims import Dim, parse, symbols
+from ..ir.dims import Dim, symbols
+from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
@@ -132,9 +133,9 @@ def _parse_axis(text: str, whole: str) -> AxisSize:
         match = _RANGE.fullmatch(bounds.strip())
         if match is None or not _SYMBOL.fullmatch(name.strip()):
             raise UsageError(f"shape {whole!r}: got axis {text!r}, expected SYMBOL:LOW..HIGH")
-        return _ranged(parse(name.strip()), match, whole)
+        return _ranged(parse_dim(name.strip()), match, whole)
     try:
-        size = parse(text)
+        size = parse_dim(text)
     except CompilerError as error:
         raise UsageError(f"shape {whole!r}: {error.message}", hint=f"an axis is {_AXIS_HELP}") from error
     if isinstance(size, int) and size < 0:

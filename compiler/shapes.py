@@ -28,7 +28,7 @@ def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequ
         else:
             known = [*inputs, *dict.fromkeys(names)]
             raise UsageError(
-                f"shape {str(request)!r}: {request.name} is neither an input nor a dimension of the model, expected one of {', '.join(known)}",
+                f"shape {str(request)!r}: got {request.name}, which is no input and no dimension, expected one of {', '.join(known)}",
                 hint=nearest(request.name, known),
             )
     return wishes

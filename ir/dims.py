@@ -8,7 +8,6 @@ last. Questions answer True, False or None; None (unknown) never licenses anythi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -97,16 +96,16 @@ class Expr:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return _divide(self, other)
+        return floor_divide(self, other)
 
     def __rfloordiv__(self, other: int) -> Dim:
-        return _divide(other, self)
+        return floor_divide(other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return _modulo(self, other)
+        return remainder(self, other)
 
     def __rmod__(self, other: int) -> Dim:
-        return _modulo(other, self)
+        return remainder(other, self)
 
 
 Dim: TypeAlias = int | Expr
@@ -299,22 +298,6 @@ def simplify(dim: Dim, facts: Facts) -> Dim:
     return result
 
 
-def parse(text: str) -> Dim:
-    """Read a dimension as `str` prints it: integers, names, + - * // % max(,) min(,) and parentheses.
-
-    Raises ParseError for anything else; nothing is evaluated as Python, and length and depth are limited.
-    """
-    if len(text) > 4096:
-        raise ParseError(f"dimension is {len(text)} characters long, expected at most 4096")
-    tokens = _TOKEN.findall(text)
-    if "".join(tokens).replace(" ", "") != re.sub(r"\s", "", text):
-        raise ParseError(f"cannot read dimension {text[:80]!r}", hint="integers, names, + - * // % and parentheses are allowed")
-    parser = _Parser(tokens, text)
-    result = parser.sum(0)
-    parser.expect_end()
-    return result
-
-
 # --- canonical form ---------------------------------------------------------------------------------------------------
 
 
@@ -376,7 +359,7 @@ def _exact_quotient(value: Dim, by: Dim) -> Dim | None:
     return _build(result)
 
 
-def _divide(value: Dim, by: Dim) -> Dim:
+def floor_divide(value: Dim, by: Dim) -> Dim:
     if isinstance(by, int):
         if by == 0:
             raise ParseError(f"division of {value} by zero")
@@ -394,14 +377,14 @@ def _divide(value: Dim, by: Dim) -> Dim:
             rest = rest - carry * by
             nested = _single_function(rest, "div")
             if nested is not None and isinstance(nested.right, int):
-                return whole + carry + _divide(nested.left, nested.right * by)
+                return whole + carry + floor_divide(nested.left, nested.right * by)
             return whole + carry + _atom("div", rest, by)
         return _atom("div", value, by)
     exact = _exact_quotient(value, by)
     return exact if exact is not None else _atom("div", value, by)
 
 
-def _modulo(value: Dim, by: Dim) -> Dim:
+def remainder(value: Dim, by: Dim) -> Dim:
     if isinstance(by, int):
         if by == 0:
             raise ParseError(f"remainder of {value} by zero")
@@ -441,7 +424,7 @@ def _single_function(dim: Dim, kind: str) -> Function | None:
     return None
 
 
-APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"div": _divide, "mod": _modulo, "max": maximum, "min": minimum}
+APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"div": floor_divide, "mod": remainder, "max": maximum, "min": minimum}
 EVALUATE: dict[str, Callable[[int, int], int]] = {
     "div": lambda a, b: a // b,
     "mod": lambda a, b: a % b,
@@ -596,7 +579,7 @@ def _expand_modulo(dim: Dim) -> Dim:
                 term = term * Expr((((atom,), 1),))
                 continue
             left, right = _expand_modulo(atom.left), _expand_modulo(atom.right)
-            term = term * (left - right * _divide(left, right) if atom.kind == "mod" else APPLY[atom.kind](left, right))
+            term = term * (left - right * floor_divide(left, right) if atom.kind == "mod" else APPLY[atom.kind](left, right))
         result = result + term
     return result
 
@@ -626,73 +609,3 @@ def _sympy_zero(dim: Dim) -> bool:
         return total
 
     return bool(sympy.simplify(convert(dim)) == 0)
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
-
-# `a % b` is printed with spaces, so `%b` glued to a name is a value of the program.
-_TOKEN = re.compile(r"\d+|%?[A-Za-z_][A-Za-z0-9_.]*|//|[-+*%(),]|\s")
-
-
-class _Parser:
-    """Recursive descent over the tokens of one dimension."""
-
-    def __init__(self, tokens: list[str], text: str) -> None:
-        self.tokens = [token for token in tokens if not token.isspace()]
-        self.text = text
-        self.position = 0
-
-    def peek(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
-
-    def take(self, expected: str | None = None) -> str:
-        token = self.peek()
-        if not token or (expected is not None and token != expected):
-            raise ParseError(f"in dimension {self.text[:80]!r}: got {token or 'the end'!r}, expected {expected or 'a number or a name'!r}")
-        self.position += 1
-        return token
-
-    def expect_end(self) -> None:
-        if self.peek():
-            raise ParseError(f"in dimension {self.text[:80]!r}: got {self.peek()!r}, expected the end")
-
-    def sum(self, depth: int) -> Dim:
-        if depth > 64:
-            raise ParseError("dimension is nested more than 64 deep")
-        result = -self.product(depth) if self.peek() == "-" and self.take() else self.product(depth)
-        while self.peek() in ("+", "-"):
-            sign = self.take()
-            value = self.product(depth)
-            result = result + value if sign == "+" else result - value
-        return result
-
-    def product(self, depth: int) -> Dim:
-        result = self.atom(depth)
-        while self.peek() in ("*", "//", "%"):
-            operator = self.take()
-            value = self.atom(depth)
-            result = result * value if operator == "*" else _divide(result, value) if operator == "//" else _modulo(result, value)
-        return result
-
-    def atom(self, depth: int) -> Dim:
-        token = self.take()
-        if token.isdigit():
-            if len(token) > 18:
-                raise ParseError(f"in dimension {self.text[:80]!r}: {token[:24]} is out of range")
-            return int(token)
-        if token == "-" and depth < 64:
-            return -self.atom(depth + 1)
-        if token == "(":
-            result = self.sum(depth + 1)
-            self.take(")")
-            return result
-        if token in ("max", "min") and self.peek() == "(":
-            self.take("(")
-            left = self.sum(depth + 1)
-            self.take(",")
-            right = self.sum(depth + 1)
-            self.take(")")
-            return _extreme(token, left, right)
-        if token[0].isalpha() or token[0] in "_%":
-            return symbol(token)
-        raise ParseError(f"in dimension {self.text[:80]!r}: got {token!r}, expected a number or a name")

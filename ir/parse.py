@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import dims
+from .dims_text import parse_dim
 from .errors import CompilerError, ParseError, Source, VerifyError
 from .expression import parse_literal
 from .graph import ConstantData, Graph, Module, Op, Value
@@ -49,7 +49,7 @@ def parse_type(text: str) -> TensorType:
     if match is None or match[1] not in DTYPES:
         raise ParseError(f"cannot read type {text[:80]!r}", hint="a type is a dtype and sizes, such as f32[B, 384]")
     inside = match[2].strip()
-    return TensorType(DTYPES[match[1]], tuple(dims.parse(part) for part in _split(inside)) if inside else ())
+    return TensorType(DTYPES[match[1]], tuple(parse_dim(part) for part in _split(inside)) if inside else ())
 
 
 def _split(text: str) -> list[str]:
@@ -415,7 +415,7 @@ class _Parser:
         try:
             if text.startswith("complex("):
                 return self.complex(text)
-            return parse_literal(text) if LITERAL.fullmatch(text) else dims.parse(text)
+            return parse_literal(text) if LITERAL.fullmatch(text) else parse_dim(text)
         except ValueError:
             self.fail(f"got {text[:40]!r}, expected a number", start)
         except CompilerError as error:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from . import dims
 from .dims import Dim
+from .dims_text import parse_dim
 from .types import DTYPES, TensorType
 
 
@@ -203,7 +204,7 @@ def _dim(dim: Dim) -> int | str:
 
 
 def _undim(value: int | str) -> Dim:
-    return value if isinstance(value, int) else dims.parse(value)
+    return value if isinstance(value, int) else parse_dim(value)
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
@@ -310,7 +311,7 @@ def attribute_from_json(value: Any) -> Any:
     """Read what `attribute_to_json` gave."""
     if isinstance(value, dict):
         (tag, text), *_ = value.items()
-        readers: dict[str, Callable[[str], Any]] = {"dtype": DTYPES.__getitem__, "dim": dims.parse, "float": float.fromhex}
+        readers: dict[str, Callable[[str], Any]] = {"dtype": DTYPES.__getitem__, "dim": parse_dim, "float": float.fromhex}
         return readers[tag](text)
     if isinstance(value, list):
         return tuple(attribute_from_json(part) for part in value)

@@ -16,8 +16,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from . import dims
 from .dims import Dim
+from .dims_text import parse_dim
 from .errors import ParseError
 from .expression import Apply, Constant, Index, literal, parse_literal
 from .ops.scalar import PRIMITIVES
@@ -213,7 +213,7 @@ class _Parser:
             if depth < 0 or self.text[self.at] == "\n":
                 break
             self.at += 1
-        return dims.parse(self.text[start : self.at])
+        return parse_dim(self.text[start : self.at])
 
     def dims(self, labelled: bool = False) -> tuple[Dim, ...]:
         """Dimensions up to the closing bracket."""

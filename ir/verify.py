@@ -57,10 +57,10 @@ class Verifier:
             if op.previous is not previous:
                 raise _error(op, f"{op.name}: the list of ops is broken in front of it")
             previous = op
-            for value in op.operands:
-                if value is not None:
-                    _verify_operand(module, op, value, defined)
-                    uses[value, op] += 1
+            for operand in op.operands:
+                if operand is not None:
+                    _verify_operand(module, op, operand, defined)
+                    uses[operand, op] += 1
             _verify_attributes(op, declared)
             self._verify_results(module, op, declared)
             for value in op.results:

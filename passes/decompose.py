@@ -56,4 +56,5 @@ class GroupNorm(Rule):
 
 def _rest(op: Op) -> Dim:
     """The elements of one group of one sample."""
-    return dims.product(operand(op, 0).shape[1:]) // op.attrs["groups"]
+    groups: int = op.attrs["groups"]
+    return dims.product(operand(op, 0).shape[1:]) // groups

@@ -26,7 +26,9 @@ from .simplify_region import simplify_region
 from .weights import STORED
 
 EXPENSIVE = frozenset(
-    "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma".split()
+    (
+        "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma"
+    ).split()
 )
 
 

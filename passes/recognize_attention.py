@@ -342,7 +342,8 @@ def _ungrouped(k: Value, v: Value, g: Builder) -> tuple[Value, Value]:
     key, value = _before_repeat(k), _before_repeat(v)
     if key is None or value is None or key[1] != value[1]:
         return k, v
-    return tuple(g.reshape(part, shape=(*part.shape[:-3], *part.shape[-2:])) for part, _ in (key, value))  # type: ignore[return-value]
+    keys, values = (g.reshape(part, shape=(*part.shape[:-3], *part.shape[-2:])) for part, _ in (key, value))
+    return keys, values
 
 
 def _before_repeat(value: Value) -> tuple[Value, Dim] | None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
+from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, EngineError
 from ..ir.plan import Plan, from_json, to_json
 from ..ir.types import DTYPES, TensorType
@@ -400,7 +401,7 @@ def _read_port(entry: Any) -> Port:
     name, dtype, shape = entry
     if not isinstance(name, str) or dtype not in DTYPES:
         raise ValueError(f"port {name!r} has dtype {dtype!r}")
-    return Port(name, TensorType(DTYPES[dtype], tuple(size if type(size) is int else dims.parse(size) for size in shape)))
+    return Port(name, TensorType(DTYPES[dtype], tuple(size if type(size) is int else parse_dim(size) for size in shape)))
 
 
 def _object(value: Any) -> Mapping[str, Any]:

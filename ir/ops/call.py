@@ -11,7 +11,7 @@ from ..dims import Dim
 from ..errors import UnsupportedError, VerifyError
 from ..types import DType, TensorType, f32, i64
 from .sampling import draw, refused
-from .table import Sample, opaque
+from .table import Sample, bound, opaque
 
 Tensor = np.ndarray[Any, Any]
 
@@ -22,8 +22,11 @@ def aten_call(
 ) -> tuple[Tensor, ...]:
     """The ATen operator `target`, run by torch itself; `key` finds its other arguments, `why` says what is missing.
 
-    Results have `dtypes` and `shapes`; a size that is a fresh symbol is bound by the call.
+    Results have `dtypes` and `shapes`; a size that is a fresh symbol is bound by the call. Results that hold no
+    elements, as those of a call for its side effect, have a value without torch.
     """
+    if all(0 in shape for shape in shapes):
+        return tuple(np.empty(bound(shape), dtype.numpy) for dtype, shape in zip(dtypes, shapes, strict=True))
     raise UnsupportedError(f"{target} is a call back into torch: {why}", hint="run the program under torch.compile")
 
 
@@ -39,6 +42,7 @@ def _(
 @aten_call.samples
 def _() -> Iterator[Sample]:
     attrs = {"target": "aten.frob.default", "key": 0, "why": "no rule"}
+    yield Sample((draw(2, 3),), {**attrs, "dtypes": (f32, i64), "shapes": ((0, 3), (0,))})
     yield refused(
         (draw(2),), "got 2 dtypes and 1 shapes, expected one of each for every result", **attrs, dtypes=(f32, i64), shapes=((2,),)
     )

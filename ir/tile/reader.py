@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .. import dims
 from ..dims import Dim
+from ..dims_text import parse_dim
 from ..errors import ParseError
 from ..expression import parse_literal
 from ..types import DTYPES, DType
@@ -133,7 +133,7 @@ class Reader:
             self.position += 1
         if depth:
             raise self.error("')'")
-        return dims.parse(" ".join(words))
+        return parse_dim(" ".join(words))
 
     def dims(self, close: str) -> tuple[Dim, ...]:
         """Index expressions up to the closing bracket, which is taken."""

@@ -170,7 +170,7 @@ def _own_places(indices: Value) -> bool:
     elements = indices.type.elements
     if indices.constant is not None and indices.constant.available and isinstance(elements, int) and elements <= UNIFORM_LIMIT:
         array = np.asarray(indices.constant.array)
-        return bool(np.array_equal(array, np.stack(np.indices(array.shape[:-1]), axis=-1)))
+        return bool(np.array_equal(array, np.moveaxis(np.indices(array.shape[:-1]), 0, -1)))
     joined = producer(indices, "concat")
     if joined is None or joined.attrs["axis"] % indices.type.rank != count or len(joined.operands) != count:
         return False

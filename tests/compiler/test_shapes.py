@@ -26,7 +26,7 @@ def test_an_input_names_and_bounds_its_dimensions() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("nobody=4", UsageError, "nobody is neither an input nor a dimension of the model"),
+        ("nobody=4", UsageError, "got nobody, which is no input and no dimension"),
         ("ids=4,4", UsageError, "got 2 axes, expected 3"),
         ("batch=1,2", UsageError, "got 2 axes for the dimension batch, expected one"),
         ("ids=B,S,5", UsageError, "axis 2 of ids is 4 in the model, got 5"),

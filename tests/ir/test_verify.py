@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ourcc.ir import dims
+from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.graph import Graph, Module, Op, Value
 from ourcc.ir.ops.table import OPS
@@ -193,5 +194,5 @@ def test_functions(module):
 
 
 def test_a_size_that_is_equal_but_written_otherwise_is_accepted(module):
-    op_named(module, "abs").result.type = parse_type("f32[B, 2]").with_shape((dims.parse("(2*B) // 2"), 2))
+    op_named(module, "abs").result.type = parse_type("f32[B, 2]").with_shape((parse_dim("(2*B) // 2"), 2))
     verify(module)

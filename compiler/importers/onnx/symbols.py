@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from ....ir import dims
 from ....ir.dims import Dim
+from ....ir.dims_text import parse_dim
 from ....ir.errors import ModelError, ParseError, Source, UsageError
 from ....ir.graph import Module
 from .tensors import DIMENSION
@@ -51,7 +52,7 @@ class Symbols:
 
     def _expression(self, text: str, fallback: str) -> Dim:
         try:
-            parsed = dims.parse(text)
+            parsed = parse_dim(text)
         except ParseError:
             return self._declare(fallback)
         if isinstance(parsed, int) or not all(name in self.names for name in dims.symbols(parsed)):

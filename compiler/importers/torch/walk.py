@@ -297,7 +297,7 @@ class _Walker:
         fallback = Fallback(name, self.b.source or Source(name), why)
         if not self.call_back:
             self.problems.append(fallback)
-            wanted = range(len(fakes))
+            wanted: Sequence[int] = range(len(fakes))
         else:
             self.fallbacks.append(fallback)
             wanted = range(len(fakes)) if not several else sorted(_used(node, True))

@@ -7,6 +7,7 @@ import pytest
 
 from ourcc.ir import dims, types
 from ourcc.ir.dims import NO_FACTS, Dim, symbol
+from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.layout import parse
 from ourcc.ir.tile.address import at_lanes, flatten, physical_size, stride_of
 from ourcc.ir.tile.program import For, GridAxis, Launch, Local, Param
@@ -35,9 +36,9 @@ def test_the_address_of_every_element_is_where_the_packer_puts_it(layout: str) -
 
 
 def test_strides_and_locals() -> None:
-    assert flatten(weight(strides=(symbol("S"), 2)), (symbol("j"), symbol("k"))) == dims.parse("S*j + 2*k")
+    assert flatten(weight(strides=(symbol("S"), 2)), (symbol("j"), symbol("k"))) == parse_dim("S*j + 2*k")
     local = Local("t", types.f32, (("r", 8), ("c", 16)), "cache")
-    assert flatten(local, (symbol("r"), symbol("c"))) == dims.parse("16*r + c") and physical_size(local) == 128
+    assert flatten(local, (symbol("r"), symbol("c"))) == parse_dim("16*r + c") and physical_size(local) == 128
 
 
 def test_lanes_over_several_panels_have_a_stride_panel_by_panel() -> None:

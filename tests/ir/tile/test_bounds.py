@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ourcc.ir import dims, types
 from ourcc.ir.dims import NO_FACTS, Dim, Facts, symbol
+from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.expression import Constant
 from ourcc.ir.tile.bounds import Check, access_checks, bounds_checks, domain_checks, needs_mask, varies_over
@@ -31,7 +32,7 @@ def walk(name: str, parent: str, step: int) -> For:
 
 
 def checks(scope: Scope, shape: str, subscript: str) -> list[str]:
-    found = access_checks(scope, (dims.parse(shape),), (dims.parse(subscript),))
+    found = access_checks(scope, (parse_dim(shape),), (parse_dim(subscript),))
     return [f"{'' if c.low is None else c.low} <= {c.index} < {'' if c.high is None else c.high}" for c in found]
 
 
@@ -70,16 +71,16 @@ def test_lanes_and_starts_never_mask_by_domain() -> None:
 
 
 def test_padding_is_checked_on_both_sides() -> None:
-    scope = scope_of(GridAxis("o", 0, dims.parse("(B + 1) // 2"), 1))
+    scope = scope_of(GridAxis("o", 0, parse_dim("(B + 1) // 2"), 1))
     assert checks(scope, "B", "2*o - 1") == ["0 <= 2*o - 1 < "]
     assert checks(scope, "B", "2*o + 1") == [" <= 2*o + 1 < B"]
 
 
 def test_an_axis_merged_from_three_needs_its_own_mask_only() -> None:
     facts = POSITIVE.with_range("H", 1, None).with_range("W", 1, None)
-    scope = scope_of(GridAxis("m", 0, dims.parse("B*H*W"), 64), facts=facts)
+    scope = scope_of(GridAxis("m", 0, parse_dim("B*H*W"), 64), facts=facts)
     shape = (B, symbol("H"), symbol("W"))
-    subscripts = tuple(dims.parse(text) for text in ("m // (H*W)", "(m // W) % H", "m % W"))
+    subscripts = tuple(parse_dim(text) for text in ("m // (H*W)", "(m // W) % H", "m % W"))
     assert bounds_checks(scope, shape, subscripts) == ()
     assert [check.index for check in domain_checks(scope, ["m"])] == [symbol("m")]
 
@@ -100,7 +101,7 @@ def test_a_loaded_index_is_always_checked_over_its_own_axes() -> None:
 
 
 def test_a_computed_scalar_keeps_its_range_unless_it_is_carried() -> None:
-    let = Let("row", Index(dims.parse("p % 4"), TileType(types.i32)))
+    let = Let("row", Index(parse_dim("p % 4"), TileType(types.i32)))
     body: tuple[Statement, ...] = (let,)
     grid = (GridAxis("p", 0, 9),)
     scope = launch_scope(Launch("test", (), grid, body), NO_FACTS).enter(let)
@@ -111,7 +112,7 @@ def test_a_computed_scalar_keeps_its_range_unless_it_is_carried() -> None:
 
 
 def test_an_axis_without_a_loop_may_lie_outside_its_domain() -> None:
-    scope = scope_of(GridAxis("p", 0, 4)).enter(AxisDecl("i", dims.parse("16*p"), B, 16))
+    scope = scope_of(GridAxis("p", 0, 4)).enter(AxisDecl("i", parse_dim("16*p"), B, 16))
     # The start itself is past B for a late p: only the loop of a grid or `for` keeps it inside.
     assert checks(scope, "B", "i.first") == [" <= i.first < B"]
     assert checks(scope, "B", "i") == [" <= i < B"]
@@ -143,13 +144,13 @@ def test_an_operand_that_is_not_declared_is_refused() -> None:
 
 def test_simplify_splits_starts_from_lanes() -> None:
     scope = scope_of(GridAxis("j", 0, 256, 32)).enter(walk("jj", "j", 16))
-    assert str(simplify(scope, dims.parse("(jj.first + jj.lane) % 16"))) == "jj.lane"
-    assert simplify(scope, dims.parse("(jj.first + jj.lane) // 16")) == dims.parse("jj.first // 16")
+    assert str(simplify(scope, parse_dim("(jj.first + jj.lane) % 16"))) == "jj.lane"
+    assert simplify(scope, parse_dim("(jj.first + jj.lane) // 16")) == parse_dim("jj.first // 16")
 
 
 def test_minima_are_decided_case_by_case() -> None:
     scope = scope_of(GridAxis("i", 0, B, 96))
-    end = dims.parse("min(i.first + 96, B)")
+    end = parse_dim("min(i.first + 96, B)")
     assert at_most(scope, symbol("i.first") + (end - symbol("i.first")) // 12 * 12, B)
     assert at_most(scope, symbol("i.first") + 1, end)
     assert not at_most(scope, B, end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ourcc.ir import dims
+from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.tile.address import recombined
 
 
@@ -22,8 +23,8 @@ from ourcc.ir.tile.address import recombined
     ],
 )
 def test_parts_that_lie_together(before: str, after: str) -> None:
-    found = recombined(dims.parse(before))
-    assert found == dims.parse(after)
+    found = recombined(parse_dim(before))
+    assert found == parse_dim(after)
     for k in (-7, 0, 5, 44, 2001):
         values = {"k": k, "j": k + 1, "r": k, "N": 6}
-        assert dims.evaluate(found, values) == dims.evaluate(dims.parse(before), values)
+        assert dims.evaluate(found, values) == dims.evaluate(parse_dim(before), values)

@@ -113,6 +113,6 @@ _FOLDS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 _PAIRS: dict[str, Callable[[Dim, Dim], Dim]] = {
     **{name: lambda a, b: a // b for name in ("FloorDiv", "CleanDiv")},
-    **{name: dims.ceil_div for name in ("CeilDiv", "CeilToIntDiv")},
+    **dict.fromkeys(("CeilDiv", "CeilToIntDiv"), dims.ceil_div),
     **{name: lambda a, b: a % b for name in ("Mod", "PythonMod")},
 }

@@ -31,7 +31,8 @@ def _addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: An
     added = n.cast(bias, n.dtype)
     if beta != 1:
         added = n.b.mul(added, n.value(beta, n.dtype))
-    return n.b.add(result, added)
+    total: Value = n.b.add(result, added)
+    return total
 
 
 @aten("linear")

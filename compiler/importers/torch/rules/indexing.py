@@ -78,7 +78,7 @@ def _index(n: Node, x: Value, indices: tuple[Value | None, ...]) -> Value:
     axes = [axis for axis, _ in places]
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     vectors = index_vectors(n, places)
-    found = n.b.gather_nd(n.permute(x, [*axes, *rest]), vectors, batch_dims=0)
+    found: Value = n.b.gather_nd(n.permute(x, [*axes, *rest]), vectors, batch_dims=0)
     if not is_adjacent(places):
         return found
     width = vectors.type.rank - 1
@@ -104,7 +104,7 @@ def _sort_options(n: Node, arguments: tuple[Any, ...], keywords: dict[str, Any])
 
 
 @aten("topk")
-def _topk(n: Node, x: Value, k: Any, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:  # noqa: A002
+def _topk(n: Node, x: Value, k: Any, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:
     if not x.type.rank:
         raise n.fail("its operand is a scalar")
     if isinstance(x.shape[axis], dims.Expr) and not isinstance(k, int):

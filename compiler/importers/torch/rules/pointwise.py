@@ -149,12 +149,14 @@ for _name in ("floor", "ceil", "trunc", "round.default"):
 
 @aten("isnan")
 def _isnan(n: Node, x: Value) -> Value:
-    return n.b.is_nan(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+    answer: Value = n.b.is_nan(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+    return answer
 
 
 @aten("isinf")
 def _isinf(n: Node, x: Value) -> Value:
-    return n.b.is_inf(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+    answer: Value = n.b.is_inf(x) if x.dtype.is_float else n.b.full(shape=x.shape, value=False, dtype=boolean)
+    return answer
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
@@ -171,7 +173,7 @@ def _masked_fill(n: Node, x: Value, mask: Value, value: Any) -> Value:
 
 
 @aten("clamp", "clamp_min", "clamp_max", "hardtanh")
-def _clamp(n: Node, x: Value, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+def _clamp(n: Node, x: Value, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Value:
     low, high = low if low is not None else min, high if high is not None else max
     if n.operator.startswith("aten.clamp_max"):
         low, high = None, low

@@ -73,7 +73,8 @@ aten("min.dim")(_extreme_with_index("reduce_min", "argmin"))
 def _index_of(op: str) -> Callable[..., Value]:
     def rule(n: Node, x: Value, axis: int | None = None, keepdims: bool = False) -> Value:
         if not x.type.rank:
-            return n.b.full(shape=n.shape, value=0, dtype=i64)
+            first: Value = n.b.full(shape=n.shape, value=0, dtype=i64)
+            return first
         ordered = _ordered(n, x)
         if axis is None:
             flat = n.reshape(ordered, (x.type.elements,))
