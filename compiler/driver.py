@@ -32,7 +32,19 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
     module = import_model(model, options, progress, example_inputs=example_inputs)
     contents = compile_module(module, options, progress)
     write_journal(contents, options.environment, progress)
-    return Engine(contents, threads=options.threads or options.environment.threads)
+    return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
+
+
+def rebuild(engine: str | os.PathLike[str], options: BuildOptions, progress: Progress = SILENT) -> Engine:
+    """An engine file with the targets of the options made new from the program that it holds; the others stay."""
+    from ..runtime.file import read_engine
+    from .pipeline import compile_again
+    from .tuning import write_journal
+
+    progress.stage("read the engine")
+    contents = compile_again(read_engine(engine), options, progress)
+    write_journal(contents, options.environment, progress)
+    return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
 
 
 def load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ..ir.errors import UnsupportedError
@@ -19,6 +19,7 @@ from .built import Built
 from .contract import contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
+from .reopen import exchange, module_of
 from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
 from .targets import TARGETS, Target
 from .tuning import Tuning
@@ -58,11 +59,25 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     return EngineContents.of(targets, weights, **rest)
 
 
-def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT, reproducers: Path | None = None) -> None:
-    """Graph to graph: fold, recognise, decompose, make weights small."""
+def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
+    """An engine's program compiled for the targets of the options; its other targets stay."""
+    module, tuning = module_of(contents), Tuning(options, progress)
+    parts = []
+    for target in options.targets:
+        progress.stage(f"compile for {target.name}")
+        parts.append(compile_target(module, target, options, progress, tuning))
+    # An engine has one part for the CPU, whether it was built for `cpu` or for `native`.
+    anew = {"cpu", "native"} if any(target.family == "cpu" for target in options.targets) else set()
+    kept = [name for name in contents.provenance.get("targets", ()) if name not in anew]
+    names = dict.fromkeys([*kept, *(target.name for target in options.targets)])
+    return replace(exchange(contents, parts, tuning), provenance={**_provenance(options), "targets": list(names)})
+
+
+def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
+    """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
     passes = parse_pipeline(", ".join([GRAPH_PIPELINE, *_weight_passes(options)]))
     progress.stage("simplify", len(passes))
-    PassManager(passes, reproducers=reproducers).run(module)
+    PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
 
 
 def _weight_passes(options: BuildOptions) -> list[str]:

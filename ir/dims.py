@@ -50,11 +50,13 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Expr:
     """A canonical integer polynomial over atoms; immutable, hashable, never a constant (constants are ints)."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        # Terms are sorted by text; nested divisions would print their parts over and over.
+        self._text: str | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -66,12 +68,14 @@ class Expr:
         return f"Expr({self})"
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        for monomial, factor in self.terms:
-            text = _term(monomial, abs(factor))
-            sign = "-" if factor < 0 else "+"
-            parts.append((f"{sign} " if parts else sign.replace("+", "")) + text)
-        return " ".join(parts)
+        if self._text is None:
+            parts: list[str] = []
+            for monomial, factor in self.terms:
+                text = _term(monomial, abs(factor))
+                sign = "-" if factor < 0 else "+"
+                parts.append((f"{sign} " if parts else sign.replace("+", "")) + text)
+            self._text = " ".join(parts)
+        return self._text
 
     def __add__(self, other: Dim) -> Dim:
         return _build([*self.terms, *_terms(other)])
@@ -375,9 +379,11 @@ def floor_divide(value: Dim, by: Dim) -> Dim:
             constant = sum(f for m, f in rest.terms if not m)
             carry = constant // by
             rest = rest - carry * by
-            nested = _single_function(rest, "div")
+            constant -= carry * by
+            nested = _single_function(rest - constant, "div")
             if nested is not None and isinstance(nested.right, int):
-                return whole + carry + floor_divide(nested.left, nested.right * by)
+                # (x // a + c) // b is (x + c*a) // (a*b), whatever the signs of x, a and c.
+                return whole + carry + floor_divide(nested.left + constant * nested.right, nested.right * by)
             return whole + carry + _atom("div", rest, by)
         return _atom("div", value, by)
     exact = _exact_quotient(value, by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..ir.errors import EngineError
@@ -19,11 +20,31 @@ from .program import Callback, Program
 class Executor(Protocol):
     """What runs a plan on one kind of device."""
 
-    program: Program
-    device: str
+    @property
+    def program(self) -> Program:
+        """The plan, and what its inputs must be."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs, in torch's words."""
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The outputs for inputs in order."""
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """The executor of an engine that runs on other machines: every use says why it does not run on this one."""
+
+    reason: EngineError
+    device: str = "none"
+
+    @property
+    def program(self) -> Program:
+        raise self.reason
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        raise self.reason
 
 
 class Engine:
@@ -32,21 +53,38 @@ class Engine:
     `engine(x, mask)` takes inputs in order, `engine.run({name: array})` by name; numpy arrays give numpy arrays and
     torch tensors give torch tensors, always in fresh memory. `target` picks one of the engine's targets (default: the
     best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
-    back into a framework.
+    back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
+    and looked at like any other, and only a call says why it does not run.
     """
 
     def __init__(
-        self, contents: EngineContents, *, target: str | None = None, threads: int | None = None, call: Callback | None = None
+        self,
+        contents: EngineContents,
+        *,
+        target: str | None = None,
+        threads: int | None = None,
+        call: Callback | None = None,
+        must_run: bool = True,
     ) -> None:
         if threads is not None and threads < 0:
             raise EngineError(f"got {threads} threads, expected 0 (all) or more")
         self._contents = contents
-        self._target = choose_target(contents, target)
-        self._executor = _executor(contents, self._target, threads or 0, call)
-        self._signature = self._executor.program.signature
-        self._count = len(self._signature.inputs)
-        if self._signature.inputs != contents.inputs:
-            got = f"got {_list(self._signature.inputs)}, expected {_list(contents.inputs)}"
+        self._count = len(contents.inputs)
+        self._target: str | None = None
+        try:
+            self._target = choose_target(contents, target)
+        except EngineError as error:
+            if must_run:
+                raise
+            self._executor: Executor = _Elsewhere(error)
+        else:
+            self._executor = _executor(contents, self._target, threads or 0, call)
+            self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        found = self._executor.program.signature.inputs
+        if found != self.inputs:
+            got = f"got {_list(found)}, expected {_list(self.inputs)}"
             raise EngineError(f"inputs of the plan for {self._target} are not those of the engine: {got}")
 
     @classmethod
@@ -70,13 +108,13 @@ class Engine:
     def __call__(self, *inputs: Any) -> Any:
         """The output, or a tuple of outputs, for inputs in order."""
         if len(inputs) != self._count:
-            self._signature.check_count(len(inputs))
+            self._executor.program.signature.check_count(len(inputs))
         outputs = self._executor.run(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name for inputs by name."""
-        outputs = self._executor.run(self._signature.order(inputs))
+        outputs = self._executor.run(self._executor.program.signature.order(inputs))
         return {port.name: value for port, value in zip(self.outputs, outputs, strict=True)}
 
     @property
@@ -100,8 +138,8 @@ class Engine:
         return tuple(self._contents.targets)
 
     @property
-    def target(self) -> str:
-        """The target that runs here."""
+    def target(self) -> str | None:
+        """The target that runs here; None if none does."""
         return self._target
 
     @property
@@ -110,7 +148,7 @@ class Engine:
         return Contract.from_json(self._contents.report.get("contract", []))
 
     def __repr__(self) -> str:
-        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.targets)}, running {self._target})"
+        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.targets)}, running {self._target or 'elsewhere'})"
 
 
 def _list(ports: Iterable[Port]) -> str:

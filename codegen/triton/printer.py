@@ -158,7 +158,7 @@ def _bounded(symbols: tuple[str, ...], facts: Facts) -> Facts:
         known = facts.ranges.get(name, dims.Range(0, None))
         low = 0 if known.low is None else max(0, known.low)
         high = SIZE_LIMIT - 1 if known.high is None else min(known.high, SIZE_LIMIT - 1)
-        facts = facts.with_range(name, low, high)
+        facts = facts.with_range(name, low, high, facts.divisors.get(name, 1))
     return facts
 
 

@@ -7,15 +7,23 @@ from typing import Any
 
 import click
 
+from ...ir.errors import UsageError
 from ..options import PRECISIONS, QUANTIZE_FORMATS, SPARSITIES, build_options
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
 
+# What makes the program, which an engine already has.
+SETTLED = {
+    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "calibrate", "eval", "require", "emulate")},
+    **{"--shape": "shapes", "--max-accuracy-drop": "max_accuracy_drop"},
+}
+
 
 @frame("build")
 @click.argument("model", type=READABLE)
-@click.option("-o", "--output", type=WRITABLE, required=True, metavar="OUT.ourcc", help="The engine to write.")
+@click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="The engine to write (with --rebuild: default, the same file).")
+@click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
 @click.option("--precision", metavar="|".join(PRECISIONS), help="Compute precision of floating ops (default: the model's own).")
 @click.option("--quantize", metavar="FORMAT", help=f"Quantize to {', '.join(QUANTIZE_FORMATS)}.")
@@ -31,17 +39,29 @@ from .output import print_report, show_progress
 @click.option("--emulate", metavar="LEVEL", help="Also print kernels for an instruction level that this machine lacks.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option
-def command(model: Path, output: Path, as_json: bool, eval_: Path | None, **given: Any) -> None:
+def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval_: Path | None, **given: Any) -> None:
     """Compile a model into an engine.
 
     MODEL is an .onnx file or a .pt2 file of torch.export.
     """
+    output = _output(model, output, {**given, "eval": eval_} if rebuild else None)
     options = build_options({**given, "eval": eval_})
     from .. import driver
     from ..report.engine import describe_engine
 
     with show_progress(as_json=as_json) as progress:
-        engine = driver.build(model, options, progress)
+        engine = (driver.rebuild if rebuild else driver.build)(model, options, progress)
         progress.stage(f"saving {output}")
         engine.save(output)
     print_report(describe_engine(engine, output), as_json=as_json)
+
+
+def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) -> Path:
+    """Where the engine goes; UsageError for options that an engine, whose program is settled, cannot take."""
+    if rebuilt is None and output is None:
+        raise UsageError("got no output, expected -o OUT.ourcc")
+    settled = [flag for flag, name in SETTLED.items() if (rebuilt or {}).get(name) not in (None, ())]
+    if settled:
+        got = ", ".join(settled)
+        raise UsageError(f"got {got} with --rebuild, expected none: the engine's program is settled", hint="build it from the model")
+    return output or model

@@ -223,7 +223,7 @@ def test_an_engine_that_cannot_be_tuned_here_says_why(ask: Run, model: Path, tmp
 def test_a_constant_that_the_engine_lacks_is_an_error(ask: Run, model: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from ourcc.compiler.retune import module_of
+    from ourcc.compiler.reopen import module_of
 
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "off")
     contents = read_engine(tmp_path / "a.ourcc")

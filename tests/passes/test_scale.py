@@ -6,11 +6,13 @@ import time
 
 import numpy as np
 
+from ourcc.compiler.pipeline import GRAPH_PIPELINE
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.parse import parse_module, parse_type
 from ourcc.ir.text import module_text
-from ourcc.passes import PASSES, load_pass
+from ourcc.passes import load_pass
 from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
 
 
 def layers(count: int) -> Module:
@@ -37,7 +39,7 @@ def seconds(count: int) -> float:
         module = layers(count)
         start = time.perf_counter()
         parse_module(module_text(module))
-        PassManager([load_pass(name)() for name in PASSES]).run(module)
+        PassManager(parse_pipeline(GRAPH_PIPELINE)).run(module)
         PassManager([load_pass("eliminate_dead_code")()]).run(module)
         times.append(time.perf_counter() - start)
         # The weight is shared by all layers, so its transpose is folded once.

@@ -360,3 +360,16 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_engine_for_other_machines_is_saved_and_only_refuses_to_run(tiny, tmp_path):
+    elsewhere = replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], libraries=(Library("a.so", "riscv64"),))})
+    engine = Engine(elsewhere, must_run=False)
+    assert engine.target is None and engine.targets == ("cpu",) and engine.inputs == tiny.inputs
+    assert repr(engine).endswith("cpu, running elsewhere)")
+    engine.save(tmp_path / "m.ourcc")
+    for call in (lambda: engine(*[np.zeros(1, np.float32)] * len(tiny.inputs)), lambda: engine(), lambda: engine.run({})):
+        with pytest.raises(EngineError, match="engine holds no target for this machine, it holds cpu"):
+            call()
+    with pytest.raises(EngineError, match=r"a\.so is for riscv64"):
+        Engine.load(tmp_path / "m.ourcc")

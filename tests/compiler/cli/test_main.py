@@ -83,7 +83,11 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         (["build", "MODEL", "-o", "x.ourcc", "--target", "sm_90"], "did you mean 'sm_90a'?"),
         (["build", "MODEL", "-o", "x.ourcc", "--quantize", "in8"], "did you mean 'int8'?"),
         (["build", "MODEL", "-o", "x.ourcc", "--shape", "x"], "expected NAME=AXIS,AXIS..."),
-        (["build", "MODEL"], "error: missing option '-o' / '--output'"),
+        (["build", "MODEL"], "error: got no output, expected -o OUT.ourcc"),
+        (
+            ["build", "--rebuild", "MODEL", "--quantize", "int8", "--shape", "B=1..4"],
+            "got --quantize, --shape with --rebuild, expected none",
+        ),
         (["bench", "MODEL", "--against", "onxruntime"], "did you mean 'onnxruntime'?"),
         (["verify", "MODEL", "MODEL", "--tolerance", "-1"], "tolerance: got -1, expected a number of at least 0"),
         (["tune", "MODEL", "--budget", "off"], "budget: got 'off', expected a number of schedules, or a duration like 5m"),
