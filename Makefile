@@ -31,7 +31,7 @@ demo: install ## Export a trained sentence encoder, build engines for CPU and GP
 	echo "installation took $$(cat $(VENV)/seconds) s, the demo $$(( $$(date +%s) - start )) s"
 
 test: install ## Run the tests (no GPU, no network)
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: install ## Check format, lint, types, layers and generated docs
 	$(RUN) -m ruff format --check .
