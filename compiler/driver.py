@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ir.errors import UsageError
 from ..ir.graph import Module
+from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
 from .options import (
     BenchOptions,
@@ -27,23 +28,29 @@ from .report.table import Report
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
     """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
     from .pipeline import compile_module
-    from .tuning import write_journal
 
     module = import_model(model, options, progress, example_inputs=example_inputs)
-    contents = compile_module(module, options, progress)
-    write_journal(contents, options.environment, progress)
-    return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
+    return _finish(compile_module(module, options, progress), options, progress, module.name)
 
 
 def rebuild(engine: str | os.PathLike[str], options: BuildOptions, progress: Progress = SILENT) -> Engine:
     """An engine file with the targets of the options made new from the program that it holds; the others stay."""
     from ..runtime.file import read_engine
     from .pipeline import compile_again
-    from .tuning import write_journal
 
     progress.stage("read the engine")
-    contents = compile_again(read_engine(engine), options, progress)
+    return _finish(compile_again(read_engine(engine), options, progress), options, progress, Path(engine).stem)
+
+
+def _finish(contents: EngineContents, options: BuildOptions, progress: Progress, name: str) -> Engine:
+    """Leave the journal and the page that was asked for; the engine."""
+    from .tuning import write_journal
+
     write_journal(contents, options.environment, progress)
+    if options.report is not None:
+        from .report.page import page
+
+        options.report.write_text(page(contents, name), encoding="utf-8")
     return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..codegen.c.compile import compile_shared, find_compiler
+from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
 from ..codegen.host.c import print_plan
 from ..ir.errors import InternalError
@@ -34,23 +34,31 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     tuning = tuning or Tuning(options, progress)
     libraries: list[Library] = []
     files: dict[str, bytes] = {}
-    best: tuple[Lowered, CpuLevel] | None = None
+    best: tuple[Lowered, CpuLevel, SharedObject] | None = None
     for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
         lowered = lower_cpu(module, level, tuning.for_cpu(target.name, level, compiler))
         tuning.done(target.name, level.name, lowered)
         sources = print_cpu(lowered, level)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
-        files[f"{level.name}.so"] = compile_shared(sources, level, compiler).data
+        compiled = compile_shared(sources, level, compiler, kernels=list(lowered.kernels))
+        files[f"{level.name}.so"] = compiled.data
         files |= {f"{level.name}/{name}": text.encode() for name, text in sources.items()}
         libraries.append(Library(f"{level.name}.so", requires=level.features))
-        best = best or (lowered, level)
+        best = best or (lowered, level, compiled)
         if _memory(lowered) != _memory(best[0]):
             raise InternalError(f"the plans of {level.name} and {best[1].name} do not use the same buffers")
     if best is None:
         raise ValueError(f"target {target.name} names no instruction-set level")
-    lowered, level = best
+    lowered, level, compiled = best
     weights = {key: pack(constant) for key, constant in lowered.constants.items()}
-    return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, kernel_rows(lowered, *nominal_rates(level)))
+    return Built(
+        TargetContents(lowered.plan, files, tuple(libraries)), weights, kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
+    )
+
+
+def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
+    """What `inspect` shows of each kernel: registers, spills, instructions."""
+    return {name: {"registers": code.registers, "spills": code.spills, "instructions": code.mix} for name, code in compiled.kernels.items()}
 
 
 def _memory(lowered: Lowered) -> tuple[object, ...]:

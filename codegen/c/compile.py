@@ -12,14 +12,18 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...ir.errors import ToolchainError
 from ...ir.target import CpuLevel
 from .abi import support_files
+from .disassembly import KernelCode, disassemble
 
 HINT = "install gcc or clang, set CC to one, or `pip install ziglang`"
+
+OBJECTS = 64
+"""So many object files are remembered by a process, a few hundred kilobytes each with their source."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,13 @@ class Compiler:
 
 @dataclass(frozen=True)
 class SharedObject:
-    """A compiled engine part: its bytes and what made them."""
+    """A compiled engine part: its bytes, what made them, and what became of the kernels that were asked about."""
 
     data: bytes
     level: str
     flags: tuple[str, ...]
     compiler: Compiler
+    kernels: Mapping[str, KernelCode] = field(default_factory=dict)
 
 
 def find_compiler(requested: str | None = None) -> Compiler:
@@ -123,28 +128,37 @@ def compile_shared(
     *,
     jobs: int = 2,
     timeout: float = 300.0,
+    kernels: Sequence[str] = (),
 ) -> SharedObject:
     """Compile C files (name -> text) and the thread pool into one shared object for an instruction-set level.
 
-    File names become part of messages only; the same texts give the same bytes in any folder.
+    File names become part of messages only; the same texts give the same bytes in any folder. What the compiler made of
+    `kernels` is counted.
     """
     files = {**sources, **support_files()}
     flags = flags_for(level, compiler)
+    headers = tuple((name, text) for name, text in files.items() if not name.endswith(".c"))
+    units = sorted(name for name in files if name.endswith(".c"))
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        calls = [pool.submit(_object, name, files[name], headers, (*compiler.command, *flags), timeout) for name in units]
+        objects = {f"{name[:-2]}.o": call.result() for name, call in zip(units, calls, strict=True)}
     with tempfile.TemporaryDirectory(prefix="ourcc-") as folder:
-        for name, text in files.items():
-            Path(folder, name).write_text(text)
-        units = sorted(name for name in files if name.endswith(".c"))
-        objects = [f"{name[:-2]}.o" for name in units]
-        with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-            calls = [
-                pool.submit(_call, [*compiler.command, *flags, "-c", name, "-o", result], folder, timeout, name)
-                for name, result in zip(units, objects, strict=True)
-            ]
-            for call in calls:
-                call.result()
+        for name, data in objects.items():
+            Path(folder, name).write_bytes(data)
         _call([*compiler.command, *flags, *objects, "-o", "engine.so", *LINK], folder, timeout, "the shared object")
         data = Path(folder, "engine.so").read_bytes()
-    return SharedObject(data, level.name, (*flags, *LINK), compiler)
+        counted = disassemble(Path(folder), list(objects), kernels) if kernels else {}
+    return SharedObject(data, level.name, (*flags, *LINK), compiler, counted)
+
+
+@functools.lru_cache(maxsize=OBJECTS)
+def _object(name: str, text: str, headers: tuple[tuple[str, str], ...], command: tuple[str, ...], timeout: float) -> bytes:
+    """The object file of one C file. Remembered: packing weights anew prints the same kernels, and every engine has a pool."""
+    with tempfile.TemporaryDirectory(prefix="ourcc-") as folder:
+        for file, content in ((name, text), *headers):
+            Path(folder, file).write_text(content)
+        _call([*command, "-c", name, "-o", "object.o"], folder, timeout, name)
+        return Path(folder, "object.o").read_bytes()
 
 
 def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> None:

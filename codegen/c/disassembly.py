@@ -1,0 +1,91 @@
+"""What the C compiler made of each kernel: vector registers, accesses of the stack, instructions by kind.
+
+It is read from the disassembly of the object files (binutils' objdump, or llvm-objdump). Where neither is installed
+nothing is known, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAMS = ("objdump", "llvm-objdump")
+_FUNCTION = re.compile(r"^[0-9a-f]+ <([A-Za-z_]\w*)[^>]*>:$")
+_REGISTER = re.compile(r"%[xyz]mm(\d+)")
+_ON_STACK = re.compile(r"-?(?:0x[0-9a-f]+)?\(%[er]sp\)")
+# The first that matches names an instruction; a multiply-add that reads memory is a multiply-add.
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("matrix", re.compile(r"tdp|tile")),
+    ("dot", re.compile(r"vpdp|vdpbf16")),
+    ("multiply-add", re.compile(r"vfn?m(add|sub)")),
+    ("gather", re.compile(r"vp?gather|vp?scatter")),
+    ("broadcast", re.compile(r"vp?broadcast")),
+    ("move", re.compile(r"vmov|vpmov[^a-z]|vlddqu")),
+    ("vector", re.compile(r"v|k(?:and|or|mov|not|xor|shift|unpck|test)")),
+    ("branch", re.compile(r"j|call|ret")),
+    ("no-op", re.compile(r"nop|data16|xchg +%ax,%ax|cs nop|endbr")),
+    ("scalar", re.compile(r"")),
+)
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """One kernel as it was compiled.
+
+    `registers` are the vector registers that it names, `spills` its vector moves between registers and fixed places of
+    the stack (an upper bound: a small array that lives on the stack counts too), `instructions` the counts by kind.
+    """
+
+    registers: int
+    spills: int
+    instructions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def mix(self) -> str:
+        """The counts as text, most frequent first."""
+        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.instructions.items(), key=lambda item: (-item[1], item[0])))
+
+
+def disassemble(folder: Path, objects: Sequence[str], kernels: Iterable[str]) -> dict[str, KernelCode]:
+    """What was made of each of the kernels that the object files hold; empty where no disassembler is installed."""
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        return {}
+    command = [program, "--disassemble", "--no-show-raw-insn", *objects]
+    try:
+        listing = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        # The engine is whole without it; `inspect` then shows no counts.
+        return {}
+    return read_listing(listing, kernels)
+
+
+def read_listing(listing: str, kernels: Iterable[str]) -> dict[str, KernelCode]:
+    """Instructions of each kernel, with those of its parts that the compiler put elsewhere (`name.part.0`)."""
+    lines: dict[str, list[str]] = {name: [] for name in kernels}
+    current: list[str] | None = None
+    for line in listing.splitlines():
+        title = _FUNCTION.match(line)
+        if title is not None:
+            current = lines.get(title[1])
+        elif current is not None and "\t" in line:
+            current.append(line.split("\t", 1)[1].strip())
+    return {name: _count(found) for name, found in lines.items() if found}
+
+
+def _count(instructions: Sequence[str]) -> KernelCode:
+    registers: set[str] = set()
+    kinds: Counter[str] = Counter()
+    spills = 0
+    for text in instructions:
+        registers.update(_REGISTER.findall(text))
+        kind = next(name for name, pattern in KINDS if pattern.match(text))
+        kinds[kind] += 1
+        spills += kind == "move" and _ON_STACK.search(text) is not None
+    kinds.pop("no-op", None)
+    return KernelCode(len(registers), spills, dict(kinds))
