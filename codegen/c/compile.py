@@ -80,9 +80,12 @@ def _probe(command: tuple[str, ...]) -> Compiler:
 
 
 def _digest(command: tuple[str, ...], family: str) -> str:
-    """The digest of the program that translates: for gcc that is cc1, the driver itself changes rarely."""
+    """The digest of the program that translates: cc1 for gcc, whose driver changes rarely, and zig for its wheel."""
     programs = [Path(shutil.which(command[0]) or command[0])]
-    if family == "gcc":
+    if family == "zig":
+        spec = importlib.util.find_spec("ziglang")
+        programs = [Path(spec.origin).with_name("zig")] if spec is not None and spec.origin else []
+    elif family == "gcc":
         found = subprocess.run([*command, "-print-prog-name=cc1"], capture_output=True, text=True, timeout=60, check=False)
         programs.append(Path(found.stdout.strip()))
     digest = hashlib.sha256()

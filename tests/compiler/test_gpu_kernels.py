@@ -1,0 +1,92 @@
+"""Whole models through their GPU kernels without a GPU: every launch of the plan runs in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.triton import TritonKernel, print_launch
+from ourcc.codegen.triton.interpret import interpret as run_kernel
+from ourcc.compiler.built import pack
+from ourcc.compiler.driver import import_model
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import simplify
+from ourcc.compiler.target_cuda import lower_cuda
+from ourcc.ir import dims
+from ourcc.ir.graph import Module
+from ourcc.ir.plan import Copy, Launch, Zero
+from ourcc.ir.reference import interpret, judge
+from ourcc.ir.target import gpu_target
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.fuse import partition
+from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.tile.gpu import STRATEGIES
+
+from ..models import models
+from ..models.onnx_files import shapes_of, write_onnx
+
+Array = np.ndarray[Any, Any]
+DEADLINE = 200.0
+
+
+def lowered(name: str, path: Path) -> tuple[Module, Lowered]:
+    """The simplified module of a model, and its plan for Hopper."""
+    model = models.make(name, layers=1)
+    options = build_options({"targets": ["sm_90a"], "shapes": shapes_of(model)})
+    module = import_model(str(write_onnx(model, path)), options)
+    simplify(module, options)
+    device = gpu_target("sm_90a")
+    scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
+    return module, lower_cuda(module, partition(module, module.main), scheduler)
+
+
+def run_plan(found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+    """The outputs of a plan whose kernels Triton's interpreter runs."""
+    plan, kernels = found.plan, {name: printed(found, name) for name in found.kernels}
+    memory: dict[str, Array] = {}
+    for buffer in plan.buffers:
+        if buffer.storage == "constant":
+            memory[buffer.name] = np.ascontiguousarray(pack(found.constants[buffer.key]))
+        else:
+            # Whatever a kernel reads before it is written shows.
+            shape = tuple(dims.evaluate(size, sizes) for size in buffer.type.shape)
+            memory[buffer.name] = np.full(shape, np.nan if buffer.type.dtype.is_float else 77, buffer.type.dtype.numpy)
+    for (_, name), array in zip(plan.inputs, inputs, strict=True):
+        memory[name] = array
+    for step in plan.steps:
+        if isinstance(step, Zero):
+            memory[step.target][...] = 0
+        elif isinstance(step, Copy):
+            memory[step.target] = memory[step.source].copy()
+        else:
+            assert isinstance(step, Launch), f"{step} is no step of a GPU"
+            variant = step.variants[-1]
+            launch = found.kernels[variant.kernel]
+            parameters = [param.name for param in launch.params] + [counter.name for counter in launch.counters]
+            places = dict(zip(parameters, variant.arguments, strict=True))
+            after = run_kernel(kernels[variant.kernel], {name: memory[place] for name, place in places.items()}, sizes, DEADLINE)
+            memory |= {places[name]: array.reshape(memory[places[name]].shape) for name, array in after.items()}
+    return [memory[name] for _, name in plan.outputs]
+
+
+def printed(found: Lowered, name: str) -> TritonKernel:
+    """A kernel for any alignment."""
+    return print_launch(replace(found.kernels[name], name=name), found.plan.symbols, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sizes"), [("minilm", (2, 17), {"B": 2, "S": 17}), ("resnet50", (2, 32), {"B": 2})], ids=["minilm", "resnet50"]
+)
+def test_every_launch_of_the_plan_is_right(name: str, size: tuple[int, int], sizes: dict[str, int], tmp_path: Path) -> None:
+    module, found = lowered(name, tmp_path / f"{name}.onnx")
+    inputs = [tensor.numpy() for tensor in models.make(name, layers=1).draw(*size, 0)]
+    got = run_plan(found, inputs, {**sizes, **{symbol: r.low for symbol, r in module.facts.ranges.items() if r.low == r.high}})
+    expected, wide = interpret(module, inputs), interpret(module, inputs, wide=True)
+    for value, narrow, exact in zip(got, expected, wide, strict=True):
+        verdict = judge(value, narrow, exact)
+        assert verdict.passed, verdict.reason
