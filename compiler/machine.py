@@ -16,7 +16,7 @@ from ..ir.errors import ToolchainError
 from ..ir.target import level_for
 
 LIBRARIES = ("torch", "triton", "onnx", "onnxruntime", "numpy", "ml_dtypes", "networkx", "sympy", "safetensors", "msgspec", "fsspec")
-EXTRAS = ("cryptography", "redis", "platformdirs", "cuda-bindings", "ziglang", "transformers", "openvino")
+EXTRAS = ("cryptography", "redis", "platformdirs", "ziglang", "transformers", "openvino")
 # Features beyond a level that decide which instructions may be used, in the kernel's spelling.
 NOTABLE_FEATURES = (
     "avx2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -21,8 +22,16 @@ import ourcc
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS = ("ir", "runtime", "passes", "codegen", "autotune", "compiler")
-# Extras that no development machine needs: for another C compiler, and for GPUs.
-NOT_PINNED = {"ziglang", "cuda-bindings"}
+# An extra that no development machine needs: another C compiler.
+NOT_PINNED = {"ziglang"}
+# Modules whose distribution has another name; protobuf comes with onnx.
+IMPORTED_AS = {"google": "onnx"}
+# Extras that are called, not imported.
+DEVELOPMENT = {
+    canonicalize_name(Requirement(text).name) for extra in ("demo", "dev") for text in PROJECT["project"]["optional-dependencies"][extra]
+}
+# What `bench` compares with where it is installed.
+PEERS = {"openvino"}
 
 
 def modules() -> list[str]:
@@ -69,6 +78,23 @@ def test_the_lock_lies_in_the_ranges() -> None:
         if version is not None and not requirement.specifier.contains(version):
             wrong.append(f"{requirement} does not hold for the pinned {version}")
     assert wrong == []
+
+
+def test_dependencies_are_what_is_imported() -> None:
+    """Nothing is asked for that no module imports, and nothing is imported that nobody asks for."""
+    found: set[str] = set()
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module.split(".")[0])
+    imported = {canonicalize_name(IMPORTED_AS.get(name, name)) for name in found - sys.stdlib_module_names}
+    extras = {canonicalize_name(Requirement(text).name) for texts in PROJECT["project"]["optional-dependencies"].values() for text in texts}
+    required = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    assert required - imported == set()
+    assert imported - required - extras - PEERS == set()
+    assert extras - imported - DEVELOPMENT == NOT_PINNED
 
 
 def test_the_link_for_type_checkers_leads_to_the_root() -> None:
