@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..ir import dims
 from ..ir.errors import UnsupportedError, UsageError
+from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
+from ..runtime.weights import Constant
+from .contract import FALLBACK, enforce
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
 from .importers.torch.tensors import tensor_of
-from .importers.torch.walk import Imported, Result, import_graph
+from .importers.torch.walk import Fallback, Imported, Result
+from .importers.torch.whole import import_or_leave
 from .options import BuildOptions, build_options
 from .targets import TARGETS, Target
 
@@ -21,7 +32,12 @@ REPACKS = 4
 
 
 def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
-    """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`."""
+    """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`.
+
+    Where gradients are off, parameters are folded and packed, and packed anew when torch's version counter or their place
+    says that they changed. Writes through `parameter.data` (`p.data.add_(1)`) move neither, so nobody can see them: with
+    `options={"freeze": False}` parameters are read where they lie, at every call.
+    """
     if mode is not None:
         raise UsageError(
             f"got mode {mode!r}, expected none: backend 'ourcc' takes options", hint="torch.compile(model, backend='ourcc', options={...})"
@@ -47,8 +63,6 @@ def aot(graph_module: Any, example_inputs: Sequence[Any], make: Callable[..., An
 
 def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOptions:
     """The options with the target of the device that the inputs are on."""
-    import dataclasses
-
     devices = {value.device for value in example_inputs if hasattr(value, "device")}
     kinds = {device.type for device in devices}
     if len(kinds - {"cpu"}) > 1 or kinds - {"cpu", "cuda"}:
@@ -72,6 +86,40 @@ def device_target(device: Any) -> Target:
     return target
 
 
+class Watched:
+    """A frozen parameter: where it lay and at which version. Its storage is held, so the place cannot be reused."""
+
+    def __init__(self, number: int, value: Any) -> None:
+        self.number = number
+        self.held = value.detach()
+        self.pointer: int = value.data_ptr()
+        self.version: int = value._version
+        self.end: int = self.pointer + value.untyped_storage().nbytes()
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether the parameter of this call is the one that was frozen."""
+        value = values[self.number]
+        return bool(value.data_ptr() == self.pointer and value._version == self.version)
+
+    def overlaps(self, data: np.ndarray[Any, Any]) -> bool:
+        """Whether bytes lie in the parameter's memory."""
+        first = int(data.__array_interface__["data"][0])
+        return first < self.end and self.pointer < first + data.size
+
+
+@dataclass(frozen=True)
+class Build:
+    """One compilation of a graph: what was imported, the engine (None where nothing is computed), what it rests on."""
+
+    imported: Imported
+    engine: Engine | None
+    watched: tuple[Watched, ...]
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether the frozen parameters are those of this call."""
+        return all(watched.holds(values) for watched in self.watched)
+
+
 class CompiledGraph:
     """One ATen graph, compiled at its first call: torch may ask for a graph and never run it."""
 
@@ -80,59 +128,106 @@ class CompiledGraph:
         self._boxed_call = True
         self.graph_module = graph_module
         self.options = options
+        self.is_inference = is_inference
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
-        self.engine: Engine | None = None
-        self.imported: Imported | None = None
-        self.watched: tuple[Watched, ...] = ()
+        self.build: Build | None = None
         self.builds = 0
+        self.lock = threading.Lock()
+
+    @property
+    def imported(self) -> Imported | None:
+        """What was imported at the last compilation."""
+        return None if self.build is None else self.build.imported
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine of the last compilation; None where torch computes everything."""
+        return None if self.build is None else self.build.engine
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """The graph's outputs, in memory of their own."""
-        values = arguments
-        if len(arguments) == 1 and isinstance(arguments[0], list):
-            values = tuple(arguments[0])
-            arguments[0].clear()
-        if self.imported is None or not all(watched.holds(values) for watched in self.watched):
-            self._build(values)
-        imported = self.imported
-        if imported is None:
-            raise UsageError("the graph was not compiled")
+        values = unboxed(arguments)
+        build = self.build
+        if build is None or not build.holds(values):
+            build = self._rebuild(values)
+        imported = build.imported
+        if imported.is_left:
+            return list(self.graph_module(*values))
         feeds = [_fed(values[feed.argument], feed.is_size, feed.shift) for feed in imported.feeds]
-        produced = self.engine(*feeds) if self.engine is not None else ()
+        produced = build.engine(*feeds) if build.engine is not None else ()
         outputs = produced if isinstance(produced, tuple) else (produced,)
         symbols = _Sizes(imported, values)
         return [_returned(result, outputs, symbols) for result in imported.results]
 
-    def _build(self, values: Sequence[Any]) -> None:
-        """Import and compile, with the parameters that may be frozen as they are now."""
+    def _rebuild(self, values: Sequence[Any]) -> Build:
+        """Compile, unless another thread has done so meanwhile."""
+        with self.lock:
+            if self.build is None or not self.build.holds(values):
+                self.build = self._compile(values)
+                self.builds += 1
+            return self.build
+
+    def frozen(self, values: Sequence[Any]) -> dict[int, Any]:
+        """The parameters that may be frozen as they are now, by position."""
+        candidates = self.candidates if self.builds <= REPACKS else ()
+        return {number: values[number] for number in candidates if hasattr(values[number], "data_ptr")}
+
+    def _compile(self, values: Sequence[Any]) -> Build:
         from .pipeline import compile_module
 
-        candidates = self.candidates if self.builds <= REPACKS else ()
-        frozen = {number: values[number] for number in candidates if hasattr(values[number], "data_ptr")}
-        imported = import_graph(self.graph_module, frozen=frozen)
-        self.engine = None
-        if imported.module.main.outputs:
-            contents = compile_module(imported.module, self.options)
-            threads = self.options.threads or self.options.environment.threads
-            self.engine = Engine(contents, threads=threads, call=callback(imported.calls))
-        self.watched = tuple(Watched(number, value) for number, value in frozen.items())
-        self.imported = imported
-        self.builds += 1
+        frozen = self.frozen(values)
+        imported = import_or_leave(self.graph_module, frozen)
+        if imported.is_left:
+            enforce(left_contract(imported.fallbacks), self.options.require, tuple(target.name for target in self.options.targets))
+            return Build(imported, None, ())
+        watched = tuple(Watched(number, value) for number, value in frozen.items())
+        if not imported.module.main.outputs:
+            return Build(imported, None, watched)
+        contents = compile_module(imported.module, self.options)
+        weights = {
+            file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
+        }
+        threads = self.options.threads or self.options.environment.threads
+        engine = Engine(dataclasses.replace(contents, weights=weights), threads=threads, call=callback(imported.calls))
+        return Build(imported, engine, watched)
 
 
-class Watched:
-    """A frozen parameter: where it lay and at which version. Its storage is held, so the place cannot be reused."""
+def left_contract(fallbacks: Sequence[Fallback]) -> Contract:
+    """The contract of a graph that torch runs whole."""
+    return Contract(tuple(ContractRow(each.source.name, each.operator, "compiled", FALLBACK, each.why) for each in fallbacks))
 
-    def __init__(self, number: int, value: Any) -> None:
-        self.number = number
-        self.held = value.detach()
-        self.pointer = value.data_ptr()
-        self.version = value._version
 
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the parameter of this call is the one that was frozen."""
-        value = values[self.number]
-        return bool(value.data_ptr() == self.pointer and value._version == self.version)
+def unboxed(arguments: tuple[Any, ...]) -> Sequence[Any]:
+    """The arguments of a call; torch's list of them is emptied, so that memory ends with its last reader."""
+    if len(arguments) != 1 or not isinstance(arguments[0], list):
+        return arguments
+    values = tuple(arguments[0])
+    arguments[0].clear()
+    return values
+
+
+class PackedWeights:
+    """Packed weights of this process by content: the graphs that torch makes of one model hold each of them once."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakValueDictionary[tuple[str, bytes], Constant] = weakref.WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def share(self, constant: Constant, watched: Sequence[Watched]) -> Constant:
+        """The constant, or an equal one that a graph already holds."""
+        if any(parameter.overlaps(constant.data) for parameter in watched):
+            # It lies in the parameter's own memory, which all graphs share, and may change there.
+            return constant
+        key = str(constant.type), hashlib.sha256(constant.data.data).digest()
+        return self._held.setdefault(key, constant)
+
+
+@functools.cache
+def packed_weights() -> PackedWeights:
+    """The ones of this process."""
+    return PackedWeights()
 
 
 def static_inputs(count: int) -> tuple[int, ...]:

@@ -8,45 +8,74 @@ from typing import Any
 
 from ..ir.errors import UsageError
 from ..ir.graph import Module
-from .importers.torch.walk import Imported, import_graph
+from ..ir.plan import Launch
+from ..ir.target import gpu_target
+from ..passes.build_plan import Lowered
+from ..passes.fuse import partition
+from ..passes.schedule import Scheduler, cheapest
+from .backend import CompiledGraph, aot, unboxed, with_target
+from .importers.torch.walk import Imported
+from .importers.torch.whole import import_or_leave
 from .options import BuildOptions
+from .pipeline import simplify
 from .report.table import Report, Table
+from .target_cpu import levels_of, lower_cpu
+from .targets import Target
 
 
 def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
-    """Run a torch module or function once through torch.compile; every graph is imported and then run by torch."""
+    """Run a torch module or function once through torch.compile; every graph is imported, planned, and run by torch."""
+    if not callable(model):
+        raise UsageError(f"got a {type(model).__name__}, expected a torch module, a function, or a path")
     import torch
     from torch._dynamo.utils import counters
 
-    from .backend import aot
-
-    if not callable(model):
-        raise UsageError(f"got a {type(model).__name__}, expected a torch module, a function, or a path")
     graphs: list[_Listed] = []
-    breaks = set(counters["graph_break"])
+    breaks = dict(counters["graph_break"])
+    options = with_target(options, inputs)
 
     def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
-        return aot(graph_module, example_inputs, functools.partial(_Listed, graphs=graphs))
+        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, graphs=graphs))
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()
-    torch.compile(model, backend=backend)(*inputs)
-    return _report(graphs, [reason for reason in counters["graph_break"] if reason not in breaks])
+    _differentiate(model, inputs, torch.compile(model, backend=backend)(*inputs))
+    return _report(graphs, [reason for reason, count in counters["graph_break"].items() if count > breaks.get(reason, 0)])
 
 
-class _Listed:
-    """A graph that is imported to be listed, and run by torch."""
+def _differentiate(model: Any, inputs: Sequence[Any], answer: Any) -> None:
+    """Where gradients are on, have torch make the backward graphs too; nobody's `.grad` changes."""
+    import torch
+    from torch.utils._pytree import tree_leaves
 
-    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], *, is_inference: bool, graphs: list[_Listed]) -> None:
-        self._boxed_call = True
-        self.graph_module = graph_module
-        self.is_inference = is_inference
-        self.imported: Imported = import_graph(graph_module)
+    outputs = [value for value in tree_leaves(answer) if isinstance(value, torch.Tensor) and value.requires_grad]
+    given = [*tree_leaves(list(inputs)), *(model.parameters() if isinstance(model, torch.nn.Module) else ())]
+    leaves = [value for value in given if isinstance(value, torch.Tensor) and value.requires_grad]
+    if outputs and leaves:
+        torch.autograd.grad(outputs, leaves, [torch.ones_like(output) for output in outputs], allow_unused=True)
+
+
+class _Listed(CompiledGraph):
+    """A graph that is imported to be listed, its parameters frozen as the backend would, and run by torch."""
+
+    def __init__(
+        self, graph_module: Any, example_inputs: Sequence[Any], *, options: BuildOptions, is_inference: bool, graphs: list[_Listed]
+    ) -> None:
+        super().__init__(graph_module, example_inputs, options=options, is_inference=is_inference)
+        self.found: Imported | None = None
         graphs.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        values = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+        values = unboxed(arguments)
+        if self.found is None:
+            self.found = import_or_leave(self.graph_module, self.frozen(values))
         return self.graph_module(*values)
+
+    def seen(self) -> Imported:
+        """What was imported; a graph that nobody ran, such as a backward one, with nothing frozen."""
+        if self.found is None:
+            self.found = import_or_leave(self.graph_module)
+        return self.found
 
 
 def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
@@ -54,30 +83,49 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
     fallbacks: list[tuple[str, str, str]] = []
     notes: list[str] = []
     for number, listed in enumerate(graphs):
-        imported = listed.imported
-        ops = len(imported.module.main)
-        symbols = imported.module.symbols
-        rows.append(
-            (number, "inference" if listed.is_inference else "training", ops - len(imported.calls), len(imported.calls), ", ".join(symbols))
-        )
+        imported = listed.seen()
+        symbols = tuple(imported.module.symbols)
+        ops = len(imported.module.main) - len(imported.calls)
+        kernels, launches = _counts(imported.module, listed.options)
+        kind = "inference" if listed.is_inference else "training"
+        rows.append((number, kind, ops, kernels, launches, len(imported.fallbacks), ", ".join(symbols)))
         fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
         if symbols:
             notes.append(
-                f"graph {number} has {len(symbols)} symbolic sizes: torch compiles size 1 apart, so up to {2 ** len(symbols)} graphs"
+                f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} such graphs, since it "
+                "compiles size 1 apart; they share packed weights"
             )
+    columns = ("graph", "kind", "compiled ops", "kernels", "launches", "aten calls", "symbols")
     tables = [
-        Table("graphs", ("graph", "kind", "compiled ops", "aten calls", "symbols"), tuple(rows), tuple(notes)),
+        Table("each graph", columns, tuple(rows), tuple(notes)),
         Table("fallbacks", ("op", "source", "why"), tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
     ]
     if breaks:
-        tables.append(Table("graph breaks", ("reason",), tuple((reason.splitlines()[0],) for reason in breaks)))
-    facts = {
-        "graphs": len(graphs),
-        "compiled ops": sum(int(row[2]) for row in rows),
-        "aten calls": len(fallbacks),
-        "graph breaks": len(breaks),
-    }
-    return Report(facts, tuple(tables))
+        tables.append(Table("reasons of graph breaks", ("reason",), tuple((reason.splitlines()[0],) for reason in breaks)))
+    sums = {column: sum(int(row[place]) for row in rows) for place, column in enumerate(columns) if place in (2, 3, 4, 5)}
+    return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks)}, tuple(tables))
+
+
+def _counts(module: Module, options: BuildOptions) -> tuple[int, int]:
+    """Kernels and launches of a module on the first target, by the cost model's schedules."""
+    if not module.main.outputs:
+        return 0, 0
+    simplify(module, options)
+    lowered = _lower(module, options.targets[0])
+    return len(lowered.kernels), sum(isinstance(step, Launch) for step in lowered.plan.steps)
+
+
+def _lower(module: Module, target: Target) -> Lowered:
+    if target.family == "cpu":
+        level = levels_of(target)[-1]
+        return lower_cpu(module, level, cheapest(level))
+    # Triton is a heavy import that a CPU build does without.
+    from ..passes.tile.gpu import STRATEGIES
+    from .target_cuda import lower_cuda
+
+    device = gpu_target(target.levels[0])
+    scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
+    return lower_cuda(module, partition(module, module.main), scheduler)
 
 
 def explain_module(module: Module) -> Report:

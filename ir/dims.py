@@ -78,12 +78,17 @@ class Expr:
         return self._text
 
     def __add__(self, other: Dim) -> Dim:
-        return _build([*self.terms, *_terms(other)])
+        if not isinstance(other, Expr):
+            # The constant stands last: most sums need no sorting.
+            constant = other if self.terms[-1][0] else other + self.terms[-1][1]
+            rest = self.terms if self.terms[-1][0] else self.terms[:-1]
+            return self if not other else Expr((*rest, ((), constant)) if constant else rest)
+        return _build([*self.terms, *other.terms])
 
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return _build([(m, -f) for m, f in self.terms])
+        return Expr(tuple((m, -f) for m, f in self.terms))
 
     def __sub__(self, other: Dim) -> Dim:
         return self + (-other)
@@ -92,6 +97,8 @@ class Expr:
         return other + (-self)
 
     def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, Expr):
+            return self if other == 1 else Expr(tuple((m, f * other) for m, f in self.terms)) if other else 0
         if len(self.terms) * len(_terms(other)) > MAXIMUM_TERMS:
             # Only a hostile text multiplies sums of many symbols over and over.
             raise ParseError(f"dimension has more than {MAXIMUM_TERMS} terms when multiplied out")

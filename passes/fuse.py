@@ -53,6 +53,12 @@ def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ..
     return _Partition(module, graph, orders or {}).run()
 
 
+def has_kernel(op: Op) -> bool:
+    """Whether an op is computed by kernels: it has a region, and so have its dtypes; others are host steps."""
+    types = (*op.types, *(result.type for result in op.results))
+    return op.definition.has_region and all(t is None or t.dtype.has_kernels for t in types)
+
+
 def classify(region: Region | None) -> str:
     """opaque, movement (a load is stored), map, reduce, scan, contract (a sum of products of two operands) or scatter."""
     if region is None:
@@ -119,9 +125,7 @@ class _Partition:
         return [HostOp(op) if self.facts[op].region is None else self._group(op) for op in materialised]
 
     def _describe(self, op: Op) -> _Facts:
-        types = (*op.types, *(result.type for result in op.results))
-        runs = op.definition.has_region and all(t is None or t.dtype.has_kernels for t in types)
-        region = region_of(op.definition, op.types, op.attrs) if runs else None
+        region = region_of(op.definition, op.types, op.attrs) if has_kernel(op) else None
         kind = classify(region)
         inlinable = region is not None and len(op.results) == 1 and kind not in ("scatter", "scan") and plain_axes(region) is not None
         return _Facts(region, kind, inlinable)

@@ -11,6 +11,7 @@ from ..ir import dims
 from ..ir.graph import Graph, Value
 from ..ir.layout import Factor, Layout
 from ..ir.region import Load, Region, walk
+from .fuse import has_kernel
 from .tile.contraction import Contraction, read_contraction
 
 PANEL = 16
@@ -59,8 +60,8 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     fixed = set(graph.outputs)
     orders: dict[Value, tuple[int, ...]] = {}
     for op in graph:
-        if not op.definition.has_region:
-            fixed |= {value for value in op.operands if value is not None}
+        if not has_kernel(op):
+            fixed |= {value for value in (*op.operands, *op.results) if value is not None}
     for op in graph:
         if len(op.results) != 1 or op.result.type.rank < 3 or op.result in fixed:
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ourcc.ir import dims
 from ourcc.ir.dims import NO_FACTS, Range
 
@@ -16,3 +18,22 @@ def test_a_name_that_is_used_again_forgets_its_divisor() -> None:
     facts = NO_FACTS.with_range("s", 0, 31, 4).with_range("s", 32, 33)
     assert dims.divides(4, dims.symbol("s"), facts) is not True
     assert dims.range_of(dims.symbol("s"), facts) == Range(32, 33)
+
+
+@pytest.mark.parametrize(("a", "b", "c", "d"), [(2, 2, 1, 1), (2, 3, -5, 4), (-3, 2, 2, -7), (5, 7, 0, 6), (3, -2, 1, 1)])
+def test_nested_divisions_have_one_form(a: int, b: int, c: int, d: int) -> None:
+    x = dims.symbol("x")
+    nested = ((x + c) // a + d) // b
+    assert str(nested).count("//") == (1 if b > 0 else 2)
+    assert all(dims.evaluate(nested, {"x": n}) == ((n + c) // a + d) // b for n in range(-40, 40))
+
+
+def test_sums_and_products_with_integers_keep_the_canonical_form() -> None:
+    x, y = dims.symbol("x"), dims.symbol("y")
+    for value in (x, x + 3, x * y - 3, y * 2 + x // 2 + 5):
+        for n in (-3, 0, 1, 3):
+            assert value + n - n == value and n + value == value + n
+            assert value * n == -(value * -n)
+            assert dims.evaluate(value + n, {"x": 7, "y": 5}) == dims.evaluate(value, {"x": 7, "y": 5}) + n
+            assert dims.evaluate(value * n, {"x": 7, "y": 5}) == dims.evaluate(value, {"x": 7, "y": 5}) * n
+    assert x + 3 - x == 3 and x + 3 + -3 == x and x * 0 == 0 and str(x * y - 3 + 4) == "x*y + 1"

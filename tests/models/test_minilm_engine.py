@@ -34,7 +34,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float, str]:
     write_onnx(models.trained_minilm(), folder / "minilm.onnx")
     environment = {**os.environ, "OURCC_CACHE_DIR": str(folder / "cache"), "OURCC_CACHE": ""}
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD], cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
     seconds = time.perf_counter() - start
     assert done.returncode == 0, done.stderr
     return folder / "minilm.ourcc", seconds, done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import rules
@@ -24,8 +24,25 @@ KEPT = (
     "cauchy",
     "poisson",
 )
-# Taken apart although torch's own core set keeps them: backward halves of layers.
-ALSO = ("native_layer_norm_backward", "embedding_dense_backward", "native_group_norm_backward", "native_batch_norm_backward")
+# Taken apart although torch's own core set keeps them: norms, small functions, copies of views, backward halves of layers.
+ALSO = (
+    "linalg_vector_norm",
+    "dist",
+    "addmv",
+    "round",
+    "ldexp",
+    "narrow_copy",
+    "permute_copy",
+    "unbind_copy",
+    "_adaptive_avg_pool2d",
+    "_native_batch_norm_legit_functional",
+    "_batch_norm_with_update_functional",
+    "max_pool2d_with_indices_backward",
+    "native_layer_norm_backward",
+    "embedding_dense_backward",
+    "native_group_norm_backward",
+    "native_batch_norm_backward",
+)
 
 
 @functools.cache
@@ -35,8 +52,22 @@ def decompositions() -> Mapping[Any, Any]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     more = get_decompositions([getattr(torch.ops.aten, name) for name in ALSO])
-    table = {**core_aten_decompositions(), **more}
+    wide = {operator: in_float32(function) for operator, function in get_decompositions([torch.ops.aten.grid_sampler_2d]).items()}
+    table = {**core_aten_decompositions(), **more, **wide}
     return {operator: function for operator, function in table.items() if not is_kept(str(operator))}
+
+
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition that computes 16-bit floats in float32 and rounds once, as torch's own kernel does."""
+
+    @functools.wraps(function)
+    def widened(x: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not x.dtype.is_floating_point or x.dtype.itemsize > 2:
+            return function(x, *arguments, **keywords)
+        wide = [argument.float() if hasattr(argument, "dtype") else argument for argument in (x, *arguments)]
+        return function(*wide, **keywords).to(x.dtype)
+
+    return widened
 
 
 def is_kept(operator: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from ....ir import dims
 from ....ir.errors import UnsupportedError, UsageError
 from ....ir.graph import Module
 from .decompositions import decompositions
+from .symbols import bounds_of
 from .walk import Imported, import_graph, plain
 
 # What torch.export says of an input that is no argument of the user's.
@@ -17,7 +19,7 @@ STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 def import_exported(program: Any, name: str = "model") -> Module:
     """The graph module of a torch.export.ExportedProgram."""
-    lowered = program.run_decompositions(dict(decompositions()))
+    lowered = _lowered(program)
     names: list[str] = []
     frozen: dict[int, Any] = {}
     for number, spec in enumerate(lowered.graph_signature.input_specs):
@@ -29,18 +31,36 @@ def import_exported(program: Any, name: str = "model") -> Module:
             names.append(str(spec.arg.name))
         else:
             raise UnsupportedError(f"input {number} of the program is a {kind.lower()}, expected tensors")
-    outputs = wanted_outputs(
-        [(spec.kind.name, getattr(spec.arg, "name", None), spec.target) for spec in lowered.graph_signature.output_specs]
-    )
-    return tensors_only(import_graph(lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False))
+    outputs = wanted_outputs([(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs], output_names(program))
+    ranges = {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
+    imported = import_graph(lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False, ranges=ranges)
+    return tensors_only(imported)
 
 
-def wanted_outputs(specs: Sequence[tuple[str, str | None, str | None]]) -> dict[int, str]:
+def _lowered(program: Any) -> Any:
+    """The program in the ops that have rules."""
+    with warnings.catch_warnings():
+        # Torch warns of what it uses itself.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        return program.run_decompositions(dict(decompositions()))
+
+
+def output_names(program: Any) -> list[str]:
+    """The names of the user's outputs before anything was taken apart; a value that is returned twice counts its places."""
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+    found: list[str] = []
+    for number, spec in enumerate(specs):
+        given = plain(getattr(spec.arg, "name", None) or f"output{number}")
+        found.append(given if given not in found else f"{given}_{number}")
+    return found
+
+
+def wanted_outputs(specs: Sequence[tuple[str, str | None]], names: Sequence[str]) -> dict[int, str]:
     """The user's outputs by position; a program that writes its buffers has no place in an engine."""
     wanted: dict[int, str] = {}
-    for number, (kind, name, target) in enumerate(specs):
+    for number, (kind, target) in enumerate(specs):
         if kind == "USER_OUTPUT":
-            wanted[number] = plain(name) if name else f"output{number}"
+            wanted[number] = names[len(wanted)]
         elif "MUTATION" in kind:
             raise UnsupportedError(
                 f"the program writes {target!r}, and an engine keeps no state", hint="export the model in .eval(), or return the new value"

@@ -41,7 +41,8 @@ class AtenCall:
             # A call for its side effect; a plan's step writes something.
             return [torch.empty(0, dtype=torch.bool)]
         several = tuple(results) if isinstance(results, (tuple, list)) else (results,)
-        return [several[number] for number in self.wanted]
+        # A plan reads bytes: what torch would conjugate or negate only when it is read is done here.
+        return [several[number].resolve_conj().resolve_neg() for number in self.wanted]
 
 
 def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
@@ -56,10 +57,15 @@ def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
 
 
 def with_strides(tensor: Any, strides: Sequence[int]) -> Any:
-    """The same values in memory of its own, laid out by these strides."""
+    """The same values in memory of its own, laid out by these strides; an axis of stride 0 is stored once."""
     import torch
 
-    return torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    shape = tuple(tensor.shape)
+    for axis, stride in enumerate(strides):
+        if stride == 0 and shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    stored = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return stored.expand(shape)
 
 
 def dense_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....ir import dims
@@ -16,10 +16,14 @@ LARGEST = 1 << 40
 
 
 class Symbols:
-    """The symbols of one program: declared in the module as they appear, with the ranges that torch knows."""
+    """The symbols of one program: declared in the module as they appear, with the ranges that torch knows.
+
+    `ranges` go first: while torch traces it takes sizes of 1 for special and narrows what it knows.
+    """
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self.ranges: Mapping[str, tuple[int | None, int | None]] = {}
 
     def dim(self, value: Any) -> Dim:
         """A Python int or a torch SymInt as a dimension."""
@@ -64,7 +68,7 @@ class Symbols:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UnsupportedError(f"the symbol {name[:40]!r} is not a plain name")
         if name not in self.module.facts.ranges:
-            low, high = bounds_of(ranges.get(symbol))
+            low, high = self.ranges[name] if name in self.ranges else bounds_of(ranges.get(symbol))
             self.module.declare(name, low, high)
         return dims.symbol(name)
 

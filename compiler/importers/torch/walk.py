@@ -53,7 +53,10 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Imported:
-    """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch."""
+    """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch.
+
+    Where `is_left`, nothing was imported and torch runs the graph.
+    """
 
     module: Module
     feeds: tuple[Feed, ...]
@@ -61,6 +64,7 @@ class Imported:
     calls: tuple[AtenCall, ...]
     fallbacks: tuple[Fallback, ...]
     places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    is_left: bool = False
 
 
 def import_graph(
@@ -71,14 +75,16 @@ def import_graph(
     names: Sequence[str] | None = None,
     outputs: Mapping[int, str] | None = None,
     call_back: bool = True,
+    ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
 ) -> Imported:
     """Import an fx graph whose nodes carry fake tensors in `meta["val"]`.
 
     `frozen` maps placeholders (by position) to tensors that become constants; `names` are the user's names of the
-    others, `outputs` are the results wanted with their names (default: all). Without `call_back`, nodes that have no
-    rule are one error that lists them all.
+    others, `outputs` are the results wanted with their names (default: all), `ranges` the bounds of symbols (default:
+    those that torch found while tracing). Without `call_back`, nodes that have no rule are one error that lists them all.
     """
     walker = _Walker(graph_module, name, frozen or {}, names, call_back)
+    walker.symbols.ranges = ranges or {}
     return walker.run(outputs)
 
 
@@ -295,6 +301,8 @@ class _Walker:
 
     def _fallback(self, node: Any, name: str, fakes: Sequence[Any], why: str, several: bool) -> Any:
         fallback = Fallback(name, self.b.source or Source(name), why)
+        if name.startswith("aten.as_strided") and not is_whole_memory(node.args[0].meta.get("val")):
+            raise UnsupportedError(f"{name} reads memory around its operand", source=self.b.source, hint="index the tensor instead")
         if not self.call_back:
             self.problems.append(fallback)
             wanted: Sequence[int] = range(len(fakes))
@@ -415,6 +423,12 @@ def _used(node: Any, several: bool) -> frozenset[int]:
     if not several:
         return frozenset((0,))
     return frozenset(int(user.args[1]) for user in node.users if user.users and len(user.args) == 2 and isinstance(user.args[1], int))
+
+
+def is_whole_memory(fake: Any) -> bool:
+    """Whether a tensor covers its memory from the first byte to the last."""
+    last = sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True))
+    return bool(fake.storage_offset() == 0 and fake.untyped_storage().nbytes() <= (last + 1) * fake.dtype.itemsize)
 
 
 def operator_name(target: Any) -> str:

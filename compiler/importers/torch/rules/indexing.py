@@ -32,6 +32,18 @@ def _gather(n: Node, x: Value, axis: int, indices: Value, **_: Any) -> Value:
     return n.reshape(result, n.shape)
 
 
+@aten("unfold")
+def _unfold(n: Node, x: Value, axis: int, size: int, step: int) -> Value:
+    """Windows of an axis; their own axis is the last."""
+    if not x.type.rank:
+        return n.reshape(x, n.shape)
+    axis = n.axis(axis, x.type.rank)
+    shape = (n.shape[axis], size)
+    first = n.b.mul(n.b.iota(shape=shape, axis=0, dtype=i64), n.value(step, i64))
+    windows = n.b.take(x, n.b.add(first, n.b.iota(shape=shape, axis=1, dtype=i64)), axis=axis)
+    return n.permute(windows, [*range(axis + 1), *range(axis + 2, x.type.rank + 1), axis + 1])
+
+
 @aten("take")
 def _take(n: Node, x: Value, indices: Value) -> Value:
     result: Value = n.b.take(n.reshape(x, (x.type.elements,)), indices, axis=0)

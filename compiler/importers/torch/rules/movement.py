@@ -8,6 +8,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
+from .....ir.types import i64
 from ..context import Node, aten, python_number
 
 
@@ -177,6 +178,27 @@ def _diagonal(n: Node, x: Value, offset: int = 0, first: int = 0, second: int = 
     if not isinstance(columns, int):
         raise n.fail(f"steps by the symbolic size {columns}")
     return n.slice(flat, len(rest), offset if offset >= 0 else -offset * columns, n.shape[-1], columns + 1)
+
+
+@aten("diagonal_scatter")
+def _diagonal_scatter(n: Node, x: Value, update: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
+    """A choice by place: a row's element of the diagonal, if it has one, stands `offset` columns after its own number."""
+    first, second = n.axis(first, x.type.rank), n.axis(second, x.type.rank)
+    order = [axis for axis in range(x.type.rank) if axis not in (first, second)] + [first, second]
+    moved = n.permute(x, order)
+    rows, columns = moved.shape[-2:]
+    if update.shape[-1] == 0:
+        return x
+    row = n.b.iota(shape=(rows, columns), axis=0, dtype=i64)
+    wanted = n.b.add(row, n.value(offset, i64))
+    mask = n.b.eq(n.b.iota(shape=(rows, columns), axis=1, dtype=i64), wanted)
+    place = n.b.iota(shape=(rows,), axis=0, dtype=i64)
+    place = n.b.add(place, n.value(min(offset, 0), i64))
+    last = n.b.sub(n.value(update.shape[-1], i64), n.value(1, i64))
+    place = n.b.minimum(n.b.maximum(place, n.value(0, i64)), last)
+    spread = n.b.take(n.cast(update, n.dtype), place, axis=update.type.rank - 1)
+    result = n.b.where(mask, n.reshape(spread, (*spread.shape, 1)), moved)
+    return n.permute(result, [order.index(axis) for axis in range(x.type.rank)])
 
 
 @aten("slice_scatter")

@@ -9,7 +9,7 @@ from .....ir.graph import Value
 from .....ir.ops import FAMILIES
 from .....ir.ops.table import OPS, OpDef
 from .....ir.types import boolean
-from ..context import ATEN, Node, aten
+from ..context import ATEN, Node, aten, find_rule
 
 DECLARED = tuple(definition for definition in OPS.values() if definition.kind == "pointwise" and FAMILIES)
 
@@ -225,3 +225,59 @@ def _log10(n: Node, x: Value) -> Value:
 def _square(n: Node, x: Value) -> Value:
     result: Value = n.b.mul(x, x)
     return result
+
+
+def _of_numbers(op: str) -> Callable[..., Value]:
+    """The larger or smaller one; a number rather than a NaN."""
+
+    def rule(n: Node, x: Value, y: Value) -> Value:
+        left, right = n.values(x, y)
+        chosen = n.b.build(OPS[op], (left, right), {})[0]
+        if not n.dtype.is_float:
+            return chosen
+        result: Value = n.b.where(n.b.is_nan(left), right, n.b.where(n.b.is_nan(right), left, chosen))
+        return result
+
+    return rule
+
+
+aten("fmax")(_of_numbers("maximum"))
+aten("fmin")(_of_numbers("minimum"))
+
+
+@aten("hypot")
+def _hypot(n: Node, x: Value, y: Value) -> Value:
+    """The root of x^2 + y^2, scaled so that no square overflows; infinite if one of them is, whatever the other."""
+    left, right = (n.b.abs(value) for value in n.values(x, y))
+    large, small = n.b.maximum(left, right), n.b.minimum(left, right)
+    ratio = n.b.div(small, n.b.where(n.b.eq(large, n.value(0, n.dtype)), n.value(1, n.dtype), large))
+    length = n.b.mul(large, n.b.sqrt(n.b.add(n.b.mul(ratio, ratio), n.value(1, n.dtype))))
+    infinite = n.b.logical_or(n.b.is_inf(left), n.b.is_inf(right))
+    result: Value = n.b.where(infinite, n.value(float("inf"), n.dtype), length)
+    return result
+
+
+# What torch's own decompositions spell with primitives of theirs, after all promotion.
+for _name in (
+    "mul",
+    "add",
+    "sub",
+    "abs",
+    "neg",
+    "sqrt",
+    "exp",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "hypot",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
+    ATEN[f"prims.{_name}"] = find_rule(f"aten.{_name}.default") or ATEN[f"aten.{_name}"]
+ATEN["prims.where"] = ATEN["aten.where.self"]
+ATEN["prims.round"] = ATEN["aten.round.default"]

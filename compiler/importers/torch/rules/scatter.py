@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .....ir.graph import Value
+from .....ir.ops.reduction import highest, lowest
 from .....ir.types import boolean
 from ..context import Node, aten
-from .indexing import index_places, index_vectors
+from .indexing import index_places, index_vectors, is_adjacent
 
 COMBINES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
@@ -24,9 +25,42 @@ def _scatter_add(n: Node, x: Value, axis: int, indices: Value, update: Value) ->
 
 @aten("scatter_reduce.two")
 def _scatter_reduce(n: Node, x: Value, axis: int, indices: Value, update: Value, reduce: str, include_self: bool = True) -> Value:
-    if reduce not in COMBINES or not include_self:
-        raise n.fail(f"reduces by {reduce}{'' if include_self else ' without the element itself'}")
+    if not indices.type.elements:
+        return x
+    if reduce == "mean":
+        return _mean_along(n, x, axis, indices, update, include_self)
+    if not include_self:
+        # What is written at all starts from the number that changes nothing.
+        x = _along(n, x, axis, indices, _identity(n, reduce), "none")
     return _along(n, x, axis, indices, update, COMBINES[reduce])
+
+
+@aten("index_reduce")
+def _index_reduce(n: Node, x: Value, axis: int, indices: Value, update: Value, reduce: str, *, include_self: bool = True) -> Value:
+    axis = n.axis(axis, x.type.rank)
+    shape = tuple(indices.type.elements if place == axis else 1 for place in range(x.type.rank))
+    spread = n.expand(n.reshape(indices, shape), update.shape) if x.type.rank else indices
+    result: Value = _scatter_reduce(n, x, axis, spread, update, reduce, include_self)
+    return result
+
+
+def _mean_along(n: Node, x: Value, axis: int, indices: Value, update: Value, include_self: bool) -> Value:
+    if not n.dtype.is_float:
+        raise n.fail(f"a mean of {n.dtype}")
+    first = x if include_self else _along(n, x, axis, indices, 0, "none")
+    counts = n.b.full(shape=x.shape, value=1.0, dtype=n.dtype)
+    counts = _along(n, counts if include_self else _along(n, counts, axis, indices, 0, "none"), axis, indices, 1, "add")
+    result: Value = n.b.div(_along(n, first, axis, indices, update, "add"), counts)
+    return result
+
+
+def _identity(n: Node, reduce: str) -> Any:
+    """The number that a reduction leaves as it is."""
+    if reduce in ("sum", "prod"):
+        return 0 if reduce == "sum" else 1
+    if n.dtype.is_float:
+        return float("-inf") if reduce == "amax" else float("inf")
+    return lowest(n.dtype.numpy) if reduce == "amax" else highest(n.dtype.numpy)
 
 
 def _along(n: Node, x: Value, axis: int, indices: Value, update: Any, combine: str) -> Value:
@@ -52,12 +86,16 @@ def _index_put(n: Node, x: Value, indices: tuple[Value | None, ...], update: Val
     places = index_places(n, indices)
     axes = [axis for axis, _ in places]
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    if axes != list(range(len(axes))):
-        raise n.fail("indexes axes that are not the first ones")
     vectors = index_vectors(n, places)
-    updates = n.expand(n.cast(update, n.dtype), (*vectors.shape[:-1], *(x.shape[axis] for axis in rest)))
-    result: Value = n.b.scatter_nd(x, vectors, updates, combine="add" if accumulate else "none")
-    return result
+    width = vectors.type.rank - 1
+    # Indexed axes side by side leave theirs in the middle of the update, others come first.
+    lead = axes[0] if is_adjacent(places) else 0
+    shape = (*(x.shape[axis] for axis in rest[:lead]), *vectors.shape[:-1], *(x.shape[axis] for axis in rest[lead:]))
+    updates = n.expand(n.cast(update, n.dtype), shape)
+    updates = n.permute(updates, [*range(lead, lead + width), *range(lead), *range(lead + width, len(shape))])
+    order = [*axes, *rest]
+    result = n.b.scatter_nd(n.permute(x, order), vectors, updates, combine="add" if accumulate else "none")
+    return n.permute(result, [order.index(axis) for axis in range(x.type.rank)])
 
 
 def _masked_put(n: Node, x: Value, indices: tuple[Value | None, ...], update: Value, accumulate: bool) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .....ir.dims import Dim
@@ -66,11 +67,40 @@ def _avg_pool(
     spatial = n.shape[-rank:]
     symbolic = not all(isinstance(size, int) for size in (*x.shape[2:], *spatial))
     after = before if symbolic else _after(x, sizes, strides, (1,) * rank, before, spatial)
-    if (ceil_mode and symbolic) or divisor_override is not None:
-        raise n.fail("divides by a number of its own" if divisor_override is not None else "rounds a symbolic size up")
-    if count_include_pad and any(isinstance(a, int) and a > b for a, b in zip(after, before, strict=True)):
+    if ceil_mode and symbolic:
+        raise n.fail("rounds a symbolic size up")
+    if divisor_override is None and count_include_pad and any(isinstance(a, int) and a > b for a, b in zip(after, before, strict=True)):
         raise n.fail("counts padding in windows that leave it")
-    result = n.b.avg_pool(
-        x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=count_include_pad
-    )
+    counts = count_include_pad or divisor_override is not None
+    result = n.b.avg_pool(x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=counts)
+    if divisor_override is not None:
+        result = n.b.mul(result, n.value(math.prod(sizes) / divisor_override, n.dtype))
     return n.reshape(result, n.shape)
+
+
+def _even(n: Node, x: Value, rank: int) -> tuple[int, ...]:
+    """The windows of an adaptive pool whose sizes divide, so that all of them are alike."""
+    sizes = tuple(zip(x.shape[-rank:], n.shape[-rank:], strict=True))
+    if not all(isinstance(size, int) and isinstance(out, int) and out and size % out == 0 for size, out in sizes):
+        raise n.fail(f"windows differ in size: {x.shape[-rank:]} into {n.shape[-rank:]}")
+    return tuple(int(str(size)) // int(str(out)) for size, out in sizes)
+
+
+def _side_by_side(window: tuple[int, ...]) -> dict[str, Any]:
+    none = (0,) * len(window)
+    return {"window": window, "strides": window, "dilations": (1,) * len(window), "before": none, "after": none}
+
+
+@aten("adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max_pool(n: Node, x: Value, *_: Any) -> tuple[Value | None, ...]:
+    rank = 3 if "pool3d" in n.operator else 2
+    attrs = _side_by_side(_even(n, x, rank))
+    x = _batched(n, x, rank)
+    index = n.reshape(n.b.max_pool_index(x, **attrs), n.shape) if n.needs(1) else None
+    return n.reshape(n.b.max_pool(x, **attrs), n.shape), index
+
+
+@aten("_adaptive_avg_pool3d")
+def _adaptive_avg_pool(n: Node, x: Value, *_: Any) -> Value:
+    attrs = _side_by_side(_even(n, x, 3))
+    return n.reshape(n.b.avg_pool(_batched(n, x, 3), count_padding=True, **attrs), n.shape)

@@ -1,0 +1,292 @@
+"""The graph of a `.pt2` as an fx graph: each entry checked, each function looked up, each result's type worked out by torch."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Any
+
+from .....ir.errors import CompilerError, ModelError, UnsupportedError
+from .entries import Entry
+from .operators import INLINED, resolve
+from .tensors import check_layout, dtype_of_number
+
+DEPTH = 16
+_FORMATS = {1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format"}
+_FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})')
+_MODULE = re.compile(r"[A-Za-z0-9_.\[\]']*")
+
+
+class GraphBuilder:
+    """One graph in the making; names are those of the graph or of the inlined one that is being read."""
+
+    def __init__(self, fake_mode: Any) -> None:
+        import torch
+
+        self.graph = torch.fx.Graph()
+        self.fake_mode = fake_mode
+        self.names: dict[str, Any] = {}
+        self.depth = 0
+
+    def placeholder(self, entry: Entry, name: str, value: Any) -> Any:
+        """An input of the program."""
+        node = self.graph.placeholder(name)
+        node.name = name
+        node.meta["val"] = value
+        self._bind(name, node, entry)
+        return node
+
+    def nodes(self, nodes: Entry) -> None:
+        """All nodes of a graph, in order."""
+        for node in nodes.parts():
+            self._node(node)
+
+    def output(self, outputs: Entry) -> tuple[Any, ...]:
+        """End the graph with these results."""
+        results = tuple(self.argument(output) for output in outputs.parts())
+        node = self.graph.output(results)
+        node.meta["val"] = tuple(_value(result) for result in results)
+        return results
+
+    def _bind(self, name: str, value: Any, entry: Entry) -> None:
+        if name in self.names:
+            raise entry.fail(f"the name {name!r} is given twice")
+        self.names[name] = value
+
+    def _named(self, entry: Entry) -> Any:
+        name = entry.text()
+        if name not in self.names:
+            raise entry.fail(f"nothing before it is called {name[:80]!r}")
+        return self.names[name]
+
+    # nodes
+
+    def _node(self, node: Entry) -> None:
+        target = node.at("target").text()
+        if target in INLINED:
+            self._inline(node)
+            return
+        try:
+            function = resolve(target, node.source)
+        except CompilerError as error:
+            error.note = f"at {node.place}" + "".join(f", {frame.strip()}" for frame in _stack_trace(node).splitlines()[-1:])
+            raise
+        arguments, keywords = self._inputs(node.at("inputs"), function)
+        names = [None if output is None else output.identifier() for output in _flat(node.at("outputs"))]
+        value = self._run(node, target, function, arguments, keywords)
+        if not _traced(value):
+            # Sizes that the file fixes: numbers from here on.
+            self._results(node, [value], value)
+            return
+        several = isinstance(value, (tuple, list))
+        call = self.graph.create_node("call_function", function, arguments, keywords, names[0] if names and not several else None)
+        call.meta.update({"val": value, **_metadata(node)})
+        self._results(node, [self._part(call, *part) for part in zip_longest(value, names[: len(value)])] if several else [call], call)
+
+    def _part(self, call: Any, value: Any, name: str | None) -> Any:
+        number = len(call.users)
+        part = self.graph.create_node("call_function", operator.getitem, (call, number), {}, name)
+        part.meta.update({**call.meta, "val": value})
+        return part
+
+    def _results(self, node: Entry, parts: list[Any], whole: Any) -> None:
+        """Bind the names that the file gives to what a node returns."""
+        outputs = list(_flat(node.at("outputs")))
+        if _value(whole) is None:
+            return
+        if len(outputs) > len(parts):
+            raise node.fail(f"names {len(outputs)} results of {node.at('target').text()[:120]}, expected at most {len(parts)}")
+        for output, part in zip(outputs, parts, strict=False):
+            if output is not None:
+                self._bind(output.identifier(), part, output)
+
+    def _run(self, node: Entry, target: str, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        """The result as torch's shape rules give it, without data."""
+        import torch
+
+        values, named = torch.fx.map_arg(arguments, _value), torch.fx.map_arg(dict(keywords), _value)
+        try:
+            with self.fake_mode, torch.no_grad():
+                return function(*values, **named)
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            raise ModelError(f"{node.place}: {target} refuses its operands: {reason}", source=node.source) from error
+
+    def _inputs(self, inputs: Entry, function: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        schema = getattr(function, "_schema", None)
+        by_name = {argument.name for argument in schema.arguments if argument.kwarg_only} if schema is not None else set()
+        arguments: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for given in inputs.parts():
+            kind, name = given.maybe("kind"), given.at("name").text()
+            value = self.argument(given.at("arg"))
+            # Files of older versions do not say how an argument is passed.
+            is_keyword = kind.integer() == 2 if kind is not None else name in by_name or bool(keywords)
+            if is_keyword:
+                keywords[given.at("name").identifier()] = value
+            else:
+                arguments.append(value)
+        return tuple(arguments), keywords
+
+    # graphs within
+
+    def _inline(self, node: Entry) -> None:
+        """Put the nodes of a wrapped graph in the place of the call that wraps them."""
+        graphs = [number for number, given in enumerate(node.at("inputs").parts()) if given.at("arg").case()[0] == "as_graph"]
+        given = list(node.at("inputs").parts())
+        if len(graphs) != 1 or self.depth >= DEPTH:
+            raise node.fail(f"holds {len(graphs)} graphs at depth {self.depth}, expected 1 and a depth below {DEPTH}")
+        graph = given[graphs[0]].at("arg").at("as_graph").at("graph")
+        operands = [self.argument(part.at("arg")) for part in given[graphs[0] + 1 :]]
+        inputs = list(graph.at("inputs").parts())
+        if len(inputs) != len(operands):
+            raise node.fail(f"passes {len(operands)} operands, expected {len(inputs)}")
+        outer, self.names = self.names, {}
+        self.depth += 1
+        for entry, operand in zip(inputs, operands, strict=True):
+            name = next(_flat_one(entry))
+            if name is not None:
+                self._bind(name.identifier(), operand, name)
+        self.nodes(graph.at("nodes"))
+        results = [self.argument(output) for output in graph.at("outputs").parts()]
+        self.depth -= 1
+        self.names = outer
+        self._results(node, results, results)
+
+    # arguments
+
+    def argument(self, entry: Entry) -> Any:
+        """An argument as torch takes it: nodes, numbers, dtypes; UnsupportedError for objects and functions."""
+        kind, value = entry.case()
+        if kind in _SINGLE:
+            return _SINGLE[kind](self, value)
+        if kind in _LISTS:
+            return [_LISTS[kind](self, part) for part in value.parts()]
+        if kind == "as_nested_tensors":
+            return [[self._tensor(part) for part in parts.parts()] for parts in value.parts()]
+        if kind in ("as_int_lists", "as_float_lists"):
+            read = Entry.integer if kind == "as_int_lists" else Entry.number
+            return [[read(part) for part in parts.parts()] for parts in value.parts()]
+        raise UnsupportedError(
+            f"{entry.place}: an argument of the kind {kind[:40]!r} has no form here",
+            source=entry.source,
+            hint="export the model without custom objects and control flow",
+        )
+
+    def _tensor(self, entry: Entry) -> Any:
+        return self._named(entry.at("name"))
+
+    def _symbolic(self, entry: Entry) -> Any:
+        kind, value = entry.case()
+        reads: dict[str, Callable[[], Any]] = {"as_int": value.integer, "as_float": value.number, "as_bool": value.boolean}
+        if kind in reads:
+            return reads[kind]()
+        return self._named(entry.at("as_name"))
+
+    def _optional(self, entry: Entry) -> Any:
+        kind, value = entry.case()
+        return None if kind == "as_none" else self._tensor(value)
+
+    def _dtype(self, entry: Entry) -> Any:
+        return dtype_of_number(entry)
+
+    def _format(self, entry: Entry) -> Any:
+        import torch
+
+        if entry.integer() not in _FORMATS:
+            raise entry.fail(f"memory format {entry.integer()} is not known")
+        return getattr(torch, _FORMATS[entry.integer()])
+
+    def _layout(self, entry: Entry) -> Any:
+        import torch
+
+        check_layout(entry)
+        return torch.strided
+
+    def _device(self, entry: Entry) -> Any:
+        import torch
+
+        # Where a program was exported says nothing of where it will run.
+        if entry.at("type").text() not in ("cpu", "cuda"):
+            raise entry.fail(f"got device {entry.at('type').text()[:40]!r}, expected cpu or cuda")
+        return torch.device("cpu")
+
+    def _complex(self, entry: Entry) -> Any:
+        return complex(entry.at("real").number(), entry.at("imag").number())
+
+
+_SINGLE: dict[str, Callable[[GraphBuilder, Entry], Any]] = {
+    "as_none": lambda builder, entry: None,
+    "as_tensor": GraphBuilder._tensor,
+    "as_optional_tensor": GraphBuilder._optional,
+    "as_int": lambda builder, entry: entry.integer(),
+    "as_float": lambda builder, entry: entry.number(),
+    "as_string": lambda builder, entry: entry.text(),
+    "as_bool": lambda builder, entry: entry.boolean(),
+    "as_sym_int": GraphBuilder._symbolic,
+    "as_sym_float": GraphBuilder._symbolic,
+    "as_sym_bool": GraphBuilder._symbolic,
+    "as_scalar_type": GraphBuilder._dtype,
+    "as_memory_format": GraphBuilder._format,
+    "as_layout": GraphBuilder._layout,
+    "as_device": GraphBuilder._device,
+    "as_complex": GraphBuilder._complex,
+}
+_LISTS: dict[str, Callable[[GraphBuilder, Entry], Any]] = {
+    "as_tensors": GraphBuilder._tensor,
+    "as_optional_tensors": GraphBuilder._optional,
+    **{f"{kind}s": _SINGLE[kind] for kind in ("as_int", "as_float", "as_string", "as_bool", "as_sym_int", "as_sym_float", "as_sym_bool")},
+}
+
+
+def _value(argument: Any) -> Any:
+    import torch
+
+    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+def _traced(value: Any) -> bool:
+    """Whether a result belongs into the graph: tensors, symbolic numbers, and nothing at all (an assertion)."""
+    return not isinstance(value, (int, float, bool, complex))
+
+
+def _flat(outputs: Entry) -> Iterator[Entry | None]:
+    """The names of all results, lists of them included; None where nobody reads one."""
+    for output in outputs.parts():
+        yield from _flat_one(output)
+
+
+def _flat_one(output: Entry) -> Iterator[Entry | None]:
+    kind, value = output.case()
+    if kind in ("as_tensors", "as_optional_tensors", "as_sym_ints"):
+        for part in value.parts():
+            yield from _flat_one(part) if kind != "as_tensors" else [part.at("name")]
+    elif kind in ("as_tensor", "as_token"):
+        yield value.at("name")
+    elif kind in ("as_sym_int", "as_sym_float", "as_sym_bool", "as_optional_tensor"):
+        yield value.maybe("as_name") or (value.at("as_tensor").at("name") if value.maybe("as_tensor") else None)
+    else:
+        yield None
+
+
+def _metadata(node: Entry) -> dict[str, Any]:
+    """Where a node comes from in the model: its Python lines and its modules, as far as they are plain."""
+    stack: dict[str, tuple[str, str]] = {}
+    modules = node.maybe("metadata") and node.at("metadata").maybe("nn_module_stack")
+    for part in modules.text().split(";") if modules else ():
+        fields = part.split(",")
+        if len(fields) == 3 and all(_MODULE.fullmatch(field) for field in fields):
+            stack[fields[0]] = (fields[1], fields[2])
+    trace = _stack_trace(node)
+    return {"nn_module_stack": stack, **({"stack_trace": trace} if trace else {})}
+
+
+def _stack_trace(node: Entry) -> str:
+    """The frames of a stack trace: files by name and lines."""
+    trace = node.maybe("metadata") and node.at("metadata").maybe("stack_trace")
+    frames = _FRAME.findall(trace.text()) if trace else ()
+    return "\n".join(
+        f'  File "{re.sub(r"[^A-Za-z0-9_./-]", "_", file.rpartition("/")[2])}", line {line}, in forward' for file, line in frames
+    )

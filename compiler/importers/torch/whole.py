@@ -1,0 +1,26 @@
+"""A graph that no module can hold (sparse tensors, dtypes without a type here): torch runs it whole, and every op is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....ir.errors import UnsupportedError
+from ....ir.graph import Graph, Module
+from .walk import Fallback, Imported, import_graph, operator_name, source_of
+
+
+def import_or_leave(graph_module: Any, frozen: Mapping[int, Any] | None = None) -> Imported:
+    """The graph as a module with its calls, or, where that cannot be, an empty module whose fallbacks are all of its ops."""
+    try:
+        return import_graph(graph_module, frozen=frozen)
+    except UnsupportedError as error:
+        return _left(graph_module, error.message)
+
+
+def _left(graph_module: Any, why: str) -> Imported:
+    module = Module("model")
+    module.functions["main"] = Graph("main")
+    nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    fallbacks = tuple(Fallback(operator_name(node.target), source_of(node), f"its graph is not compiled: {why}") for node in nodes)
+    return Imported(module, (), (), (), fallbacks, is_left=True)

@@ -1,0 +1,169 @@
+"""Rules and decompositions that the op database asked for: nothing falls back, and the answers are eager's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ourcc.compiler.importers.torch.decompositions import decompositions
+from ourcc.compiler.importers.torch.walk import Imported, import_graph
+from ourcc.compiler.importers.torch.whole import import_or_leave
+from ourcc.ir.errors import UnsupportedError
+
+F = nn.functional
+Same = Callable[..., None]
+
+
+def traced(function: Any, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """The function's ATen graph, as AOTAutograd makes it."""
+    with torch.no_grad():
+        functional = torch.func.functionalize(function, remove="mutations")
+        tracer = make_fx(functional, decomposition_table=dict(decompositions()), tracing_mode="fake", _allow_non_fake_inputs=True)
+        return tracer(*inputs)
+
+
+def compiled(function: Any, *inputs: torch.Tensor) -> Imported:
+    imported = import_graph(traced(function, inputs))
+    assert [fallback.operator for fallback in imported.fallbacks] == []
+    return imported
+
+
+X = torch.linspace(-3, 3, 60).reshape(3, 4, 5)
+INDEX = torch.tensor([[0, 2, 1, 0, 2], [1, 1, 0, 2, 0]])
+SOURCE = torch.linspace(-5, 7, 10).reshape(2, 5)
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 3e38, 1e-30])
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+def test_scatter_with_a_reduction(reduce: str, include_self: bool, same: Same) -> None:
+    def function(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, INDEX, source, reduce, include_self=include_self)
+
+    inputs = (X[:, 0].clone(), SOURCE)
+    same(compiled(function, *inputs).module, function, inputs)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+def test_index_reduce(reduce: str, include_self: bool, same: Same) -> None:
+    rows = torch.tensor([2, 0, 2])
+
+    def function(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return x.index_reduce(1, rows, source, reduce, include_self=include_self)
+
+    inputs = (X[:, :, 0].clone(), SOURCE.reshape(-1)[:9].reshape(3, 3).clone())
+    same(compiled(function, *inputs).module, function, inputs)
+
+
+def test_a_mean_of_integers_is_called_back() -> None:
+    def function(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, INDEX, source, "mean")
+
+    inputs = (torch.zeros(3, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int64))
+    (fallback,) = import_graph(traced(function, inputs)).fallbacks
+    assert "a mean of i64" in fallback.why
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last", "apart"])
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_elements_are_put_at_indices_of_any_axes(place: str, accumulate: bool, same: Same) -> None:
+    one, two = torch.tensor([0, 2, 1]), torch.tensor([1, 3, 0])
+    places: dict[str, tuple[Any, ...]] = {
+        "first": (one, two),
+        "middle": (None, two),
+        "last": (None, one, two),
+        "apart": (one, None, two),
+    }
+    indices = places[place]
+    shape = X[tuple(slice(None) if index is None else index for index in indices)].shape
+
+    def function(x: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = torch.ops.aten.index_put(x, indices, update, accumulate)
+        return answer
+
+    inputs = (X.clone(), torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape))
+    same(compiled(function, *inputs).module, function, inputs)
+
+
+@pytest.mark.parametrize("name", ["fmax", "fmin", "hypot"])
+def test_special_values_of_pairs(name: str, same: Same) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x, y)
+
+    inputs = (SPECIAL[:, None].clone(), SPECIAL[None, :].clone())
+    same(compiled(function, *inputs).module, function, inputs)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "unfold with steps, last axis": lambda x: x.unfold(-1, 3, 2),
+    "vector norm": lambda x: torch.linalg.vector_norm(x, 3, dim=(0, 2)),
+    "largest norm": lambda x: torch.linalg.vector_norm(x, math.inf, dim=1),
+    "distance": lambda x: torch.dist(x, x * 2 + 1, 2),
+    "round to digits": lambda x: torch.round(x, decimals=2),
+    "round before the point": lambda x: torch.round(x * 100, decimals=-1),
+    "ldexp": lambda x: torch.ldexp(x, torch.tensor([1, -2, 3, 0, 5])),
+    "addmv": lambda x: torch.addmv(x[0, :, 0], x[1], x[2, 0], beta=0.5, alpha=2),
+    "narrow copy": lambda x: torch.narrow_copy(x, 1, 1, 2),
+    "permuted copy": lambda x: torch.permute_copy(x, (2, 0, 1)),
+    "unbound copies": lambda x: torch.unbind_copy(x, 1),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    "average with a divisor": lambda x: F.avg_pool2d(x, 2, stride=1, padding=1, divisor_override=3),
+    "batch norm that learns": lambda x: torch.ops.aten._native_batch_norm_legit_functional(
+        x, None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5
+    ),
+    "adaptive average in space": lambda x: F.adaptive_avg_pool3d(x[None, :, :, :4], (1, 2, 2)),
+    "adaptive largest": lambda x: F.adaptive_max_pool2d(x[:, :, :4], (2, 1), return_indices=True),
+    "adaptive largest in space": lambda x: F.adaptive_max_pool3d(x[None, :, :, :4], (1, 2, 2), return_indices=True),
+    "diagonal": lambda x: torch.diagonal_scatter(x, torch.arange(12.0).reshape(3, 4), 0, 1, 2),
+    "diagonal above": lambda x: torch.diagonal_scatter(x, torch.arange(8.0).reshape(4, 2), 3, 0, 2),
+    "diagonal below": lambda x: torch.diagonal_scatter(x, torch.arange(10.0).reshape(5, 2), -2, 1, 0)[:, :, 1:],
+    "grid sample": lambda x: F.grid_sample(x[None], torch.linspace(-1.2, 1.2, 12).reshape(1, 3, 2, 2), align_corners=False),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_compiled(name: str, same: Same) -> None:
+    same(compiled(FUNCTIONS[name], X.clone()).module, FUNCTIONS[name], (X.clone(),))
+
+
+def test_windows_of_different_sizes_are_called_back() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.adaptive_max_pool2d(x, (3, 2))
+
+    (fallback,) = import_graph(traced(function, (X.clone(),))).fallbacks
+    assert "windows differ in size: (4, 5) into (3, 2)" in fallback.why
+
+
+def test_a_graph_that_no_module_holds_is_left_to_torch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.complex32).to(torch.complex64) + 1
+
+    graph = traced(function, (X.clone(),))
+    with pytest.raises(UnsupportedError, match=r"torch dtype torch\.complex32 has no element type here"):
+        import_graph(graph)
+    left = import_or_leave(graph)
+    assert left.is_left
+    assert [fallback.operator for fallback in left.fallbacks] == ["aten._to_copy.default", "aten._to_copy.default", "aten.add.Tensor"]
+    assert all(fallback.why.startswith("its graph is not compiled: torch dtype torch.complex32") for fallback in left.fallbacks)
+
+
+def test_memory_around_an_operand_is_left_to_torch() -> None:
+    around = torch.arange(12.0)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (2, 2), (1, 2), 5) * 2
+
+    whole = traced(function, (around.clone(),))
+    assert not import_or_leave(whole).is_left
+    part = traced(function, (around[1:5],))
+    with pytest.raises(UnsupportedError, match=r"aten\.as_strided\.default reads memory around its operand"):
+        import_graph(part)
+    assert import_or_leave(part).is_left

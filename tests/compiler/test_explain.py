@@ -1,0 +1,84 @@
+"""`ourcc.explain` of a torch model: graphs, symbols, kernels, calls back into torch and why, graph breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ourcc as package
+from ourcc.ir.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No graph of another test."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.Linear(40, 5)).eval()
+
+
+def rare(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svdvals(x + 1) * 2
+
+
+def test_explain_says_what_falls_back_and_why() -> None:
+    report = package.explain(rare, torch.randn(4, 3)).to_data()
+    assert (report["graphs"], report["aten calls"], report["graph breaks"]) == (1, 1, 0)
+    assert report["compiled ops"] >= 2
+    (row,) = report["fallbacks"]
+    assert row["op"] == "aten._linalg_svd.default" and "has no rule" in row["why"] and Path(__file__).name in row["source"]
+
+
+def test_explain_says_symbols_and_kernels() -> None:
+    x = torch.randn(3, 12)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    with torch.no_grad():
+        report = package.explain(mlp(), x)
+    (graph,) = report.to_data()["each graph"]
+    assert (graph["kind"], graph["kernels"], graph["launches"], graph["aten calls"]) == ("inference", 2, 2, 0)
+    assert graph["symbols"] != "" and "torch makes up to 2 such graphs" in report.tables[0].notes[0]
+
+
+def test_explain_lists_backward_graphs() -> None:
+    model = mlp()
+    report = package.explain(model, torch.randn(3, 12)).to_data()
+    assert [row["kind"] for row in report["each graph"]] == ["training", "training"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_explain_counts_graph_breaks() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    report = package.explain(broken, torch.randn(3))
+    assert report.to_data()["graph breaks"] == 1
+
+
+def test_explain_wants_a_model() -> None:
+    with pytest.raises(UsageError, match="got a int, expected a torch module, a function, or a path"):
+        package.explain(3, torch.randn(3))
+
+
+def test_explain_of_a_graph_that_is_left_to_torch() -> None:
+    """A dtype without an element type here stands between two others."""
+    report = package.explain(lambda x: (x + 1).to(torch.complex32).to(torch.complex64), torch.ones(3)).to_data()
+    assert (report["graphs"], report["kernels"], report["aten calls"]) == (1, 0, 3)
+    assert {row["why"] for row in report["fallbacks"]} == {
+        "its graph is not compiled: torch dtype torch.complex32 has no element type here"
+    }
+
+
+def test_explain_of_a_model_that_changes_itself_changes_it_once() -> None:
+    model = nn.BatchNorm1d(4)
+    package.explain(model, torch.randn(3, 4))
+    assert model.num_batches_tracked == 1
