@@ -307,7 +307,8 @@ def is_wide(eager: Any, wide: Any) -> bool:
     finite = torch.isfinite(narrow) & torch.isfinite(exact)
     distance = torch.where(finite, (narrow - exact).abs(), 0.0)
     size = torch.where(finite, exact.abs(), 0.0)
-    return not eager.numel() or bool(distance.max() <= 0.02 * size.max())
+    share = 0.02 if eager.dtype.itemsize > 2 else 0.25
+    return not eager.numel() or bool(distance.max() <= share * size.max())
 
 
 def compare(op: Any, given: Any, got: Sequence[Any], eager: Sequence[Any], wide: Sequence[Any]) -> str:

@@ -12,6 +12,7 @@ from .entries import Entry
 
 RANK = 32
 LARGEST = 1 << 40
+GROWTH = 1 << 30
 SCALAR_TYPES = {
     **{1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64"},
     **{10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64"},
@@ -53,8 +54,8 @@ def stored_tensor(archive: Archive, folder: str, name: str, entry: Entry, trust_
         raise meta.fail(f"got {len(sizes)} sizes and {len(strides)} strides, expected as many")
     data = archive.bytes(f"{folder}/{path}")
     span = 0 if 0 in sizes else offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
-    # A tensor with more elements than its file has would grow when it is packed.
-    if max(span, math.prod(sizes)) * dtype.itemsize > len(data):
+    # Strides of 0 let a tensor have more elements than its file, and it grows when it is packed.
+    if span * dtype.itemsize > len(data) or math.prod(sizes) * dtype.itemsize > max(len(data), GROWTH):
         raise meta.fail(f"the tensor {name!r} has {len(data)} bytes, which do not hold sizes {list(sizes)} with strides {list(strides)}")
     if not math.prod(sizes):
         return torch.empty(sizes, dtype=dtype)

@@ -12,9 +12,12 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ourcc.compiler.importers.torch.decompositions import decompositions
+from ourcc.compiler.importers.torch.fallback import AtenCall, Operand
+from ourcc.compiler.importers.torch.tensors import array_of, tensor_of
 from ourcc.compiler.importers.torch.walk import Imported, import_graph
 from ourcc.compiler.importers.torch.whole import import_or_leave
 from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.reference import interpret
 
 F = nn.functional
 Same = Callable[..., None]
@@ -167,3 +170,25 @@ def test_memory_around_an_operand_is_left_to_torch() -> None:
     with pytest.raises(UnsupportedError, match=r"aten\.as_strided\.default reads memory around its operand"):
         import_graph(part)
     assert import_or_leave(part).is_left
+
+
+def test_a_decomposition_in_float32_rounds_once(same: Same) -> None:
+    grid = torch.linspace(-1.2, 1.2, 12).reshape(1, 3, 2, 2).bfloat16()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid.to(x.dtype), align_corners=False)
+
+    x = X[None].bfloat16()
+    (got,) = interpret(compiled(function, x).module, [array_of(x)])
+    assert torch.equal(tensor_of(got), function(x.float()).bfloat16())
+
+
+def test_results_of_calls_are_bytes_that_mean_their_values() -> None:
+    def lazily(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.conj(), x.conj().imag
+
+    x = torch.randn(3, dtype=torch.complex64)
+    assert lazily(x)[0].is_conj() and lazily(x)[1].is_neg()
+    results = AtenCall(lazily, (Operand(0),), {}, (0, 1))([x])
+    assert not any(result.is_conj() or result.is_neg() for result in results)
+    assert all(torch.equal(result, value) for result, value in zip(results, lazily(x), strict=True))
