@@ -22,6 +22,12 @@ class Table:
         """One object a row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    def __str__(self) -> str:
+        cells = [self.columns, *(tuple("-" if cell is None else str(cell) for cell in row) for row in self.rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+        return "\n".join([f"{self.name}:", *(f"  {line}" for line in lines), *(f"  ({note})" for note in self.notes)])
+
 
 @dataclass(frozen=True)
 class Report:
@@ -31,6 +37,14 @@ class Report:
     tables: tuple[Table, ...] = ()
     text: str | None = None
     violations: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self.facts), default=0)
+        parts = ["\n".join(f"{name.ljust(width)}  {'-' if value is None else value}" for name, value in self.facts.items())]
+        parts += [str(table) for table in self.tables]
+        parts += [self.text] if self.text is not None else []
+        parts += [f"violated: {violation}" for violation in self.violations]
+        return "\n\n".join(part for part in parts if part)
 
     def to_data(self) -> dict[str, Any]:
         """The same as JSON data: facts by name, tables by name as lists of objects."""
