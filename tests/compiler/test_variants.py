@@ -1,4 +1,4 @@
-"""Variants of a GPU plan: every (variant, guard) pair of MiniLM's is reached at the points where guards change."""
+"""MiniLM built for a GPU: what its kernels are made of, and every (variant, guard) pair reached where guards change."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.plan import Launch, Plan
+from ourcc.ir.target import gpu_target
+from ourcc.runtime.contents import EngineContents
 from ourcc.runtime.launches import GUARD_ALIGNMENT, PreparedLaunch
 from ourcc.runtime.program import Program
 
@@ -21,7 +23,7 @@ POINTS = [(batch, sequence) for batch in (1, 3) for sequence in (1, 15, 16, 17, 
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def contents(tmp_path_factory: pytest.TempPathFactory) -> EngineContents:
     model, path = models.make("minilm"), tmp_path_factory.mktemp("variants") / "minilm.onnx"
     sizes = {0: torch.export.Dim("B", min=1, max=32), 1: torch.export.Dim("S", min=1, max=512)}
     with warnings.catch_warnings(), torch.no_grad():
@@ -30,7 +32,21 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
             model.module, model.draw(), path, input_names=list(model.names), dynamo=True, dynamic_shapes=((sizes, sizes),), verbose=False
         )
     module = import_onnx(Path(path), shapes={"B": (1, 32), "S": (1, 512)})
-    return compile_module(module, build_options({"targets": ["sm_90a"]})).targets["sm_90a"].plan
+    return compile_module(module, build_options({"targets": ["sm_90a"]}))
+
+
+@pytest.fixture(scope="module")
+def plan(contents: EngineContents) -> Plan:
+    return contents.targets["sm_90a"].plan
+
+
+def test_products_run_on_the_matrix_units_and_nothing_spills(contents: EngineContents) -> None:
+    device = gpu_target("sm_90a")
+    rows = contents.report["kernels"]["sm_90a"]
+    products = [row for row in rows if {"matmul", "attention"} & set(row["source_ops"].split(", "))]
+    assert len(products) >= 5
+    assert [row["kernel"] for row in products if device.matrix_instruction not in row["instructions"]] == []
+    assert [row["kernel"] for row in rows if row["spills"] or row["shared_bytes"] > device.shared_memory] == []
 
 
 def test_every_variant_is_reached(plan: Plan) -> None:
