@@ -142,19 +142,23 @@ def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
 
 def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | None) -> Module:
     """A .pt2 file, an exported program, or a torch module with example inputs."""
-    from .importers.torch.export import export_module, import_exported
+    from .importers.torch.export import export_module, import_exported, input_shapes
+    from .shapes import dimension_wishes
 
     if isinstance(model, (str, os.PathLike)):
-        from .importers.torch.pt2.program import import_pt2
+        from .importers.torch.pt2.program import read_program
 
-        return import_pt2(model, trust_pickle=options.trust_pickle)
-    if hasattr(model, "graph_signature"):
-        return import_exported(model)
-    if example_inputs is None:
+        program = read_program(model, trust_pickle=options.trust_pickle)
+    elif hasattr(model, "graph_signature"):
+        program = model
+    elif example_inputs is None:
         raise UsageError(
             f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))"
         )
-    return import_exported(export_module(model, example_inputs, {request.name: request.axes for request in options.shapes}))
+    else:
+        program = export_module(model, example_inputs, {request.name: request.axes for request in options.shapes})
+    wishes = dimension_wishes(options.shapes, input_shapes(program)) if options.shapes else None
+    return import_exported(program, shapes=wishes)
 
 
 def _import_onnx(model: Any, options: BuildOptions) -> Module:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
+from ..ir.dims import Facts
 from ..ir.errors import InputError
 from ..ir.graph import Module, Op, Value
 from ..ir.types import TensorType
@@ -21,17 +22,17 @@ TYPICAL = 128
 def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
     """One input for each of the module's: normal floats, integers below what they index, else zeros and ones."""
     random = np.random.default_rng(seed)
-    bindings = dict(sizes) if sizes is not None else seeded_sizes(module, random)
+    bindings = dict(sizes) if sizes is not None else seeded_sizes(module.facts, random)
     return [_draw(value, _bound(value), bindings, random) for value in module.main.inputs]
 
 
-def seeded_sizes(module: Module, random: np.random.Generator) -> dict[str, int]:
+def seeded_sizes(facts: Facts, random: np.random.Generator) -> dict[str, int]:
     """Small sizes within the symbols' ranges."""
     sizes = {}
-    for name, known in module.facts.ranges.items():
+    for name, known in facts.ranges.items():
         low = known.low if known.low is not None else 1
         high = min(known.high if known.high is not None else low + 32, low + 32)
-        divisor = module.facts.divisors.get(name, 1)
+        divisor = facts.divisors.get(name, 1)
         sizes[name] = -(-int(random.integers(max(low, 1), high + 1)) // divisor) * divisor
     return sizes
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..ir import dims
 from ..ir.errors import InputError
 from ..ir.graph import Module
-from ..ir.reference import Verdict, interpret, judge
+from ..ir.reference import Verdict, bind_symbols, interpret, judge
 from ..runtime.engine import Engine
 from .driver import import_model, load
-from .inputs import Array, read_inputs, seeded_inputs
+from .inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from .options import VerifyOptions, build_options
 from .peers import Run, make_peer
 from .progress import SILENT, Progress
@@ -81,9 +82,16 @@ def _check_ports(engine: Engine, module: Module) -> None:
 def _input_sets(options: VerifyOptions, engine: Engine, module: Module) -> list[list[Array]]:
     if options.inputs is not None:
         return list(read_inputs(options.inputs, [port.name for port in engine.inputs]))
-    # The engine's symbols may be narrower than the model's.
-    module.facts = engine.contents.symbols
-    return [seeded_inputs(module, seed) for seed in range(SETS)]
+    return [_drawn(engine, module, seed) for seed in range(SETS)]
+
+
+def _drawn(engine: Engine, module: Module, seed: int) -> list[Array]:
+    """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
+    sizes = seeded_sizes(engine.contents.symbols, np.random.default_rng(seed))
+    shapes = [tuple(dims.evaluate(size, sizes) for size in port.type.shape) for port in engine.inputs]
+    # Nothing but their shapes is read.
+    stand_ins = [np.broadcast_to(np.zeros((), value.dtype.numpy), shape) for value, shape in zip(module.main.inputs, shapes, strict=True)]
+    return seeded_inputs(module, seed, bind_symbols(module.main.inputs, stand_ins))
 
 
 def _sizes(arrays: Sequence[Array]) -> str:

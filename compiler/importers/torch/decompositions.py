@@ -24,7 +24,7 @@ KEPT = (
     "cauchy",
     "poisson",
 )
-# Taken apart although torch's own core set keeps them: norms, small functions, copies of views, backward halves of layers.
+# Taken apart although torch's own core set keeps them: norms, resizing, small functions, copies of views, backward halves of layers.
 ALSO = (
     "linalg_vector_norm",
     "dist",
@@ -35,6 +35,9 @@ ALSO = (
     "permute_copy",
     "unbind_copy",
     "_adaptive_avg_pool2d",
+    "upsample_nearest2d",
+    "upsample_bilinear2d",
+    "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
     "_batch_norm_with_update_functional",
     "max_pool2d_with_indices_backward",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ....ir import dims
 from ....ir.errors import UnsupportedError, UsageError
@@ -13,12 +13,16 @@ from .decompositions import decompositions
 from .symbols import bounds_of
 from .walk import Imported, import_graph, plain
 
+Wish: TypeAlias = int | str | tuple[int, int | None]
+"""A size, a name or a range for a symbol."""
+Bounds: TypeAlias = tuple[int | None, int | None]
 # What torch.export says of an input that is no argument of the user's.
 STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 
-def import_exported(program: Any, name: str = "model") -> Module:
-    """The graph module of a torch.export.ExportedProgram."""
+def import_exported(program: Any, name: str = "model", shapes: Mapping[str, Wish] | None = None) -> Module:
+    """The graph module of a torch.export.ExportedProgram; `shapes` gives its symbols a size, a narrower range or a name."""
+    wanted, ranges = _resolved(program, shapes or {})
     lowered = _lowered(program)
     names: list[str] = []
     frozen: dict[int, Any] = {}
@@ -32,9 +36,58 @@ def import_exported(program: Any, name: str = "model") -> Module:
         else:
             raise UnsupportedError(f"input {number} of the program is a {kind.lower()}, expected tensors")
     outputs = wanted_outputs([(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs], output_names(program))
-    ranges = {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
-    imported = import_graph(lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False, ranges=ranges)
+    imported = import_graph(
+        lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False, ranges=ranges, wanted=wanted
+    )
     return tensors_only(imported)
+
+
+def input_shapes(program: Any) -> dict[str, tuple[str | int | None, ...]]:
+    """The shapes of the user's inputs: sizes, names of symbols, None where a size is an expression."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    shapes = {str(spec.arg.name): getattr(values[spec.arg.name], "shape", ()) for spec in specs}
+    return {name: tuple(_named(size) for size in shape) for name, shape in shapes.items()}
+
+
+def _named(size: Any) -> str | int | None:
+    if isinstance(size, int):
+        return size
+    return str(size.node.expr) if size.node.expr.is_Symbol else None
+
+
+def _resolved(program: Any, shapes: Mapping[str, Wish]) -> tuple[dict[str, int | str], dict[str, Bounds]]:
+    """The sizes and names wanted of the program's symbols, and the ranges of all; UsageError beyond what was exported."""
+    exported = {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
+    wanted: dict[str, int | str] = {}
+    ranges: dict[str, Bounds] = {}
+    for symbol, bounds in exported.items():
+        wish = shapes.get(symbol)
+        name = wish if isinstance(wish, str) else symbol
+        range_wish = shapes.get(name)
+        if isinstance(wish, (int, str)):
+            wanted[symbol] = wish
+        asked = (wish, wish) if isinstance(wish, int) else range_wish if isinstance(range_wish, tuple) else None
+        ranges[name] = _common(ranges.get(name, (None, None)), bounds if asked is None else _within(symbol, asked, bounds))
+    return wanted, ranges
+
+
+def _within(symbol: str, asked: tuple[int, int | None], exported: Bounds) -> Bounds:
+    """The range asked for; an open end is the program's own."""
+    (low, high), (least, most) = asked, exported
+    high = most if high is None else high
+    if (least is not None and low < least) or (most is not None and high is not None and high > most):
+        raise UsageError(
+            f"shape: got {low}..{'' if high is None else high} for {symbol}, expected sizes in {least}..{'' if most is None else most}",
+            hint="export the program for a wider range",
+        )
+    return low, high
+
+
+def _common(left: Bounds, right: Bounds) -> Bounds:
+    """The range that two symbols of one name share."""
+    lows, highs = ([part for part in pair if part is not None] for pair in zip(left, right, strict=True))
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _lowered(program: Any) -> Any:
@@ -42,7 +95,15 @@ def _lowered(program: Any) -> Any:
     with warnings.catch_warnings():
         # Torch warns of what it uses itself.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return program.run_decompositions(dict(decompositions()))
+        try:
+            return program.run_decompositions(dict(decompositions()))
+        except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            raise UnsupportedError(
+                f"torch cannot take the program apart: {lines[0][:200]}",
+                note="\n".join(lines[1:])[:2000] or None,
+                hint="torch.compile needs no export",
+            ) from error
 
 
 def output_names(program: Any) -> list[str]:
@@ -88,11 +149,15 @@ def export_module(model: Any, example_inputs: Sequence[Any], shapes: Mapping[str
     dynamic = _dynamic_shapes(model, example_inputs, shapes) if shapes else None
     try:
         with torch.no_grad():
-            return torch.export.export(model, tuple(example_inputs), dynamic_shapes=dynamic, strict=False)
-    except torch._dynamo.exc.TorchDynamoException as error:
+            # Of a view torch would also guard what it is a view of.
+            inputs = tuple(value.clone() if isinstance(value, torch.Tensor) and value._is_view() else value for value in example_inputs)
+            return torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
+    except RuntimeError as error:
         note = "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]
         raise UnsupportedError(
-            "torch.export cannot export this model for these shapes", note=note, hint="torch.compile needs no export"
+            "torch.export cannot export this model for these shapes",
+            note=note,
+            hint="give axes that are always equal one symbol (x=B:1..8), or use torch.compile, which needs no export",
         ) from error
 
 
@@ -114,17 +179,17 @@ def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[s
             raise UsageError(f"shape: got the input {name!r}, expected one of {', '.join(names[: len(example_inputs)])}")
     symbols: dict[str, Any] = {}
 
-    def axis(request: Any) -> Any:
-        if request.size is None:
-            return torch.export.Dim.AUTO
+    def axis(request: Any, place: str) -> Any:
         if isinstance(request.size, int):
             return None
-        if str(request.size) not in dims.symbols(request.size):
+        if request.size is not None and str(request.size) not in dims.symbols(request.size):
             raise UsageError(f"shape: got {request.size}, expected one symbol or a size for an axis of a torch model")
-        name = str(request.size)
+        # Torch's automatic dimensions leave out a size of 1; named ones do not.
+        name = place if request.size is None else str(request.size)
         symbols.setdefault(name, torch.export.Dim(name, min=request.low if request.low is not None else 1, max=request.high))
         return symbols[name]
 
     return tuple(
-        {n: axis(request) for n, request in enumerate(shapes[name])} if name in shapes else None for name in names[: len(example_inputs)]
+        {n: axis(request, f"{name}_{n}") for n, request in enumerate(shapes[name])} if name in shapes else None
+        for name in names[: len(example_inputs)]
     )

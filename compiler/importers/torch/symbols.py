@@ -18,12 +18,14 @@ LARGEST = 1 << 40
 class Symbols:
     """The symbols of one program: declared in the module as they appear, with the ranges that torch knows.
 
-    `ranges` go first: while torch traces it takes sizes of 1 for special and narrows what it knows.
+    `ranges` go first: while torch traces it takes sizes of 1 for special and narrows what it knows. `wanted` gives
+    symbols another name or one size.
     """
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.ranges: Mapping[str, tuple[int | None, int | None]] = {}
+        self.wanted: Mapping[str, int | str] = {}
 
     def dim(self, value: Any) -> Dim:
         """A Python int or a torch SymInt as a dimension."""
@@ -64,7 +66,10 @@ class Symbols:
         )
 
     def _symbol(self, symbol: Any, ranges: Any) -> Dim:
-        name = str(symbol.name)
+        wanted = self.wanted.get(str(symbol.name), str(symbol.name))
+        if isinstance(wanted, int):
+            return wanted
+        name = wanted
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UnsupportedError(f"the symbol {name[:40]!r} is not a plain name")
         if name not in self.module.facts.ranges:

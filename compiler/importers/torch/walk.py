@@ -76,15 +76,17 @@ def import_graph(
     outputs: Mapping[int, str] | None = None,
     call_back: bool = True,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
+    wanted: Mapping[str, int | str] | None = None,
 ) -> Imported:
     """Import an fx graph whose nodes carry fake tensors in `meta["val"]`.
 
     `frozen` maps placeholders (by position) to tensors that become constants; `names` are the user's names of the
     others, `outputs` are the results wanted with their names (default: all), `ranges` the bounds of symbols (default:
-    those that torch found while tracing). Without `call_back`, nodes that have no rule are one error that lists them all.
+    those that torch found while tracing), `wanted` their names or sizes. Without `call_back`, nodes that have no rule
+    are one error that lists them all.
     """
     walker = _Walker(graph_module, name, frozen or {}, names, call_back)
-    walker.symbols.ranges = ranges or {}
+    walker.symbols.ranges, walker.symbols.wanted = ranges or {}, wanted or {}
     return walker.run(outputs)
 
 

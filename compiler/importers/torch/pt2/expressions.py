@@ -22,7 +22,7 @@ def parse_size(text: str) -> Dim:
     reader = _Reader(text)
     value = reader.value(0)
     reader.expect("")
-    if not isinstance(value, (int, dims.Expr)):
+    if isinstance(value, bool) or not isinstance(value, (int, dims.Expr)):
         raise ParseError(f"in size {text[:80]!r}: got {value!r}, expected an integer expression")
     return value
 
@@ -48,7 +48,7 @@ class _Reader:
 
     def expect(self, token: str) -> None:
         if self.peek() != token:
-            raise ParseError(f"in size {self.text[:80]!r}: got {self.peek() or 'the end'!r}, expected {token or 'the end'!r}")
+            raise ParseError(f"in size {self.text[:80]!r}: got {_shown(self.peek())}, expected {_shown(token)}")
         self.place += 1
 
     def value(self, depth: int) -> Any:
@@ -97,6 +97,10 @@ class _Reader:
         if name in _PAIRS and numeric and len(arguments) == 2:
             return _PAIRS[name](*arguments)
         raise ParseError(f"in size {self.text[:80]!r}: {name} of {len(arguments)} arguments has no form here")
+
+
+def _shown(token: str) -> str:
+    return repr(token) if token else "the end"
 
 
 def _bounded(value: int, text: str) -> int:

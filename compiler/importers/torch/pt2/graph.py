@@ -71,7 +71,10 @@ class GraphBuilder:
         try:
             function = resolve(target, node.source)
         except CompilerError as error:
-            error.note = f"at {node.place}" + "".join(f", {frame.strip()}" for frame in _stack_trace(node).splitlines()[-1:])
+            name = node.maybe("name")
+            error.note = f"node {str(name.value)[:80] if name else '?'}, {node.place}" + "".join(
+                f", {frame.strip()}" for frame in _stack_trace(node).splitlines()[-1:]
+            )
             raise
         arguments, keywords = self._inputs(node.at("inputs"), function)
         names = [None if output is None else output.identifier() for output in _flat(node.at("outputs"))]

@@ -45,6 +45,10 @@ def resolve(target: str, source: Source) -> Any:
         return getattr(operator, name)
     if module == "torch" and name in _SIZES:
         return getattr(torch, name)
+    if target.startswith("torch.ops.higher_order."):
+        raise UnsupportedError(
+            f"{target[:120]!r} is control flow, which has no form here", source=source, hint="compute both sides and use torch.where"
+        )
     match = _ATEN.fullmatch(target)
     if match is None:
         raise UnsupportedError(f"the operator {target[:120]!r} is not torch's own", source=source, hint="decompose it before the export")

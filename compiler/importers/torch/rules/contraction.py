@@ -16,9 +16,9 @@ def product(n: Node, a: Value, b: Value) -> Value:
 
 @aten("mm", "bmm", "matmul")
 def _mm(n: Node, a: Value, b: Value, *_: Any) -> Value:
-    if a.type.rank < 2 or b.type.rank < 2:
-        raise n.fail("an operand is a vector")
-    return product(n, a, b)
+    left = a if a.type.rank > 1 else n.reshape(a, (1, *a.shape))
+    right = b if b.type.rank > 1 else n.reshape(b, (*b.shape, 1))
+    return n.reshape(product(n, left, right), n.shape)
 
 
 @aten("addmm", "baddbmm")

@@ -40,10 +40,10 @@ def check(module: Module, model: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         eager = [array_of(value) for value in flat(model(*inputs))]
     stepwise, wide = interpret(module, arrays), interpret(module, arrays, wide=True)
     assert len(stepwise) == len(eager)
-    for got, exact, expected in zip(stepwise, wide, eager, strict=True):
+    for number, (got, exact, expected) in enumerate(zip(stepwise, wide, eager, strict=True)):
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         verdict = judge(expected, got, exact)
-        assert verdict.passed, verdict.reason
+        assert verdict.passed, f"output {number}: {verdict.reason}"
 
 
 @pytest.fixture
