@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..ir import dims
-from ..ir.errors import UnsupportedError, UsageError
+from ..ir.errors import Source, UnsupportedError, UsageError
 from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
-from ..runtime.weights import Constant
-from .contract import FALLBACK, enforce
+from .contract import FALLBACK, SourceOp, contract_of, enforce
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
 from .importers.torch.tensors import tensor_of
 from .importers.torch.walk import Fallback, Imported, Result
 from .importers.torch.whole import import_or_leave
 from .options import BuildOptions, build_options
+from .sharing import KeptEngine, Program, Watched, admit_ones, forget_values, kept_engines, packed_weights
 from .targets import TARGETS, Target
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
+PARAMETER_SETS = 4
+"""Modules of one graph that may be called in turn, each with its packed parameters."""
 
 
 def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
@@ -86,34 +84,24 @@ def device_target(device: Any) -> Target:
     return target
 
 
-class Watched:
-    """A frozen parameter: where it lay and at which version. Its storage is held, so the place cannot be reused."""
-
-    def __init__(self, number: int, value: Any) -> None:
-        self.number = number
-        self.held = value.detach()
-        self.pointer: int = value.data_ptr()
-        self.version: int = value._version
-        self.end: int = self.pointer + value.untyped_storage().nbytes()
-
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the parameter of this call is the one that was frozen."""
-        value = values[self.number]
-        return bool(value.data_ptr() == self.pointer and value._version == self.version)
-
-    def overlaps(self, data: np.ndarray[Any, Any]) -> bool:
-        """Whether bytes lie in the parameter's memory."""
-        first = int(data.__array_interface__["data"][0])
-        return first < self.end and self.pointer < first + data.size
-
-
 @dataclass(frozen=True)
 class Build:
     """One compilation of a graph: what was imported, the engine (None where nothing is computed), what it rests on."""
 
     imported: Imported
-    engine: Engine | None
+    kept: KeptEngine | None
     watched: tuple[Watched, ...]
+    is_shared: bool = False
+    """Whether the engine is that of another graph, which was there already."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """What computes the answers."""
+        return None if self.kept is None else self.kept.engine
+
+    def is_current(self) -> bool:
+        """Whether the frozen parameters are still there and unchanged."""
+        return all(watched.is_current() for watched in self.watched)
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Whether the frozen parameters are those of this call."""
@@ -131,6 +119,7 @@ class CompiledGraph:
         self.is_inference = is_inference
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
         self.build: Build | None = None
+        self.others: tuple[Build, ...] = ()
         self.builds = 0
         self.lock = threading.Lock()
 
@@ -143,6 +132,11 @@ class CompiledGraph:
     def engine(self) -> Engine | None:
         """The engine of the last compilation; None where torch computes everything."""
         return None if self.build is None else self.build.engine
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the engine is one that another graph had made."""
+        return self.build is not None and self.build.is_shared
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """The graph's outputs, in memory of their own."""
@@ -160,12 +154,18 @@ class CompiledGraph:
         return [_returned(result, outputs, symbols) for result in imported.results]
 
     def _rebuild(self, values: Sequence[Any]) -> Build:
-        """Compile, unless another thread has done so meanwhile."""
+        """Compile, unless another thread has done so meanwhile, or parameters came back that are still packed."""
         with self.lock:
-            if self.build is None or not self.build.holds(values):
-                self.build = self._compile(values)
+            known = [build for build in (self.build, *self.others) if build is not None]
+            found = next((build for build in known if build.holds(values)), None)
+            if found is None:
+                found = self._compile(values)
                 self.builds += 1
-            return self.build
+            # What reads parameters where they lie needs no others beside it.
+            others = [build for build in known if build is not found and build.is_current()] if found.watched else []
+            self.others = tuple(others[: PARAMETER_SETS - 1])
+            self.build = found
+            return found
 
     def frozen(self, values: Sequence[Any]) -> dict[int, Any]:
         """The parameters that may be frozen as they are now, by position."""
@@ -173,7 +173,7 @@ class CompiledGraph:
         return {number: values[number] for number in candidates if hasattr(values[number], "data_ptr")}
 
     def _compile(self, values: Sequence[Any]) -> Build:
-        from .pipeline import compile_module
+        from .pipeline import prepare
 
         frozen = self.frozen(values)
         imported = import_or_leave(self.graph_module, frozen)
@@ -183,13 +183,32 @@ class CompiledGraph:
         watched = tuple(Watched(number, value) for number, value in frozen.items())
         if not imported.module.main.outputs:
             return Build(imported, None, watched)
-        contents = compile_module(imported.module, self.options)
+        asked = prepare(imported.module, self.options)
+        program = Program.of(imported.module, self.options, (each.place for each in watched))
+        kept = kept_engines().find(program) if program.is_shareable else None
+        build = Build(imported, kept or self._make(imported, program, asked, watched), watched, is_shared=kept is not None)
+        if kept is not None:
+            targets = (*(target.name for target in self.options.targets), *kept.engine.targets)
+            enforce(contract_of(asked, imported.module, self.options), self.options.require, targets)
+        forget_values(imported.module)
+        return build
+
+    def _make(self, imported: Imported, program: Program, asked: Mapping[Source, SourceOp], watched: Sequence[Watched]) -> KeptEngine:
+        """An engine of this graph's own, which later graphs may find."""
+        from .pipeline import compile_prepared
+
+        if program.is_shareable:
+            admit_ones(program.module)
+        contents = compile_prepared(program.module, asked, self.options)
         weights = {
             file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
         }
         threads = self.options.threads or self.options.environment.threads
         engine = Engine(dataclasses.replace(contents, weights=weights), threads=threads, call=callback(imported.calls))
-        return Build(imported, engine, watched)
+        kept = KeptEngine(program, engine)
+        if program.is_shareable:
+            kept_engines().keep(kept)
+        return kept
 
 
 def left_contract(fallbacks: Sequence[Fallback]) -> Contract:
@@ -204,30 +223,6 @@ def unboxed(arguments: tuple[Any, ...]) -> Sequence[Any]:
     values = tuple(arguments[0])
     arguments[0].clear()
     return values
-
-
-class PackedWeights:
-    """Packed weights of this process by content: the graphs that torch makes of one model hold each of them once."""
-
-    def __init__(self) -> None:
-        self._held: weakref.WeakValueDictionary[tuple[str, bytes], Constant] = weakref.WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def share(self, constant: Constant, watched: Sequence[Watched]) -> Constant:
-        """The constant, or an equal one that a graph already holds."""
-        if any(parameter.overlaps(constant.data) for parameter in watched):
-            # It lies in the parameter's own memory, which all graphs share, and may change there.
-            return constant
-        key = str(constant.type), hashlib.sha256(constant.data.data).digest()
-        return self._held.setdefault(key, constant)
-
-
-@functools.cache
-def packed_weights() -> PackedWeights:
-    """The ones of this process."""
-    return PackedWeights()
 
 
 def static_inputs(count: int) -> tuple[int, ...]:

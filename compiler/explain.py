@@ -19,6 +19,7 @@ from .importers.torch.whole import import_or_leave
 from .options import BuildOptions
 from .pipeline import simplify
 from .report.table import Report, Table
+from .sharing import Place, Program, admit_ones, place_of
 from .target_cpu import levels_of, lower_cpu
 from .targets import Target
 
@@ -63,12 +64,15 @@ class _Listed(CompiledGraph):
     ) -> None:
         super().__init__(graph_module, example_inputs, options=options, is_inference=is_inference)
         self.found: Imported | None = None
+        self.places: tuple[Place, ...] = ()
         graphs.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
         values = unboxed(arguments)
         if self.found is None:
-            self.found = import_or_leave(self.graph_module, self.frozen(values))
+            frozen = self.frozen(values)
+            self.found = import_or_leave(self.graph_module, frozen)
+            self.places = tuple(place_of(value) for value in frozen.values())
         return self.graph_module(*values)
 
     def seen(self) -> Imported:
@@ -82,20 +86,21 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
     rows: list[tuple[str | int, ...]] = []
     fallbacks: list[tuple[str, str, str]] = []
     notes: list[str] = []
+    planned = _Planned()
     for number, listed in enumerate(graphs):
         imported = listed.seen()
         symbols = tuple(imported.module.symbols)
         ops = len(imported.module.main) - len(imported.calls)
-        kernels, launches = _counts(imported.module, listed.options)
+        kernels, launches, engine = planned.plan(number, listed)
         kind = "inference" if listed.is_inference else "training"
-        rows.append((number, kind, ops, kernels, launches, len(imported.fallbacks), ", ".join(symbols)))
+        rows.append((number, kind, ops, kernels, launches, len(imported.fallbacks), ", ".join(symbols), engine))
         fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
         if symbols:
             notes.append(
                 f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} such graphs, since it "
-                "compiles size 1 apart; they share packed weights"
+                "compiles size 1 apart; those that differ in sizes only run one engine, and all share packed weights"
             )
-    columns = ("graph", "kind", "compiled ops", "kernels", "launches", "aten calls", "symbols")
+    columns = ("graph", "kind", "compiled ops", "kernels", "launches", "aten calls", "symbols", "engine")
     tables = [
         Table("each graph", columns, tuple(rows), tuple(notes)),
         Table("fallbacks", ("op", "source", "why"), tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
@@ -106,13 +111,28 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
     return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks)}, tuple(tables))
 
 
-def _counts(module: Module, options: BuildOptions) -> tuple[int, int]:
-    """Kernels and launches of a module on the first target, by the cost model's schedules."""
-    if not module.main.outputs:
-        return 0, 0
-    simplify(module, options)
-    lowered = _lower(module, options.targets[0])
-    return len(lowered.kernels), sum(isinstance(step, Launch) for step in lowered.plan.steps)
+class _Planned:
+    """The programs that are planned so far, with the number of their graph and their launches."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[Program, int, int]] = []
+
+    def plan(self, number: int, listed: _Listed) -> tuple[int, int, str]:
+        """Kernels and launches of a graph on the first target, by the cost model's schedules, and whose engine it runs."""
+        module, options = listed.seen().module, listed.options
+        if not module.main.outputs:
+            return 0, 0, "none"
+        simplify(module, options)
+        program = Program.of(module, options, listed.places)
+        for earlier, owner, launches in self.known:
+            if earlier.serves(program):
+                return 0, launches, f"shared with graph {owner}"
+        if program.is_shareable:
+            admit_ones(module)
+        lowered = _lower(module, options.targets[0])
+        launches = sum(isinstance(step, Launch) for step in lowered.plan.steps)
+        self.known.append((program, number, launches))
+        return len(lowered.kernels), launches, "its own"
 
 
 def _lower(module: Module, target: Target) -> Lowered:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..ir.errors import UnsupportedError
+from ..ir.errors import Source, UnsupportedError
 from ..ir.graph import Module
 from ..ir.plan import to_json
 from ..ir.text import module_text
@@ -16,7 +16,7 @@ from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import cheapest
 from ..runtime.contents import EngineContents, TargetContents
 from .built import Built
-from .contract import contract_of, enforce, refuse_unsupported, source_ops
+from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
 from .reopen import exchange, module_of
@@ -31,7 +31,7 @@ GRAPH_PIPELINE = (
     # What is left is made of fewer kinds of op, each as small as it can be.
     "absorb_scales, fold_batch_norm, merge_transposes, unflatten_products, sink_broadcasts, sink_casts, decompose, "
     # Tidy up after all of them.
-    "canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    "canonicalize, fold_constants, trim_constants, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )
 # What changes weights comes last, when they are constants; they are pruned before they are rounded.
 SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
@@ -40,9 +40,22 @@ QUANTIZE_PASSES = {"int8-weight": "quantize_int8_weight"}
 
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """Compile a module for every target of the options."""
+    asked = prepare(module, options, progress)
+    return compile_prepared(module, asked, options, progress)
+
+
+def prepare(module: Module, options: BuildOptions, progress: Progress = SILENT) -> dict[Source, SourceOp]:
+    """Simplify a module, if the options can be met; gives its source ops as they were before."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
     simplify(module, options, progress)
+    return asked
+
+
+def compile_prepared(
+    module: Module, asked: Mapping[Source, SourceOp], options: BuildOptions, progress: Progress = SILENT
+) -> EngineContents:
+    """Compile a module that `prepare` has simplified for every target of the options."""
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
     kernels: dict[str, Any] = {}

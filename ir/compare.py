@@ -8,6 +8,7 @@ from typing import Any
 
 from . import dims
 from .dims import Dim, Expr
+from .errors import ParseError
 from .graph import Graph, Module, Op, Value
 from .text import attribute_text, op_text
 from .types import TensorType
@@ -37,7 +38,10 @@ def specialization(general: Module, special: Module) -> dict[str, Dim] | None:
     sizes = _sizes_of_inputs(general, special)
     if sizes.keys() != general.facts.ranges.keys() or not all(_admits(general, name, size, special) for name, size in sizes.items()):
         return None
-    return sizes if _difference(general, special, sizes) is None else None
+    try:
+        return sizes if _difference(general, special, sizes) is None else None
+    except ParseError:  # a size has no value there: a division by zero
+        return None
 
 
 def _sizes_of_inputs(general: Module, special: Module) -> dict[str, Dim]:
@@ -56,11 +60,6 @@ def _admits(general: Module, name: str, size: Dim, special: Module) -> bool:
     low = wanted.low is None or (given.low is not None and given.low >= wanted.low)
     high = wanted.high is None or (given.high is not None and given.high <= wanted.high)
     return low and high and dims.divides(general.facts.divisors.get(name, 1), size, special.facts) is True
-
-
-def same_attributes(left: Op, right: Op) -> bool:
-    """Whether two ops have equal attributes; 1, 1.0 and true differ, and so do 0.0 and -0.0."""
-    return _same_attributes(left, right, {})
 
 
 def _difference(left: Module, right: Module, sizes: Sizes) -> str | None:
@@ -123,6 +122,7 @@ def _at(type: TensorType, sizes: Sizes) -> TensorType:
 
 
 def _same_attributes(left: Op, right: Op, sizes: Sizes) -> bool:
+    """Whether two ops have equal attributes; 1, 1.0 and true differ, and so do 0.0 and -0.0."""
     if left.attrs.keys() != right.attrs.keys():
         return False
     return all(attribute_text(_attribute_at(value, sizes)) == attribute_text(right.attrs[name]) for name, value in left.attrs.items())

@@ -27,6 +27,7 @@ PASSES: dict[str, str] = {
     "sink_broadcasts": "sink_broadcasts:SinkBroadcasts",
     "sink_casts": "sink_casts:SinkCasts",
     "sparsify_two_four": "sparsify.two_four:SparsifyTwoFour",
+    "trim_constants": "trim_constants:TrimConstants",
     "unflatten_products": "unflatten_products:UnflattenProducts",
 }
 

@@ -174,7 +174,14 @@ def _own_places(indices: Value) -> bool:
     joined = producer(indices, "concat")
     if joined is None or joined.attrs["axis"] % indices.type.rank != count or len(joined.operands) != count:
         return False
-    return all(progression(part) == Progression(n, 0, 1) for n, part in enumerate(joined.operands))
+    return all(_own_place(part, axis) for axis, part in enumerate(joined.operands))
+
+
+def _own_place(part: Value | None, axis: int) -> bool:
+    """Whether indices count along an axis; along one of size 1 they are all 0."""
+    if part is not None and part.shape[axis] == 1:
+        return uniform(part) == 0
+    return progression(part) == Progression(axis, 0, 1)
 
 
 class ReadOfIota(Rule):

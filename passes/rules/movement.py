@@ -12,6 +12,7 @@ from ...ir.rewrite import Rule
 from ..match import Replacement, matched, operand, producer, same_shape
 
 POINTWISE = tuple(name for name, definition in OPS.items() if definition.kind == "pointwise")
+MAXIMUM_STEPS = 16
 
 
 class MoveNothing(Rule):
@@ -132,7 +133,7 @@ class BroadcastOfBroadcast(Rule):
 
 class BroadcastIntoPointwise(Rule):
     """f(broadcast_to(x), y) -> f(x, y), where y still gives the result its shape; so with a reshape that only adds
-    leading ones
+    leading ones, unless it splits the rows of a product again
     """
 
     ops = POINTWISE
@@ -164,7 +165,23 @@ def _only_broadcasts(moved: Op) -> bool:
     if moved.name == "broadcast_to":
         return True
     before, after = operand(moved, 0).shape, moved.result.shape
-    return len(after) > len(before) and after == (*[1] * (len(after) - len(before)), *before)
+    ones = len(after) > len(before) and after == (*[1] * (len(after) - len(before)), *before)
+    # Rows that are split into one batch stay so: the program is then the one of many batches.
+    return ones and not _is_rows_of_product(operand(moved, 0))
+
+
+def _is_rows_of_product(value: Value) -> bool:
+    """Whether a matrix is a product, or made of one element by element."""
+    for _ in range(MAXIMUM_STEPS):
+        if value.op is None or value.type.rank != 2:
+            return False
+        if value.op.name == "matmul":
+            return True
+        whole = [part for part in value.op.operands if part is not None and part.shape == value.shape]
+        if value.op.name not in POINTWISE or not whole:
+            return False
+        value = whole[0]
+    return False
 
 
 def _broadcast_shape(operands: Sequence[Value | None]) -> tuple[Dim, ...]:

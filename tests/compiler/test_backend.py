@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,127 +20,12 @@ from ourcc.compiler import backend
 from ourcc.ir.errors import ContractError, UnsupportedError, UsageError
 from ourcc.ir.reference import judge
 
+from .torch_models import MODELS, Attention, agree, check, compiled, mlp
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
 ROOT = Path(package.__file__).parent
 F = nn.functional
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No graph of another test, seeded weights, one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
-    """Every graph that torch hands to the backend, in order."""
-    made: list[backend.CompiledGraph] = []
-
-    class Recorded(backend.CompiledGraph):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
-    return made
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> backend.PackedWeights:
-    """A pool of packed weights that no other test has filled."""
-    made = backend.PackedWeights()
-    monkeypatch.setattr(backend, "packed_weights", lambda: made)
-    return made
-
-
-def compiled(function: Any, *, dynamic: bool | None = None, **options: Any) -> Any:
-    return torch.compile(function, backend=backend.ourcc, dynamic=dynamic, options=options)
-
-
-def flat(answer: Any) -> list[Any]:
-    return [part for item in answer for part in flat(item)] if isinstance(answer, (tuple, list)) else [answer]
-
-
-def wider(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-def agree(got: Any, eager: Any, wide: Any) -> None:
-    """The judge on every tensor; everything else must be equal."""
-    for ours, theirs, exact in zip(flat(got), flat(eager), flat(wide), strict=True):
-        if not isinstance(theirs, torch.Tensor):
-            assert type(ours) is type(theirs) and ours == theirs
-            continue
-        assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
-        verdict = judge(*(t.detach().numpy() for t in (ours, theirs, exact)), factor=4, floor=4)
-        assert verdict.passed, verdict.reason
-
-
-def check(function: Any, *inputs: Any, fast: Any = None, **options: Any) -> Any:
-    """The compiled function against eager and float64; gives the compiled one."""
-    fast = compiled(function, **options) if fast is None else fast
-    wide = copy.deepcopy(function).double() if isinstance(function, nn.Module) else function
-    with torch.no_grad():
-        agree(fast(*inputs), function(*inputs), wide(*map(wider, inputs)))
-    return fast
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-class Attention(nn.Module):
-    """Self-attention with a residual, heads of 8."""
-
-    def __init__(self, width: int = 32, heads: int = 4) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.LayerNorm(width)
-        self.read = nn.Linear(width, 3 * width)
-        self.write = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.read(self.norm(x)).chunk(3, -1))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return x + self.write(mixed.transpose(1, 2).flatten(2))
-
-
-class Rotary(nn.Module):
-    """Grouped-query attention on rotated queries and keys: 4 heads read 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = nn.Linear(32, 32, bias=False), nn.Linear(32, 16, bias=False), nn.Linear(32, 16, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(x.shape[1], dtype=torch.float32).to(x.dtype)
-        angle = place[:, None] * 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float32).to(x.dtype) / 8)
-        cos, sin = (f(angle).repeat(1, 2) for f in (torch.cos, torch.sin))
-        q, k, v = (part(x).unflatten(-1, (-1, 8)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        q, k = (t * cos + torch.cat((-t[..., 4:], t[..., :4]), -1) * sin for t in (q, k))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return mixed.transpose(1, 2).flatten(2)
-
-
-def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.Linear(40, 5)).eval()
-
-
-def conv_net() -> nn.Sequential:
-    layers = (nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1), nn.AdaptiveAvgPool2d(1))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, 3))
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "mlp": (mlp, (7, 12)),
-    "attention": (Attention, (2, 9, 32)),
-    "convolution": (conv_net, (2, 3, 17, 17)),
-    "rotary": (Rotary, (2, 6, 32)),
-}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -249,108 +132,6 @@ def test_other_float_types(dtype: torch.dtype) -> None:
     assert ours.dtype == dtype and verdict.passed, verdict.reason
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
-
-
-def load(model: nn.Linear) -> None:
-    model.load_state_dict({name: torch.randn_like(value) for name, value in model.state_dict().items()})
-
-
-def step(model: nn.Linear) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with torch.enable_grad():
-        model(torch.randn(3, 6)).square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def assign(model: nn.Linear) -> None:
-    model.weight.data = torch.randn_like(model.weight)
-
-
-def replace(model: nn.Linear) -> None:
-    model.weight = nn.Parameter(torch.randn_like(model.weight))
-
-
-def add(model: nn.Linear) -> None:
-    model.weight.add_(1)
-
-
-CHANGES = {"load_state_dict": load, "optimizer": step, "data": assign, "replaced": replace, "in place": add}
-
-
-@pytest.mark.parametrize("freeze", [True, False], ids=["frozen", "read as they lie"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_parameter_is_seen(change: str, freeze: bool, graphs: list[backend.CompiledGraph]) -> None:
-    model, x = nn.Linear(6, 4), torch.randn(3, 6)
-    fast = check(model, x, freeze=freeze)
-    with torch.no_grad():
-        CHANGES[change](model)
-    check(model, x, fast=fast)
-    check(model, x, fast=fast)
-    assert len(graphs) == 1
-    assert graphs[0].builds == (2 if freeze else 1)
-
-
-def test_without_freezing_writes_through_data_are_seen() -> None:
-    model, x = nn.Linear(6, 4), torch.randn(3, 6)
-    fast = check(model, x, freeze=False)
-    model.weight.data.add_(1)
-    check(model, x, fast=fast)
-
-
-def test_parameters_that_change_all_the_time_are_read_where_they_lie(graphs: list[backend.CompiledGraph]) -> None:
-    model, x = nn.Linear(6, 4), torch.randn(3, 6)
-    fast = check(model, x)
-    for _ in range(backend.REPACKS + 4):
-        load(model)
-        check(model, x, fast=fast)
-    assert graphs[0].builds == backend.REPACKS + 2
-    assert graphs[0].build is not None
-    assert graphs[0].build.watched == ()
-
-
-def test_buffers_that_a_graph_writes_are_not_frozen(graphs: list[backend.CompiledGraph]) -> None:
-    model = conv_net().train()
-    eager = copy.deepcopy(model)
-    fast = compiled(model)
-    for seed in range(3):
-        x = torch.randn(4, 3, 17, 17, generator=torch.Generator().manual_seed(seed))
-        with torch.no_grad():
-            wide = copy.deepcopy(eager).double()
-            agree(fast(x), eager(x), wide(x.double()))
-        states = (list(m.state_dict().values()) for m in (model, eager, wide))
-        agree(*states)
-    assert [graph.builds for graph in graphs] == [1]
-    check(model.eval(), x)
-
-
-def test_tied_parameters() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
-    model[2].weight = model[0].weight
-    fast = check(model, torch.randn(2, 6))
-    with torch.no_grad():
-        model[0].weight.mul_(-1)
-    check(model, torch.randn(2, 6), fast=fast)
-
-
-def test_threads_that_call_at_once_compile_once(graphs: list[backend.CompiledGraph]) -> None:
-    model, x = mlp(), torch.randn(7, 12)
-    fast = check(model, x)
-    load(model[0])
-
-    def call(_: int) -> torch.Tensor:
-        # Whether gradients are on is each thread's own.
-        with torch.no_grad():
-            return fast(x)
-
-    with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(call, range(8)))
-    assert len(graphs) == 1 and graphs[0].builds == 2
-    assert all(torch.equal(answer, answers[0]) for answer in answers)
-    check(model, x, fast=fast)
-
-
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
@@ -425,38 +206,6 @@ def test_two_symbols_make_at_most_four_graphs(graphs: list[backend.CompiledGraph
     # The first four points are one of each kind; nothing is compiled after them.
     assert made[3:] == [made[3]] * (len(POINTS) - 3) and made[3] <= 4
     assert [graph.builds for graph in graphs] == [1] * made[3]
-
-
-def test_graphs_of_one_model_share_packed_weights(graphs: list[backend.CompiledGraph], pool: backend.PackedWeights) -> None:
-    model = mlp()
-    fast = compiled(model, dynamic=True)
-    for batch in (3, 1):
-        check(model, torch.randn(batch, 12), fast=fast)
-    engines = [graph.build.engine for graph in graphs if graph.build]
-    held = [{c.data.ctypes.data for group in engine.contents.weights.values() for c in group.values()} for engine in engines if engine]
-    assert held[0] == held[1] and len(held[0]) == 4
-    assert len(pool) == 2  # biases are read where the parameters lie
-
-
-def test_shared_weights_end_with_their_graphs(graphs: list[backend.CompiledGraph], pool: backend.PackedWeights) -> None:
-    check(mlp(), torch.randn(3, 12))
-    assert len(pool) == 2
-    torch._dynamo.reset()
-    graphs.clear()
-    gc.collect()
-    assert len(pool) == 0
-
-
-def test_weights_that_lie_in_a_parameter_are_not_shared_by_content(graphs: list[backend.CompiledGraph]) -> None:
-    """Two models with equal biases; one changes where it lies."""
-    first, second = nn.Linear(6, 4), nn.Sequential(nn.Linear(6, 4), nn.ReLU())
-    second[0].load_state_dict(first.state_dict())
-    x = torch.randn(3, 6)
-    fast = [check(model, x) for model in (first, second)]
-    load(first)
-    for model, call in zip((first, second), fast, strict=True):
-        check(model, x, fast=call)
-    assert [graph.builds for graph in graphs] == [2, 1]
 
 
 def test_a_size_that_only_an_integer_gives() -> None:

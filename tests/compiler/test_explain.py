@@ -64,6 +64,33 @@ def test_explain_counts_graph_breaks() -> None:
     assert report.to_data()["graph breaks"] == 1
 
 
+def test_explain_says_whose_engine_a_graph_runs() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x) + 1
+        torch._dynamo.graph_break()
+        z = torch.tanh(y) + 1
+        torch._dynamo.graph_break()
+        return z * 2
+
+    report = package.explain(broken, torch.randn(3)).to_data()
+    assert [row["engine"] for row in report["each graph"]] == ["its own", "shared with graph 0", "its own"]
+    assert [(row["kernels"], row["launches"]) for row in report["each graph"]] == [(1, 1), (0, 1), (1, 1)]
+    assert report["kernels"] == 2
+
+
+def test_explain_of_layers_with_weights_of_their_own_shares_nothing() -> None:
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = first(x)
+        torch._dynamo.graph_break()
+        return second(y)
+
+    with torch.no_grad():
+        report = package.explain(broken, torch.randn(3, 6)).to_data()
+    assert [row["engine"] for row in report["each graph"]] == ["its own", "its own"]
+
+
 def test_explain_wants_a_model() -> None:
     with pytest.raises(UsageError, match="got a int, expected a torch module, a function, or a path"):
         package.explain(3, torch.randn(3))
