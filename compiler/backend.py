@@ -20,7 +20,7 @@ from .importers.torch.tensors import tensor_of
 from .importers.torch.walk import Fallback, Imported, Result
 from .importers.torch.whole import import_or_leave
 from .options import BuildOptions, build_options
-from .sharing import KeptEngine, Program, Watched, admit_ones, forget_values, kept_engines, packed_weights
+from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .targets import TARGETS, Target
 
 REPACKS = 4
@@ -170,7 +170,7 @@ class CompiledGraph:
     def frozen(self, values: Sequence[Any]) -> dict[int, Any]:
         """The parameters that may be frozen as they are now, by position."""
         candidates = self.candidates if self.builds <= REPACKS else ()
-        return {number: values[number] for number in candidates if hasattr(values[number], "data_ptr")}
+        return {number: values[number] for number in candidates if counts_writes(values[number])}
 
     def _compile(self, values: Sequence[Any]) -> Build:
         from .pipeline import prepare

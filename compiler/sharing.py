@@ -30,6 +30,11 @@ def place_of(value: Any) -> Place:
     return int(value.data_ptr()), int(value._version)
 
 
+def counts_writes(value: Any) -> bool:
+    """Whether torch counts the writes to a tensor: not to one made under `inference_mode`, whose changes nobody would see."""
+    return hasattr(value, "data_ptr") and not value.is_inference()
+
+
 class Watched:
     """A frozen parameter: where it lay and at which version. Its storage is held, so the place cannot be reused."""
 

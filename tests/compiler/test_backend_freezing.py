@@ -135,3 +135,18 @@ def test_threads_that_call_at_once_compile_once(graphs: list[backend.CompiledGra
     assert len(graphs) == 1 and graphs[0].builds == 2
     assert all(torch.equal(answer, answers[0]) for answer in answers)
     check(model, x, fast=fast)
+
+
+@pytest.mark.parametrize("made_under", [True, False], ids=["made under inference_mode", "called under inference_mode"])
+def test_inference_mode(made_under: bool, graphs: list[backend.CompiledGraph]) -> None:
+    """Torch counts no writes to tensors made under it: they are read where they lie, and so never stale."""
+    with torch.inference_mode(made_under):
+        model = nn.Linear(6, 4)
+    x = torch.randn(3, 6)
+    fast = compiled(model)
+    with torch.inference_mode():
+        for _ in range(2):
+            agree(fast(x), model(x), copy.deepcopy(model).double()(x.double()))
+            add(model)
+    (graph,) = graphs
+    assert bool(graph.build and graph.build.watched) is not made_under
