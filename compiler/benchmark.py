@@ -13,22 +13,25 @@ from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
 from .machine import read_cpu
 from .measure import compare, rows
 from .options import BenchOptions
-from .peers import make_peer
+from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
 
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
-    """Measure in one process, interleaved; peers run the model file, or the file said with `peer=FILE`."""
+    """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
     is_engine = options.subject.suffix == ".ourcc"
     engine = load(options.subject, threads=options.threads) if is_engine else _built(options, progress)
     arrays = _inputs(options, engine, progress)
     named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
     calls: dict[str, Callable[[], object]] = {"ourcc": partial(engine.run, named)}
+    files: dict[str, Cell] = {}
     for peer in options.against:
         name, _, file = peer.partition("=")
         progress.stage(f"prepare {name}")
-        calls[name] = partial(make_peer(name, Path(file) if file else options.subject, options.threads), arrays)
+        path = Path(file) if file else peer_file(name, options.subject)
+        calls[name] = partial(make_peer(name, path, options.threads), arrays)
+        files[f"{name} runs"] = str(path)
     timings = compare(calls, options.rounds, progress=progress)
     table = Table("times", ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
     cpu = read_cpu()
@@ -38,7 +41,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         "threads": options.threads,
         "rounds": options.rounds,
     }
-    return Report({**facts, "cpu": cpu.model}, (table,))
+    return Report({**facts, "cpu": cpu.model, **files}, (table,))
 
 
 def _built(options: BenchOptions, progress: Progress) -> Engine:

@@ -15,21 +15,29 @@ Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], list[Array]]
 
 
+SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "eager": ".pt2", "inductor": ".pt2"}
+"""What each peer runs."""
+
+
+def peer_file(name: str, subject: Path) -> Path:
+    """The file that a peer runs beside `subject`: itself, or the file of the same name with the peer's suffix."""
+    suffix = SUFFIXES[name]
+    found = subject.with_suffix(suffix)
+    if not found.exists():
+        raise UsageError(
+            f"{name} runs {suffix} files: got {subject.name!r}, and there is no {found.name!r} beside it",
+            hint=f"say which file it shall run: --against {name}=MODEL{suffix}",
+        )
+    return found
+
+
 def make_peer(name: str, model: Path, threads: int = 1) -> Run:
     """A peer that runs a model file; UsageError if it cannot take such a file, ToolchainError if it is missing."""
+    if model.suffix != SUFFIXES[name]:
+        raise UsageError(f"{name} runs {SUFFIXES[name]} files: got {model.name!r}")
     if name == "onnxruntime":
-        return _onnxruntime(_suffix(name, model, ".onnx"), threads)
-    if name == "openvino":
-        return _openvino(_suffix(name, model, ".onnx"), threads)
-    return _torch(_suffix(name, model, ".pt2"), name == "inductor", threads)
-
-
-def _suffix(name: str, model: Path, suffix: str) -> Path:
-    if model.suffix != suffix:
-        raise UsageError(
-            f"{name} runs {suffix} files: got {model.name!r}", hint=f"say which file it shall run: --against {name}=MODEL{suffix}"
-        )
-    return model
+        return _onnxruntime(model, threads)
+    return _openvino(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
 
 
 def _need(module: str, peer: str) -> None:
