@@ -141,11 +141,16 @@ class _Partition:
         facts = self.facts[op]
         readers = frozenset(sink for result in op.results for user in result.uses for sink in self.sinks[user])
         value = op.results[0] if op.results else None
-        if value is None or not facts.inlinable or not readers or value in outputs or not self._may_inline(op, value, readers):
-            self.sinks[op] = frozenset({op})
-            self.group_kinds[op] = facts.kind
-            self.group_rows[op] = self._rows(op)
-            if facts.kind in ("contract", "reduce") and facts.inlinable and value not in outputs:
+        if value is None or not facts.inlinable or not readers or value in outputs:
+            self._keep(op)
+            return
+        sums = facts.kind in ("contract", "reduce")
+        if sums and all(self.group_kinds[root] == "movement" for root in readers):
+            # Stored through what only moves it an op keeps its axes, by which strategies know it.
+            self._view(op)
+        if op in self.views or not self._may_inline(op, value, readers):
+            self._keep(op)
+            if sums and op not in self.views:
                 self._view(op)
             return
         self.inlined.add(value)
@@ -154,6 +159,12 @@ class _Partition:
             for sink in readers:
                 self.group_kinds[sink] = facts.kind
                 self.group_rows[sink] = self._rows(op)
+
+    def _keep(self, op: Op) -> None:
+        """The op is computed by a group of its own."""
+        self.sinks[op] = frozenset({op})
+        self.group_kinds[op] = self.facts[op].kind
+        self.group_rows[op] = self._rows(op)
 
     def _view(self, op: Op) -> None:
         """Let the group of `op` store through the reshapes and transposes that alone read it, if it ends in one."""
@@ -195,16 +206,22 @@ class _Partition:
         if kind == "reduce":
             return self._keeps_parallelism(op) and self._shares_rows(op, root)
         same_size = dims.equal(value.type.elements, root.results[0].type.elements) is True
-        return same_size and len(root.results) == 1 and self._path_is_pointwise(value, root)
+        moves = not self._is_chained(op)
+        return same_size and len(root.results) == 1 and self._path_is_pointwise(value, root, moves)
 
-    def _path_is_pointwise(self, value: Value, root: Op) -> bool:
-        """Whether `value` reaches `root` once, through pointwise ops and movements that keep every element."""
+    def _is_chained(self, op: Op) -> bool:
+        """Whether sums are made of sums, as in attention: strategies know it by its axes, which a movement would mix."""
+        region = self.facts[op].region
+        return region is not None and sum(isinstance(statement, Reduce) for statement in region.body) > 1
+
+    def _path_is_pointwise(self, value: Value, root: Op, moves: bool) -> bool:
+        """Whether `value` reaches `root` once, through pointwise ops and, if `moves`, movements that keep every element."""
         while True:
             if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
                 return len(value.uses) == 1 and next(iter(value.uses)) is root and self.facts[root].kind == "map"
             (user,) = value.uses
             if (
-                self.facts[user].kind not in ("map", "movement")
+                self.facts[user].kind not in (("map", "movement") if moves else ("map",))
                 or dims.equal(user.results[0].type.elements, value.type.elements) is not True
             ):
                 return False

@@ -24,6 +24,10 @@ ABSORBING = -1e30
 MAXIMUM_STEPS = 32
 
 
+LARGEST_HEAD = 512
+"""A kernel keeps a row of a head at once; what is larger, or a symbol, stays as it is written."""
+
+
 @dataclass(frozen=True)
 class RecognizeAttention(RulePass):
     """Write softmax(q k^T * scale + mask) v as one attention.
@@ -100,6 +104,11 @@ class Attention(Rule):
         found = match_attention(op)
         if isinstance(found, str):
             return found
+        heads = [side.type(_lead(side, found.lead)).shape[-1] for side in (found.q, found.v)]
+        if not all(isinstance(size, int) and size <= LARGEST_HEAD for size in heads):
+            return (
+                f"heads have {heads[0]} and {heads[1]} elements, expected numbers up to {LARGEST_HEAD}: products and a softmax serve them"
+            )
         mask = found.scores.mask
         types = (*(side.type(_lead(side, found.lead)) for side in (found.q, found.k, found.v)), None if mask is None else mask.value.type)
         try:

@@ -79,8 +79,16 @@ def cast(x: Array, dtype: DType) -> Array:
     int to narrower int wraps, to a narrower float rounds to nearest even and overflows to infinity (f8e4m3: NaN).
     """
     if isinstance(x, Traced):
-        return x if x.dtype == dtype else Traced(Apply("cast", (x.value,), dtype), dtype)
+        return x if x.dtype == dtype else Traced(_converted(x.value, dtype), dtype)
     return convert(np.asarray(x), dtype)
+
+
+def _converted(value: Any, dtype: DType) -> Any:
+    """A value as a cast of it, or as what it was before it was widened to be computed with: nothing was, then."""
+    widened = isinstance(value, Apply) and value.primitive == "cast" and value.dtype == dtype.compute
+    if isinstance(value, Apply) and widened and value.args[0].dtype == dtype:
+        return value.args[0]
+    return Apply("cast", (value,), dtype)
 
 
 def convert(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

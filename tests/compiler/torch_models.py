@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,6 +29,12 @@ def wider(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A tensor's values; numpy knows bfloat16 by another package."""
+    tensor = tensor.detach()
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
 def agree(got: Any, eager: Any, wide: Any) -> None:
     """The judge on every tensor; everything else must be equal."""
     for ours, theirs, exact in zip(flat(got), flat(eager), flat(wide), strict=True):
@@ -34,7 +42,7 @@ def agree(got: Any, eager: Any, wide: Any) -> None:
             assert type(ours) is type(theirs) and ours == theirs
             continue
         assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
-        verdict = judge(*(t.detach().numpy() for t in (ours, theirs, exact)), factor=4, floor=4)
+        verdict = judge(*map(array, (ours, theirs, exact)), factor=4, floor=4)
         assert verdict.passed, verdict.reason
 
 

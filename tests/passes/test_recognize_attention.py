@@ -190,3 +190,13 @@ def test_two_masks_stay(check_pass):
     )
     module = check_pass(RecognizeAttention(), program(before + PRODUCT, inputs), None)
     assert Attention().check(module.main.last, module) == "there are two masks, or the mask has another rank"
+
+
+@pytest.mark.parametrize("size", ["S", "1024"])
+def test_heads_that_no_kernel_keeps_stay(check_pass, size):
+    sides = ", ".join(f"%{side}: f32[B, 4, S, {size}]" for side in "qkv")
+    body = f"""    %a = matmul(%q, %k) {{transpose_b = true}} : f32[B, 4, S, S]
+    %p = softmax(%a) {{axis = -1}} : f32[B, 4, S, S]
+    %y = matmul(%p, %v) : f32[B, 4, S, {size}]"""
+    text = program(body, sides, f"f32[B, 4, S, {size}]")
+    check_pass(RecognizeAttention(), text, None)
