@@ -43,7 +43,7 @@ def inspect(options: InspectOptions) -> Report:
     if options.precision:
         contract = describe_engine_contract(contents.report)
         return Report({"engine": str(options.subject)}, (contract,))
-    return describe_engine(Engine.load(options.subject, target=options.target), options.subject)
+    return describe_engine(Engine(contents, target=options.target, must_run=False), options.subject)
 
 
 def describe_engine_contract(report: object) -> Table:

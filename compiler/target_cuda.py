@@ -19,8 +19,8 @@ from ..ir.tile.program import Launch as TileLaunch
 from ..passes.build_plan import Lowered, build_plan
 from ..passes.compose import Group
 from ..passes.fuse import HostOp, partition
-from ..passes.schedule import Scheduler
-from ..passes.tile.gpu import STRATEGIES
+from ..passes.schedule import Scheduled, Scheduler
+from ..passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ..runtime.contents import TargetContents
 from .built import Built, pack
 from .options import BuildOptions
@@ -65,7 +65,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     plan = replace(lowered.plan, steps=steps)
     files = dict(_files(compiled.values()))
     weights = {key: pack(constant) for key, constant in lowered.constants.items()}
-    resources = {name: _resources(compiled[items[0].kernel.name]) for name, items in printed.items()}
+    resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
     return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources))
 
@@ -154,13 +154,15 @@ def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
         yield f"{item.kernel.name}.cubin", item.cubin
 
 
-def _resources(compiled: CompiledKernel) -> dict[str, Any]:
+def _resources(compiled: CompiledKernel, unit: Scheduled, device: GpuTarget) -> dict[str, Any]:
     found = compiled.resources
     mix = ", ".join(f"{count} {name}" for name, count in sorted(found.instructions.items(), key=lambda item: -item[1])[:6])
-    notes = "; ".join(compiled.kernel.notes)
+    why_not = why_no_matrix_instruction(unit.problem, unit.schedule, device)
+    notes = [*compiled.kernel.notes, *([f"no {device.matrix_instruction}: {why_not}"] if why_not is not None else [])]
     return {
         "registers": found.registers,
         "shared_bytes": found.shared,
         "spills": found.spill_stores + found.spill_loads,
-        "instructions": f"{mix} ({notes})" if notes else mix,
+        "instructions": mix,
+        "notes": "; ".join(notes) or None,
     }

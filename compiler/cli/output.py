@@ -74,7 +74,7 @@ def _print_table(console: Console, table: Table) -> None:
     from rich import box
     from rich.table import Table as Grid
 
-    grid = Grid(title=table.name.replace("_", " "), title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    grid = Grid(title=table.name, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
     for position, column in enumerate(table.columns):
         numbers = bool(table.rows) and all(_is_number(row[position]) for row in table.rows)
         grid.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")

@@ -12,7 +12,7 @@ from .table import Table
 
 COLUMNS = (
     *("kernel", "calls", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
-    *("megaflop", "megabytes", "predicted_us", "roofline"),
+    *("megaflop", "megabytes", "predicted_us", "roofline", "notes"),
 )
 
 
@@ -39,6 +39,7 @@ def kernel_rows(
                 "shared_bytes": found.get("shared_bytes"),
                 "spills": found.get("spills"),
                 "instructions": found.get("instructions"),
+                "notes": found.get("notes"),
                 "megaflop": round(cost.operations / 1e6, 3),
                 "megabytes": round(cost.bytes / 1e6, 3),
                 "predicted_us": round(max(unit.cost, floor) * 1e6, 2),

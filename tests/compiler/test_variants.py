@@ -46,6 +46,7 @@ def test_products_run_on_the_matrix_units_and_nothing_spills(contents: EngineCon
     products = [row for row in rows if {"matmul", "attention"} & set(row["source_ops"].split(", "))]
     assert len(products) >= 5
     assert [row["kernel"] for row in products if device.matrix_instruction not in row["instructions"]] == []
+    assert [row["notes"] for row in products if row["notes"]] == []
     assert [row["kernel"] for row in rows if row["spills"] or row["shared_bytes"] > device.shared_memory] == []
 
 
