@@ -15,8 +15,8 @@ from ..codegen.c.compile import Compiler
 from ..ir.errors import ToolchainError
 from ..ir.target import level_for
 
-LIBRARIES = ("torch", "triton", "onnx", "onnxruntime", "numpy", "ml_dtypes", "networkx", "sympy", "safetensors", "msgspec", "fsspec")
-EXTRAS = ("cryptography", "redis", "platformdirs", "ziglang", "transformers", "openvino")
+LIBRARIES = ("onnx", "numpy", "ml_dtypes", "sympy", "fsspec", "cryptography", "platformdirs", "click", "rich")
+EXTRAS = ("torch", "triton", "onnxruntime", "redis", "ziglang", "transformers", "openvino")
 # Features beyond a level that decide which instructions may be used, in the kernel's spelling.
 NOTABLE_FEATURES = (
     "avx2",

@@ -75,11 +75,13 @@ def _print_table(console: Console, table: Table) -> None:
     from rich.table import Table as Grid
 
     grid = Grid(title=table.name, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
-    for position, column in enumerate(table.columns):
-        numbers = bool(table.rows) and all(_is_number(row[position]) for row in table.rows)
-        grid.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+    # A column that says nothing in any row only takes room; --json has it.
+    shown = [n for n in range(len(table.columns)) if not table.rows or any(row[n] is not None for row in table.rows)]
+    for n in shown:
+        numbers = bool(table.rows) and all(_is_number(row[n]) for row in table.rows)
+        grid.add_column(table.columns[n].replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(format_cell(cell) for cell in row))
+        grid.add_row(*(format_cell(row[n]) for n in shown))
     console.print(grid)
     for note in table.notes:
         console.print(note, style="dim")

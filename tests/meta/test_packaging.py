@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import ourcc
+from ourcc.compiler import machine
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -95,6 +96,12 @@ def test_dependencies_are_what_is_imported() -> None:
     assert required - imported == set()
     assert imported - required - extras - PEERS == set()
     assert extras - imported - DEVELOPMENT == NOT_PINNED
+
+
+def test_doctor_shows_what_is_required_and_what_is_extra() -> None:
+    required = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    assert {canonicalize_name(name) for name in machine.LIBRARIES} == required
+    assert required & {canonicalize_name(name) for name in machine.EXTRAS} == set()
 
 
 def test_the_link_for_type_checkers_leads_to_the_root() -> None:

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from ourcc.compiler.cli.output import Bars, format_cell
+from ourcc.compiler.cli.output import Bars, format_cell, print_report
+from ourcc.compiler.report.table import Report, Table
 
 _STAGES = """
 import sys
@@ -61,3 +62,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_cells_print_as_people_read_them() -> None:
     assert [format_cell(cell) for cell in (None, True, False, 3, 0.123456, "x")] == ["-", "yes", "no", "3", "0.1235", "x"]
+
+
+def test_a_column_that_says_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("kernels of sm_90a", ("kernel", "shared_bytes", "notes"), (("k", 4096, None), ("l", None, None)))
+    print_report(Report({}, (table,)), as_json=False)
+    shown = capsys.readouterr().out
+    assert "kernels of sm_90a" in shown and "shared bytes" in shown and "notes" not in shown
+    print_report(Report({}, (table,)), as_json=True)
+    assert '"notes": null' in capsys.readouterr().out
