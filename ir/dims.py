@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .errors import ParseError
 
@@ -161,19 +161,28 @@ def symbols(dim: Dim) -> frozenset[str]:
     return frozenset(found)
 
 
-def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
-    """`dim` with symbols replaced by dimensions, simplified again; symbols not in `values` stay."""
+def rebuild(dim: Dim, part: Callable[[Atom], Any]) -> Any:
+    """`dim` with each atom replaced by what `part` gives for it, in the arithmetic of the parts."""
     if isinstance(dim, int):
         return dim
-    result: Dim = 0
+    result: Any = 0
     for monomial, factor in dim.terms:
-        term: Dim = factor
+        term: Any = factor
         for atom in monomial:
-            if isinstance(atom, Symbol):
-                term = term * values.get(atom.name, Expr((((atom,), 1),)))
-            else:
-                term = term * APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
+            term = term * part(atom)
         result = result + term
+    return result
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by dimensions, simplified again; symbols not in `values` stay."""
+
+    def part(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return values.get(atom.name, Expr((((atom,), 1),)))
+        return APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
+
+    result: Dim = rebuild(dim, part)
     return result
 
 
@@ -298,14 +307,7 @@ def divides(divisor: int, dim: Dim, facts: Facts = NO_FACTS) -> bool | None:
 
 def simplify(dim: Dim, facts: Facts) -> Dim:
     """`dim` with the divisions, remainders and extremes that the facts decide worked out."""
-    if isinstance(dim, int):
-        return dim
-    result: Dim = 0
-    for monomial, factor in dim.terms:
-        term: Dim = factor
-        for atom in monomial:
-            term = term * (Expr((((atom,), 1),)) if isinstance(atom, Symbol) else _simplify_function(atom, facts))
-        result = result + term
+    result: Dim = rebuild(dim, lambda atom: Expr((((atom,), 1),)) if isinstance(atom, Symbol) else _simplify_function(atom, facts))
     return result
 
 
@@ -582,18 +584,14 @@ def _others_positive(monomial: Monomial, facts: Facts) -> bool:
 
 def _expand_modulo(dim: Dim) -> Dim:
     """`dim` with every n % d written n - d * (n // d), so that both spellings compare equal."""
-    if isinstance(dim, int):
-        return dim
-    result: Dim = 0
-    for monomial, factor in dim.terms:
-        term: Dim = factor
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                term = term * Expr((((atom,), 1),))
-                continue
-            left, right = _expand_modulo(atom.left), _expand_modulo(atom.right)
-            term = term * (left - right * floor_divide(left, right) if atom.kind == "mod" else APPLY[atom.kind](left, right))
-        result = result + term
+
+    def part(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return Expr((((atom,), 1),))
+        left, right = _expand_modulo(atom.left), _expand_modulo(atom.right)
+        return left - right * floor_divide(left, right) if atom.kind == "mod" else APPLY[atom.kind](left, right)
+
+    result: Dim = rebuild(dim, part)
     return result
 
 

@@ -43,14 +43,7 @@ def starts(scope: Scope, dim: Dim) -> Dim:
 
 def simplify(scope: Scope, dim: Dim) -> Dim:
     """`dim` with the divisions and remainders that ranges and divisors decide worked out, term by term."""
-    if isinstance(dim, int):
-        return dim
-    result: Dim = 0
-    for monomial, factor in dim.terms:
-        term: Dim = factor
-        for atom in monomial:
-            term = term * (dims.symbol(atom.name) if isinstance(atom, Symbol) else _simplify_atom(scope, atom))
-        result = result + term
+    result: Dim = dims.rebuild(dim, lambda atom: dims.symbol(atom.name) if isinstance(atom, Symbol) else _simplify_atom(scope, atom))
     return result
 
 

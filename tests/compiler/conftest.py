@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,17 +29,9 @@ def fresh() -> Iterator[None]:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
     """Every graph that torch hands to the backend, in order."""
-    from ourcc.compiler import backend
+    from .torch_models import recorded
 
-    made: list[backend.CompiledGraph] = []
-
-    class Recorded(backend.CompiledGraph):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
-    return made
+    return recorded(monkeypatch)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -19,6 +20,19 @@ F = nn.functional
 
 def compiled(function: Any, *, dynamic: bool | None = None, **options: Any) -> Any:
     return torch.compile(function, backend=backend.ourcc, dynamic=dynamic, options=options)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
+    """A list that every graph joins which torch hands over."""
+    made: list[backend.CompiledGraph] = []
+
+    class Recorded(backend.CompiledGraph):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
+    return made
 
 
 def flat(answer: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from ourcc.compiler import backend
 from ourcc.ir.plan import Call, Host
 from ourcc.ir.reference import judge
 
+from ..compiler.torch_models import recorded
 from . import models
 
 SEEDS = 8
@@ -53,28 +54,6 @@ class Case:
     made: list[int] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Eager with one thread: its idle ones spin, which on a busy machine takes longer than the work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
-    """A list that every graph joins which torch hands over."""
-    made: list[backend.CompiledGraph] = []
-
-    class Recorded(backend.CompiledGraph):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-    monkeypatch.setattr(backend, "CompiledGraph", Recorded)
-    return made
-
-
 @pytest.fixture(scope="module", params=list(ROADS))
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """The compiled model, already run at every point of its road."""
@@ -83,6 +62,11 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     fast = torch.compile(model.module, backend=backend.ourcc, dynamic=True if model.names == models.TEXT else None, options={"threads": 1})
     with pytest.MonkeyPatch.context() as patch:
         case = Case(request.param, model, copy.deepcopy(model.module).double(), fast, recorded(patch))
+        # Each test may run in a process of its own, so none rests on what another one ran.
+        with torch.no_grad():
+            for number, point in enumerate(ROADS[case.name].points):
+                case.fast(*inputs_of(case, point, number))
+                case.made.append(len(case.graphs))
         yield case
     torch._dynamo.reset()
 
@@ -130,7 +114,7 @@ def test_the_worst_of_eight_inputs_is_right(case: Case) -> None:
 def test_graphs_are_few_and_made_early(case: Case) -> None:
     """One graph for each kind of size (one, more than one) of each symbol; the first points have all of them."""
     road = ROADS[case.name]
-    assert case.made, "the tests before this one run the model"
+    assert case.made, "the fixture runs the model"
     assert case.made[-1] <= road.graphs
     assert case.made[road.graphs - 1] == case.made[-1]
     assert [graph.builds for graph in case.graphs] == [1] * case.made[-1]
@@ -146,7 +130,7 @@ def test_everything_is_compiled(case: Case) -> None:
 
 def test_graphs_share_engines(case: Case) -> None:
     """Size 1 is compiled apart by torch and runs the engine of all sizes."""
-    assert case.made, "the tests before this one run the model"
+    assert case.made, "the fixture runs the model"
     assert len({id(graph.engine) for graph in case.graphs}) <= ROADS[case.name].engines
     assert sum(not graph.is_shared for graph in case.graphs) == len({id(graph.engine) for graph in case.graphs})
 

@@ -64,20 +64,13 @@ class Sizes:
 
     def _integer(self, value: Dim, size: Entry) -> Any:
         """An expression, built by the arithmetic of torch's symbolic integers."""
-        if isinstance(value, int):
-            return value
-        total: Any = 0
-        for monomial, factor in value.terms:
-            term: Any = factor
-            for atom in monomial:
-                part = self._symbol(atom.name, size) if isinstance(atom, dims.Symbol) else self._function(atom, size)
-                term = term * part
-            total = total + term
-        return total
+        return dims.rebuild(value, lambda atom: self._part(atom, size))
 
-    def _function(self, atom: dims.Function, size: Entry) -> Any:
+    def _part(self, atom: dims.Atom, size: Entry) -> Any:
         import torch
 
+        if isinstance(atom, dims.Symbol):
+            return self._symbol(atom.name, size)
         left, right = self._integer(atom.left, size), self._integer(atom.right, size)
         if atom.kind == "div":
             return left // right
