@@ -25,7 +25,10 @@ from .targets import Target
 from .tuning import Tuning
 
 KERNEL_FILES = 4
-"""At most so many files of kernels: they compile in parallel, and each costs a quarter of a second."""
+"""So many files of kernels where four kernels fill one: they compile in parallel, and each costs a quarter of a second."""
+
+KERNELS = 24
+"""At most so many kernels in a file."""
 
 
 def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
@@ -80,9 +83,9 @@ def lower_cpu(module: Module, level: CpuLevel, choose: Choose) -> Lowered:
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
-    """C files by name: kernels spread over a few files, and the plan."""
+    """C files by name: kernels spread over files of bounded size, and the plan."""
     names = list(lowered.kernels)
-    count = max(1, min(KERNEL_FILES, len(names) // 4))
+    count = max(1, min(KERNEL_FILES, len(names) // 4), -(-len(names) // KERNELS))
     symbols = lowered.plan.symbols
     sources = {}
     for n in range(count):
@@ -90,8 +93,7 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
         for name in names[n::count]:
             file.add(lowered.kernels[name], name, tuple(symbols.ranges), symbols)
         sources[f"kernels_{n}.c"] = file.text()
-    sources["plan.c"] = print_plan(lowered.plan, names)
-    return sources
+    return {**sources, **print_plan(lowered.plan)}
 
 
 def nominal_rates(level: CpuLevel) -> tuple[float, float]:

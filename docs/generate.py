@@ -145,8 +145,8 @@ $ ourcc inspect mlp.onnx --ir plan --target cpu
 ```
 
 Buffers are inputs, outputs, packed constants, or lie in *slots* of one arena, whose sizes are closed forms in the
-symbols. A launch holds *variants*, the first whose guard holds runs. As C, the whole plan is one function, and an engine
-answers with one call of it:
+symbols. A launch holds *variants*, the first whose guard holds runs. As C, the whole plan is one entry over pieces of
+at most 64 steps, and an engine answers with one call of it:
 
 ```c
 {host}
@@ -166,7 +166,10 @@ def forms_page() -> str:
     shown["schedule"] = shown["regions"].split("\n")[0].partition(": ")[2]
     kernel = re.findall(r"^void kernel_0\(.*?^}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
     shown["kernel"] = _smallest_block(kernel)
-    shown["host"] = re.findall(r"^int32_t ourcc_segment_0\([^;]*?{$.*?^}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
+    shown["host"] = "\n".join(
+        re.findall(rf"^{name}\([^;]*?{{$.*?^}}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
+        for name in ("static int64_t ourcc_slots", "void ourcc_piece_0_0", "int32_t ourcc_segment_0")
+    )
     text = FORMS.replace("{notice}", NOTICE)
     for name, block in shown.items():
         text = text.replace(f"{{{name}}}", block.strip("\n"))

@@ -1,7 +1,7 @@
-"""A plan as C: one function for each maximal run of steps that need no Python.
+"""A plan as C: the steps between two host steps are one entry, made of functions of bounded size.
 
 `ourcc_arena(symbols)` gives the arena's size; `ourcc_segment_N(buffers, symbols, arena, threads)` runs the Nth
-segment. Buffers are indexed as in the plan; those in the arena are addressed from its start by closed forms.
+segment. Buffers are indexed as in the plan; those in the arena lie in slots, whose places are closed forms.
 """
 
 from __future__ import annotations
@@ -12,18 +12,41 @@ from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
 from ...ir.plan import Copy, Launch, Plan, Slot, Step, Zero, segments
 
+PIECE = 64
+"""Steps in one C function: compilers take more than twice as long for a function of twice the length."""
 
-def print_plan(plan: Plan, kernels: Sequence[str]) -> str:
-    """The C file of a plan; `kernels` are the names of the kernel functions it calls, defined in other files."""
-    lines = ['#include "ourcc.h"', "#include <string.h>", ""]
-    lines += [f"void {name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);" for name in kernels]
-    lines += [_HELPERS, *_arena_function(plan)]
-    count = 0
-    for is_native, steps in segments(plan.steps):
-        if is_native:
-            lines += _segment(plan, count, steps)
-            count += 1
-    return "\n".join(lines) + "\n"
+PIECES = 16
+"""Such functions in one file: the files of a long plan compile in parallel."""
+
+_PIECE = "(void *const *buffers, const int64_t *symbols, char *const *slots, int32_t threads)"
+
+
+def print_plan(plan: Plan) -> dict[str, str]:
+    """The C files of a plan, by name: `plan.c` has the entries, `plan_N.c` the pieces that do not fit in beside them."""
+    pieces: dict[str, Sequence[Step]] = {}
+    entries: list[list[str]] = []
+    for number, steps in enumerate(steps for is_native, steps in segments(plan.steps) if is_native):
+        cut = {f"ourcc_piece_{number}_{first // PIECE}": steps[first : first + PIECE] for first in range(0, len(steps), PIECE)}
+        entries.append(list(cut))
+        pieces |= cut
+    here, *others = [list(pieces)[first : first + PIECES] for first in range(0, max(len(pieces), 1), PIECES)]
+    files = {f"plan_{count}.c": _file(_pieces(plan, pieces, names)) for count, names in enumerate(others)}
+    lines = [f"void {name}{_PIECE};" for names in others for name in names]
+    lines += [*_slots_function(plan), *_pieces(plan, pieces, here)]
+    for number, names in enumerate(entries):
+        lines += _segment(plan, number, names)
+    return {**files, "plan.c": _file(lines)}
+
+
+def _file(lines: Sequence[str]) -> str:
+    return "\n".join(['#include "ourcc.h"', "#include <string.h>", _HELPERS, *lines]) + "\n"
+
+
+def _declarations(pieces: Mapping[str, Sequence[Step]], names: Sequence[str]) -> list[str]:
+    """The kernels that some pieces launch; they are defined in other files."""
+    launches = [step for name in names for step in pieces[name] if isinstance(step, Launch)]
+    kernels = dict.fromkeys(variant.kernel for launch in launches for variant in launch.variants)
+    return [*(f"void {name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);" for name in kernels), ""]
 
 
 _HELPERS = """
@@ -62,29 +85,41 @@ def _slot_size(slot: Slot, names: Mapping[str, str]) -> str:
     return f"rounded({text})"
 
 
-def _arena_function(plan: Plan) -> list[str]:
+def _slots_function(plan: Plan) -> list[str]:
+    """Where the slots of the arena begin, and its size."""
     names = _symbol_names(plan)
-    lines = ["OURCC_EXPORT int64_t ourcc_arena(const int64_t *symbols);", "int64_t ourcc_arena(const int64_t *symbols) {"]
-    lines += ["    (void)symbols;", "    int64_t total = 0;"]
-    lines += [f"    total += {_slot_size(slot, names)};" for slot in plan.slots]
-    return [*lines, "    return total;", "}", ""]
+    lines = ["static int64_t ourcc_slots(const int64_t *symbols, char *arena, char **slots) {"]
+    lines += ["    (void)symbols; (void)arena; (void)slots;", "    int64_t offset = 0;"]
+    for number, slot in enumerate(plan.slots):
+        lines += [f"    slots[{number}] = arena + offset;", f"    offset += {_slot_size(slot, names)};"]
+    lines += ["    return offset;", "}", ""]
+    lines += ["OURCC_EXPORT int64_t ourcc_arena(const int64_t *symbols);", "int64_t ourcc_arena(const int64_t *symbols) {"]
+    return [*lines, f"    char *slots[{len(plan.slots) + 1}];", "    return ourcc_slots(symbols, 0, slots);", "}", ""]
 
 
-def _segment(plan: Plan, number: int, steps: Sequence[Step]) -> list[str]:
-    names = _symbol_names(plan)
-    used = _used_buffers(steps)
-    order = {buffer.name: n for n, buffer in enumerate(plan.buffers)}
+def _segment(plan: Plan, number: int, pieces: Sequence[str]) -> list[str]:
+    """The entry of a segment: it places the slots and runs the pieces."""
     signature = f"int32_t ourcc_segment_{number}(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads)"
-    lines = [f"OURCC_EXPORT {signature};", f"{signature} {{", "    (void)buffers; (void)symbols; (void)arena; (void)threads;"]
-    lines += ["    int64_t offset = 0;"]
-    for slot in plan.slots:
-        lines += [f"    char *{slot.name} = arena + offset; (void){slot.name};", f"    offset += {_slot_size(slot, names)};"]
-    for name in sorted(used, key=order.__getitem__):
-        buffer = plan.buffers[order[name]]
-        lines.append(f"    void *b{order[name]} = {buffer.key if buffer.storage == 'arena' else f'buffers[{order[name]}]'};")
-    for step in steps:
-        lines += _step(plan, step, order, names)
+    lines = [f"OURCC_EXPORT {signature};", f"{signature} {{", f"    char *slots[{len(plan.slots) + 1}];"]
+    lines += ["    ourcc_slots(symbols, arena, slots);", *(f"    {name}(buffers, symbols, slots, threads);" for name in pieces)]
     return [*lines, "    return 0;", "}", ""]
+
+
+def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[str]) -> list[str]:
+    order = {buffer.name: n for n, buffer in enumerate(plan.buffers)}
+    slots = {slot.name: n for n, slot in enumerate(plan.slots)}
+    symbols = _symbol_names(plan)
+    lines = _declarations(pieces, names)
+    for name in names:
+        lines += [f"void {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
+        for used in sorted(_used_buffers(pieces[name]), key=order.__getitem__):
+            buffer = plan.buffers[order[used]]
+            place = f"slots[{slots[buffer.key]}]" if buffer.storage == "arena" else f"buffers[{order[used]}]"
+            lines.append(f"    void *b{order[used]} = {place};")
+        for step in pieces[name]:
+            lines += _step(plan, step, order, symbols)
+        lines += ["}", ""]
+    return lines
 
 
 def _used_buffers(steps: Sequence[Step]) -> set[str]:
@@ -103,15 +138,15 @@ def _step(plan: Plan, step: Step, order: Mapping[str, int], names: Mapping[str, 
     if isinstance(step, Launch):
         return _launch(step, order, names)
     if isinstance(step, Copy):
-        size = c_dim(_bytes(plan, step.target), names)
+        size = c_dim(_bytes(plan, order[step.target]), names)
         return [f"    memcpy(b{order[step.target]}, b{order[step.source]}, (size_t){size});"]
     if isinstance(step, Zero):
-        return [f"    memset(b{order[step.target]}, 0, (size_t){c_dim(_bytes(plan, step.target), names)});"]
+        return [f"    memset(b{order[step.target]}, 0, (size_t){c_dim(_bytes(plan, order[step.target]), names)});"]
     raise ValueError(f"step {step} needs Python")
 
 
-def _bytes(plan: Plan, name: str) -> Dim:
-    return plan.buffer(name).type.nbytes
+def _bytes(plan: Plan, buffer: int) -> Dim:
+    return plan.buffers[buffer].type.nbytes
 
 
 def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) -> list[str]:
