@@ -90,7 +90,9 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
     """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
     passes = parse_pipeline(", ".join([GRAPH_PIPELINE, *_weight_passes(options)]))
     progress.stage("simplify", len(passes))
-    PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
+    for record in PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module):
+        for note in record.notes:
+            progress.note(note)
 
 
 def _weight_passes(options: BuildOptions) -> list[str]:

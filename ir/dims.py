@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from .errors import ParseError
 
 MAXIMUM_TERMS = 4096
+MAXIMUM_DEGREE = 32
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Expr:
         if len(self.terms) * len(_terms(other)) > MAXIMUM_TERMS:
             # Only a hostile text multiplies sums of many symbols over and over.
             raise ParseError(f"dimension has more than {MAXIMUM_TERMS} terms when multiplied out")
+        if _degree(self) + _degree(other) > MAXIMUM_DEGREE:
+            raise ParseError(f"dimension multiplies more than {MAXIMUM_DEGREE} sizes")
         return _build([(_sorted(m + n), f * g) for m, f in self.terms for n, g in _terms(other)])
 
     __rmul__ = __mul__
@@ -159,6 +162,17 @@ def symbols(dim: Dim) -> frozenset[str]:
         for atom in monomial:
             found |= {atom.name} if isinstance(atom, Symbol) else symbols(atom.left) | symbols(atom.right)
     return frozenset(found)
+
+
+def magnitude(dim: Dim) -> int:
+    """The largest number that stands in `dim`, its sign left out."""
+    if isinstance(dim, int):
+        return abs(dim)
+    found = 0
+    for monomial, factor in dim.terms:
+        inner = (max(magnitude(atom.left), magnitude(atom.right)) for atom in monomial if isinstance(atom, Function))
+        found = max(found, abs(factor), *inner)
+    return found
 
 
 def rebuild(dim: Dim, part: Callable[[Atom], Any]) -> Any:
@@ -334,6 +348,10 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
     if isinstance(dim, Expr):
         return dim.terms
     return (((), dim),) if dim else ()
+
+
+def _degree(dim: Dim) -> int:
+    return max((len(monomial) for monomial, _ in dim.terms), default=0) if isinstance(dim, Expr) else 0
 
 
 def _build(terms: Iterable[tuple[Monomial, int]]) -> Dim:

@@ -78,6 +78,10 @@ class InputError(CompilerError):
     """A call gave wrong inputs: a name, dtype, rank or size."""
 
 
+class OutOfMemoryError(CompilerError, MemoryError):
+    """The machine does not have the memory that a call, a build or a file asks for; the message has the size."""
+
+
 class ToolchainError(CompilerError):
     """A compiler or library of the machine is missing or refused its input."""
 

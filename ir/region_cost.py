@@ -51,6 +51,12 @@ def _points(statement: Statement, extents: Mapping[str, int]) -> float:
     return total
 
 
+def iterations(region: Region) -> int:
+    """The points of the largest statement of a region whose sizes are known."""
+    extents = {axis.name: axis.extent for axis in region.axes if isinstance(axis.extent, int)}
+    return max((int(_points(statement, extents)) for statement in region.body), default=0)
+
+
 def _operations(statement: Statement) -> int:
     count = sum(1 for part in walk(statement.value) if isinstance(part, Apply) and part.primitive not in FREE)
     return count + (1 if isinstance(statement, (Reduce, Scan)) else 0)
@@ -82,4 +88,4 @@ def _names(load: Load) -> set[str]:
     return names
 
 
-__all__ = ["Cost", "cost_of", "typical_sizes"]
+__all__ = ["Cost", "cost_of", "iterations", "typical_sizes"]

@@ -126,6 +126,10 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
     raise ParseError(f"numpy dtype {dtype} has no element type here")
 
 
+LARGEST = 1 << 48
+"""Bytes, elements and sizes are at most this, what a processor of today addresses: arithmetic on them in 64 bits cannot wrap."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """A tensor's element type and shape; rank 0 is a scalar, sizes may be symbolic."""
@@ -156,6 +160,15 @@ class TensorType:
         if self.dtype.bits < 8:
             return dims.ceil_div(self.elements * self.dtype.bits, 8)
         return self.elements * (self.dtype.bits // 8)
+
+    def excess(self) -> str | None:
+        """What of this type is beyond any memory: a size, or all of it; None where nothing is known to be."""
+        fixed = self.dtype.bits
+        for size in self.shape:
+            if dims.magnitude(size) > 2 * LARGEST:
+                return f"size {str(size)[:80]}"
+            fixed *= size if isinstance(size, int) else 1
+        return f"{fixed // 8} bytes" if fixed > 8 * LARGEST else None
 
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
         return TensorType(self.dtype, shape)

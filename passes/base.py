@@ -16,12 +16,14 @@ from .chooser import Always, Chooser
 class PassContext:
     """What a pass may ask while it runs: who listens to changes, whether one pays, how many are still allowed.
 
-    `remaining` counts rewrites down (None: no bound); a bisection sets it, and a pass that has none left stops.
+    `remaining` counts rewrites down (None: no bound); a bisection sets it, and a pass that has none left stops. `notes`
+    are what a pass has to tell the user.
     """
 
     listeners: tuple[Callable[[Event], None], ...] = ()
     chooser: Chooser = field(default_factory=Always)
     remaining: int | None = None
+    notes: list[str] = field(default_factory=list)
 
     def rewriter(self, module: Module, graph: Graph, rule: str) -> Rewriter:
         """A rewriter of one graph whose changes the listeners see."""

@@ -11,33 +11,48 @@ import numpy as np
 from ..ir.dims import Expr
 from ..ir.graph import Builder, ConstantData, Module, Op, Value
 from ..ir.ops import table
+from ..ir.ops.structure import region_of
 from ..ir.ops.table import OPS
+from ..ir.region_cost import iterations
 from ..ir.rewrite import Rule
 from ..ir.types import TensorType
-from .base import RulePass
+from .base import Pass, PassContext
 
 # Kept as they are: they say that a weight is stored narrow, and folding them would store it wide.
 STORED_NARROW = frozenset({"dequantize", "decompress_2to4"})
 EAGER_ELEMENTS = 4096
+OVERHEAD = 10_000
+"""Calling an op at all takes as long as so many operations."""
 
 
 @dataclass(frozen=True)
-class FoldConstants(RulePass):
+class FoldConstants(Pass):
     """Run ops whose operands are all constant, and keep the result as a constant with the op's source.
 
     Before: const @w   %t = transpose(@w) {permutation = [1, 0]}   %y = matmul(%x, %t)
     After:  const @t   %y = matmul(%x, @t)
 
     A result may be at most `growth` bytes larger than its operands and has at most `limit` elements; large results are
-    computed when somebody asks for their values.
+    computed when somebody asks for their values. All of it together takes at most `work` element operations, and eight
+    for each element of a weight; what is over that is computed when the engine runs, and a note says so.
     """
 
     limit: int = 1 << 27
     growth: int = 1 << 16
+    work: int = 1 << 30
 
-    def rules(self) -> Sequence[Rule]:
-        """The one rule."""
-        return (FoldOp(self.limit, self.growth),)
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Fold what the budget allows."""
+        weights = sum(_elements(value.type) for value in module.constants.values())
+        rule = FoldOp(self.limit, self.growth, self.work + 8 * weights)
+        changed = context.apply(module, [rule])
+        if rule.left:
+            first = next(iter(rule.left))
+            context.notes.append(
+                f"{len(rule.left)} ops on constants are left to run time, first {first.name} at {first.source or 'its place'}: "
+                f"folding them takes more than {self.work} operations"
+            )
+        return changed
 
 
 class FoldOp(Rule):
@@ -45,9 +60,11 @@ class FoldOp(Rule):
 
     ops = tuple(OPS)
 
-    def __init__(self, limit: int, growth: int) -> None:
+    def __init__(self, limit: int, growth: int, work: int) -> None:
         self.limit = limit
         self.growth = growth
+        self.work = work
+        self.left: dict[Op, None] = {}
 
     def check(self, op: Op, module: Module) -> str | None:
         """Pure, constant operands, known sizes, and not too large."""
@@ -61,7 +78,14 @@ class FoldOp(Rule):
             return "a size is symbolic"
         if any(value is not None and value.constant is not None and not value.constant.available for value in op.operands):
             return "the values of an operand are not given"
-        return self._check_size(op)
+        return self._check_size(op) or self._check_work(op)
+
+    def _check_work(self, op: Op) -> str | None:
+        work = _work(op)
+        if work > self.work:
+            self.left[op] = None
+            return f"computing it takes {work} operations, {self.work} are left of the budget"
+        return None
 
     def _check_size(self, op: Op) -> str | None:
         given = sum(_bytes(value.type) for value in op.operands if value is not None)
@@ -73,6 +97,7 @@ class FoldOp(Rule):
 
     def rewrite(self, op: Op, g: Builder) -> Sequence[Value]:
         """Constants named as the results were."""
+        self.work -= _work(op)
         folded = _Folded(op)
         results = enumerate(op.results)
         return [g.module.add_constant(value.name, folded.result(n), value.source, value.type) for n, value in results]
@@ -104,6 +129,17 @@ class _Folded:
             self._arrays = table.run(self._definition, arrays, self._attrs, self._types, wide=False)
             self._operands = None
         return self._arrays
+
+
+def _work(op: Op) -> int:
+    """Element operations of an op: the points of its loops, or what it reads and writes where it has none."""
+    moved = sum(_elements(type) for type in (*op.types, *(result.type for result in op.results)) if type is not None)
+    if moved <= EAGER_ELEMENTS and op.definition.kind == "pointwise":
+        return moved + OVERHEAD
+    region = region_of(op.definition, op.types, op.attrs) if op.definition.has_region else None
+    if region is None:
+        return 16 * moved + OVERHEAD
+    return max(moved, iterations(region)) + OVERHEAD
 
 
 def _is_symbolic(value: Any) -> bool:

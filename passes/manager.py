@@ -30,6 +30,7 @@ class PassRecord:
     seconds: float
     changed: bool
     rewrites: Counter[str] = field(default_factory=Counter)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -89,7 +90,8 @@ class PassManager:
             raise InternalError(f"pass {step.name} says that nothing changed and made {rewrites.total()} rewrites")
         if shows:
             self._compare(step, text, module_text(module), changed)
-        return PassRecord(pass_text(step), seconds, changed, rewrites)
+        notes, context.notes = tuple(context.notes), []
+        return PassRecord(pass_text(step), seconds, changed, rewrites, notes)
 
     def _compare(self, step: Pass, before: str, after: str, changed: bool) -> None:
         if self.strict and changed != (before != after):

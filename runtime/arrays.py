@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..ir.errors import InputError, ParseError, UnsupportedError
 from ..ir.types import DTYPES, DType, TensorType, boolean, from_numpy, string
+from .memory import allocate
 from .weights import Array, aligned_bytes, pack, unpack
 
 _TORCH_NAMES = {
@@ -113,8 +115,12 @@ def packed(value: Array, dtype: DType) -> Array:
 def new_output(dtype: DType, shape: tuple[int, ...], as_torch: bool, device: str = "cpu") -> Any:
     """Fresh memory for a result, of the caller's kind."""
     if as_torch and dtype != string:
-        return torch_module().empty(shape, dtype=torch_dtype(dtype), device=device)
-    return np.empty(shape, dtype=dtype.numpy)
+        make = functools.partial(torch_module().empty, shape, dtype=torch_dtype(dtype), device=device)
+    else:
+        make = functools.partial(np.empty, shape, dtype=dtype.numpy)
+    # Memory of a device is its own allocator's to refuse.
+    size = math.prod(shape) * max(dtype.bits, 8) // 8 if device == "cpu" else 0
+    return allocate(size, f"a result {dtype}[{', '.join(map(str, shape))}]", make)
 
 
 def new_bytes(type: TensorType) -> Array:

@@ -16,6 +16,7 @@ from ..ir.plan import Call, Host, Launch, Plan, Step, slot_offsets
 from ..ir.types import TensorType
 from .contents import Port, ports
 from .signature import Signature
+from .sizes import Sizes
 
 STORAGES = ("input", "output", "constant", "arena", "dynamic")
 MAX_BINDINGS = 512
@@ -37,6 +38,7 @@ class Binding:
     def __init__(self, program: Program, values: Mapping[str, int]) -> None:
         self.program = program
         self.values = values
+        program.sizes.check(values)
         names = program.symbol_names
         self.symbols = (ctypes.c_int64 * max(1, len(names)))(*(values.get(name, 0) for name in names))
         self._types: dict[int, TensorType | None] = {}
@@ -73,6 +75,7 @@ class Program:
         self.index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
         _check(plan, self.index)
         self.symbol_names = tuple(plan.symbols.ranges)
+        self.sizes = Sizes(plan)
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
         self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan))
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir.errors import EngineError
 from ..ir.types import DTYPES, DType, TensorType, from_numpy, string
+from .memory import allocate
 
 Array = np.ndarray[Any, Any]
 
@@ -194,6 +195,6 @@ def aligned(constant: Constant) -> Constant:
 
 def aligned_bytes(size: int) -> Array:
     """A new flat u8 array whose first byte lies at an aligned address."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+    memory = allocate(size, "a buffer", lambda: np.empty(size + ALIGNMENT, np.uint8))
     first = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
     return memory[first : first + size]

@@ -117,6 +117,12 @@ def _describe(error: Exception, arguments: list[str]) -> dict[str, Any]:
         source = None if error.source is None else str(error.source)
         parts = {"message": error.message, "source": source, "note": error.note, "hint": error.hint}
         return {"kind": kind, "status": error.exit_status, "text": str(error), **parts}
+    if isinstance(error, MemoryError):
+        return {
+            "kind": "OutOfMemoryError",
+            "status": CompilerError.exit_status,
+            "text": f"out of memory: {error or 'the machine has no more'}",
+        }
     if isinstance(error, OSError) and error.errno is not None:
         return {"kind": "SystemError", "status": CompilerError.exit_status, "text": _system_text(error)}
     reproducer = error.reproducer if isinstance(error, InternalError) else None

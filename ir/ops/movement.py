@@ -10,7 +10,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
-from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64
+from ..types import LARGEST, DType, TensorType, boolean, f16, f32, i8, i32, i64
 from . import scalar
 from .sampling import bf16, draw, refused
 from .scalar import Traced
@@ -247,6 +247,8 @@ def _(x: TensorType, *, starts: tuple[Dim, ...], sizes: tuple[Dim, ...], steps: 
     for what, values in (("starts", starts), ("sizes", sizes), ("steps", steps)):
         expect_rank("slice", what, values, x.rank)
     not_negative("slice", sizes)
+    if any(abs(step) > LARGEST for step in steps):
+        raise VerifyError(f"slice: steps are {list(steps)}, expected at most {LARGEST}")
     for n, (start, size, step) in enumerate(zip(starts, sizes, steps, strict=True)):
         last = start + (size - 1) * step
         inside = all(dims.at_most(0, end) is not False and dims.at_most(end, x.shape[n] - 1) is not False for end in (start, last))

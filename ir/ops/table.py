@@ -21,11 +21,12 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
-from ..types import DType, TensorType, boolean, c64, c128, f64
+from ..types import LARGEST, DType, TensorType, boolean, c64, c128, f64
 from . import scalar
 from .scalar import Array, Traced
 
 Types: TypeAlias = "TensorType | tuple[TensorType, ...]"
+TOO_LARGE = "no machine holds so much: check the sizes that the model computes"
 REQUIRED = inspect.Parameter.empty
 
 
@@ -129,7 +130,12 @@ class OpDef:
         self._check_count(types)
         attrs = self.complete(attrs)
         result = self._infer(*types, **attrs) if self._infer else self._infer_pointwise(types, attrs)
-        return result if isinstance(result, tuple) else (result,)
+        results: tuple[TensorType, ...] = result if isinstance(result, tuple) else (result,)
+        for type in results:
+            excess = type.excess()
+            if excess is not None:
+                raise VerifyError(f"{self.name}: the result {type} has {excess}, expected at most {LARGEST}", hint=TOO_LARGE)
+        return results
 
     def trace(self, dtypes: Iterable[DType], attrs: Mapping[str, Any], names: Iterable[Any]) -> Traced:
         """The scalar expression of a pointwise op over leaf expressions `names` of these dtypes, in compute types."""

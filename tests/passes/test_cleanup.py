@@ -90,14 +90,14 @@ def test_says_why_it_does_not_fold(check_pass, body, step, reason):
     constants = "@w : f32[3] = [1.0, 2.0, 3.0]\n@q : i8[2] = [1, 2]\n@s : f32[] = 0.5"
     result = body.rsplit(": ", 1)[1]
     module = check_pass(step, program(f"{body}\nreturn %y", constants, result=result), None)
-    assert FoldOp(step.limit, step.growth).check(module.main.last, module) == reason
+    assert FoldOp(step.limit, step.growth, step.work).check(module.main.last, module) == reason
 
 
 def test_values_that_are_not_given_are_not_asked_for():
     text = program("%y = neg(@w) : f32[3]\nreturn %y", f"@w : f32[3]   # sha256:{'ab' * 32}", result="f32[3]")
     module = parse_module(text)
     assert not FoldConstants().run(module, PassContext())
-    assert FoldOp(9, 9).check(module.main.last, module) == "the values of an operand are not given"
+    assert FoldOp(9, 9, 9).check(module.main.last, module) == "the values of an operand are not given"
 
 
 def test_large_results_are_computed_when_asked_for():

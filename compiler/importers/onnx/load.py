@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,18 @@ NAME_LENGTH = 16_384
 FUNCTIONS = 10_000
 
 
-def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ExternalFiles, str | None]:
-    """The checked model, its weight files, and the name of the file it came from."""
+@dataclass(frozen=True)
+class OpenModel:
+    """A checked model: its weight files, the name of the file it came from, how many nodes are written in it."""
+
+    proto: onnx.ModelProto
+    files: ExternalFiles
+    name: str | None
+    nodes: int
+
+
+def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> OpenModel:
+    """Read, parse and check a model; nothing is built yet."""
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         proto = _parse(_read(path), path.name)
@@ -30,8 +41,7 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple
     else:
         proto = _parse(model, None) if isinstance(model, bytes) else model
         folder, name = None, None
-    _check_model(proto, name)
-    return proto, ExternalFiles(folder), name
+    return OpenModel(proto, ExternalFiles(folder), name, _check_model(proto, name))
 
 
 def _read(path: Path) -> bytes:
@@ -70,7 +80,8 @@ def _parse(data: bytes, name: str | None) -> onnx.ModelProto:
         ) from error
 
 
-def _check_model(model: onnx.ModelProto, name: str | None) -> None:
+def _check_model(model: onnx.ModelProto, name: str | None) -> int:
+    """ModelError for what no model may be; the number of its nodes, those of functions and nested graphs included."""
     source = Source(name or "model")
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelError("the file holds no ONNX graph", source=source, hint="export the model again, or check the download")
@@ -85,6 +96,7 @@ def _check_model(model: onnx.ModelProto, name: str | None) -> None:
         count += _check_node_list(function.node, 0, source)
     if count > NODES:
         raise ModelError(f"the model has {count} nodes, expected at most {NODES}", source=source)
+    return count
 
 
 def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], source: Source, ir_version: int = 10) -> dict[str, int]:

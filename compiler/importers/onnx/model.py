@@ -13,8 +13,7 @@ from ....ir.errors import ModelError, Source, UnsupportedError, UsageError
 from ....ir.graph import Graph, Module, Value
 from ....ir.types import TensorType
 from .context import UnsupportedModelError
-from .external import ExternalFiles
-from .load import open_model, opset_versions
+from .load import OpenModel, open_model, opset_versions
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError, Shape, Symbols, size
 from .tensors import check_shape, element_type
@@ -37,18 +36,18 @@ def import_onnx(
     are the same. `values` fixes inputs to constants: such an input is no longer one of the program. Raises ModelError
     for a damaged file and one UnsupportedError that lists every node which cannot be represented.
     """
-    proto, files, file = open_model(model)
+    opened = open_model(model)
     limits: dict[str, int] = {}
     while True:
         try:
-            return _Import(proto, files, file, name, limits).run(shapes, values or {})
+            return _Import(opened, name, limits).run(shapes, values or {})
         except NarrowerError as error:
             limits[error.name] = min(error.high, limits.get(error.name, error.high))
 
 
 def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dict[str, tuple[str | int | None, ...]]:
     """The inputs of a model by name, each dimension by its name or its size, None where it has neither."""
-    proto, _, _ = open_model(model)
+    proto = open_model(model).proto
     constants = {tensor.name for tensor in proto.graph.initializer}
     shapes: dict[str, tuple[str | int | None, ...]] = {}
     for value in proto.graph.input:
@@ -61,14 +60,14 @@ def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dic
 class _Import:
     """One import: the module under construction."""
 
-    def __init__(self, proto: onnx.ModelProto, files: ExternalFiles, file: str | None, name: str | None, limits: Mapping[str, int]) -> None:
-        self.proto, self.files, self.file = proto, files, file
+    def __init__(self, opened: OpenModel, name: str | None, limits: Mapping[str, int]) -> None:
+        proto, file = self.proto, self.file = opened.proto, opened.name
         self.limits = limits
         self.module = Module(name or proto.graph.name or "model")
         self.graph = Graph("main")
         self.module.functions["main"] = self.graph
         self.builder = FoldingBuilder(self.module, self.graph)
-        self.walker = Walker(self.builder, proto.functions, files, file)
+        self.walker = Walker(self.builder, opened)
         self.scope = Scope(opset_versions(proto.opset_import, Source(file or "model"), proto.ir_version))
 
     def run(self, shapes: Mapping[str, Shape] | None, values: Mapping[str, np.ndarray[Any, Any]]) -> Module:

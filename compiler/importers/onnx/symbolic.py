@@ -19,6 +19,8 @@ from ....ir.types import DTYPES, DType, boolean, i64
 # What one known value, and all folding of one import, may hold.
 KNOWN_ELEMENTS = 4096
 FOLDED_ELEMENTS = 1 << 26
+CALL = 2048
+"""Computing an op at all takes as long as so many elements."""
 
 Known: TypeAlias = np.ndarray[Any, Any]  # of objects: dimensions, or bools for a boolean value
 
@@ -67,7 +69,7 @@ class FoldingBuilder(Builder):
             return None
         if _is_symbolic(op.attrs):
             return None
-        self.folded += sum(int(str(size)) for size in sizes)
+        self.folded += CALL + sum(int(str(size)) for size in sizes)
         if self.folded > FOLDED_ELEMENTS:
             return None
         operands = tuple(None if v is None or v.constant is None else v.constant.array for v in op.operands)

@@ -12,9 +12,8 @@ from ....ir.graph import Value
 from . import rules
 from .attributes import attributes, value_of
 from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
-from .external import ExternalFiles
 from .functions import function_body
-from .load import normal_domain, opset_versions
+from .load import OpenModel, normal_domain, opset_versions
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError, implied_limit
 from .tensors import constant_data
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
     import onnx
 
 DEPTH = 64
-STEPS = 1_000_000
+STEPS = 20_000
+GROWTH = 16
+"""A model may unroll to so many nodes, or to so many times what is written in its file."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ class Scope:
 class Walker:
     """Imports nodes into one graph through the rules."""
 
-    def __init__(self, builder: FoldingBuilder, functions: Iterable[onnx.FunctionProto], files: ExternalFiles, file: str | None) -> None:
-        self.builder, self.files, self.file = builder, files, file
-        self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in functions}
+    def __init__(self, builder: FoldingBuilder, model: OpenModel) -> None:
+        self.builder, self.files, self.file = builder, model.files, model.name
+        self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.proto.functions}
+        self.written, self.limit = model.nodes, max(STEPS, GROWTH * model.nodes)
         self.problems: list[Problem] = []
         self.steps = 0
 
@@ -88,8 +90,12 @@ class Walker:
         """Import nodes in order."""
         for proto in protos:
             self.steps += 1
-            if self.steps > STEPS:
-                raise ModelError(f"the model unrolls to more than {STEPS} nodes", source=Source(self.file or "model"))
+            if self.steps > self.limit:
+                raise ModelError(
+                    f"the model unrolls to more than {self.limit} nodes, its file has {self.written}",
+                    source=Source(scope.prefix.rstrip("/") or self.file or "model", self.file),
+                    hint="loops of fixed length and functions are written out: make them shorter, or compute them outside the model",
+                )
             self._node(proto, scope)
 
     def _node(self, proto: onnx.NodeProto, scope: Scope) -> None:

@@ -6,7 +6,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import boolean, i64
+from .....ir.types import LARGEST, boolean, i64
 from ..context import Node, rule
 
 
@@ -111,6 +111,8 @@ def _slice(n: Node) -> Value:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step == 0:
             raise n.fail("step is 0")
+        # No dimension is longer, so that one element is all there is either way.
+        step = max(-LARGEST, min(step, LARGEST))
         begin[axis], sizes[axis] = slice_bounds(n, start, end, step, x.shape[axis])
         strides[axis] = step
     if tuple(sizes) == x.shape and all(s == 1 for s in strides):

@@ -16,6 +16,9 @@ from .pointwise import constant
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+LONGEST = 1 << 28
+"""Elements of an axis: places and weights along it are constants of the engine."""
+
 
 @dataclass(frozen=True)
 class _Sampling:
@@ -124,6 +127,9 @@ def _resampled(
     n: Node, x: Value, targets: list[int], scales: list[float], sampling: _Sampling, region: list[tuple[float, float]] | None
 ) -> Value:
     sizes = n.static_shape(x, "the input")
+    excess = x.type.with_shape(tuple(targets)).excess()
+    if excess is not None or max(targets, default=0) > LONGEST:
+        raise UnsupportedError(f"resizes to {targets}, {excess or 'an axis of more than 2^28 elements'}", hint="resize to a smaller image")
     result, beyond = x, np.zeros((1,) * len(sizes), dtype=bool)
     for axis, (size, target) in enumerate(zip(sizes, targets, strict=True)):
         if size == target and scales[axis] == 1.0 and region is None:

@@ -153,7 +153,8 @@ def test_counts_and_depths_are_limited(model, monkeypatch):
     refused(proto, "the model has 5 nodes, expected at most 4")
     monkeypatch.setattr(load, "NODES", 10)
     monkeypatch.setattr(walk, "STEPS", 4)
-    refused(proto, "unrolls to more than 4 nodes")
+    monkeypatch.setattr(walk, "GROWTH", 0)
+    refused(proto, "unrolls to more than 4 nodes, its file has 5")
     refused(
         model([node("Relu", ["x"], ["y" * 20_000])], {"x": (F, [4])}, ["y" * 20_000]), "is 20000 characters long, expected at most 16384"
     )

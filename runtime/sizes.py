@@ -1,0 +1,67 @@
+"""The sizes that follow from a call's shapes: none is negative, none is more than memory can hold, so none wraps around in 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..ir import dims
+from ..ir.errors import InputError, OutOfMemoryError
+from ..ir.plan import Call, Host, Launch, Plan
+from ..ir.types import LARGEST, TensorType
+from .memory import HINT, text
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A symbolic type of the plan's buffers, and what is computed with it, for messages."""
+
+    type: TensorType
+    symbols: frozenset[str]
+    what: str
+
+
+class Sizes:
+    """Checks symbol values against every type of a plan; made once."""
+
+    def __init__(self, plan: Plan) -> None:
+        sources = {}
+        for step in plan.steps:
+            if isinstance(step, (Launch, Host, Call)):
+                sources.update({name: step.sources[0] for name in step.writes if step.sources})
+        found: dict[TensorType, Sized] = {}
+        for buffer in plan.buffers:
+            names = frozenset(name for size in buffer.type.shape for name in dims.symbols(size))
+            if names and buffer.type not in found:
+                found[buffer.type] = Sized(buffer.type, names, sources.get(buffer.name, buffer.storage))
+        self.sized = tuple(found.values())
+        self.slots = tuple((slot, frozenset().union(*(dims.symbols(size) for size in slot.sizes))) for slot in plan.slots)
+
+    def check(self, values: Mapping[str, int]) -> None:
+        """InputError for a negative size, OutOfMemoryError for more bytes than there can be; symbols without a value pass."""
+        known = values.keys()
+        for sized in self.sized:
+            if not sized.symbols <= known:
+                continue
+            shape = tuple(dims.evaluate(size, values) for size in sized.type.shape)
+            if any(size < 0 for size in shape):
+                raise InputError(
+                    f"{sized.what} would have sizes {list(shape)}, expected none below 0", note=f"{sized.type}, {_given(sized, values)}"
+                )
+            # An empty tensor has no bytes, and its other sizes are multiplied all the same.
+            taken = sized.type.dtype.bits
+            for size in shape:
+                taken *= max(size, 1)
+            if taken > 8 * LARGEST:
+                raise OutOfMemoryError(
+                    f"out of memory: {sized.what} needs {text(taken // 8)}: {sized.type.with_shape(shape)}",
+                    note=f"{sized.type}, {_given(sized, values)}",
+                    hint=HINT,
+                )
+        total = sum(max(dims.evaluate(size, values) for size in slot.sizes) for slot, names in self.slots if names <= known)
+        if total > LARGEST:
+            raise OutOfMemoryError(f"out of memory: values between kernels need {text(total)}", hint=HINT)
+
+
+def _given(sized: Sized, values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {values[name]}" for name in sorted(sized.symbols))
