@@ -47,11 +47,9 @@ class FoldConstants(Pass):
         rule = FoldOp(self.limit, self.growth, self.work + 8 * weights)
         changed = context.apply(module, [rule])
         if rule.left:
-            first = next(iter(rule.left))
-            context.notes.append(
-                f"{len(rule.left)} ops on constants are left to run time, first {first.name} at {first.source or 'its place'}: "
-                f"folding them takes more than {self.work} operations"
-            )
+            first, count = next(iter(rule.left)), len(rule.left)
+            what = f"{first.name} at {first.source or 'its place'}" + (f" and {count - 1} more" if count > 1 else "")
+            context.notes.append(f"left to run time: {what}, on constants alone; folding may take {self.work} operations")
         return changed
 
 

@@ -418,8 +418,8 @@ def _() -> Iterator[Sample]:
 
 @structured()
 def full(*, shape: tuple[Dim, ...], value: float, dtype: DType) -> Tensor:
-    """Every element is `value`."""
-    return np.full(bound(shape), value, dtype=dtype.numpy)
+    """Every element is `value`; an integer beyond the dtype wraps around."""
+    return np.full(bound(shape), scalar.literal_of(value, dtype), dtype=dtype.numpy)
 
 
 @full.infers
@@ -431,7 +431,7 @@ def _(*, shape: tuple[Dim, ...], value: float, dtype: DType) -> TensorType:
 @full.region
 def _(r: RegionBuilder, *, shape: tuple[Dim, ...], value: float, dtype: DType) -> None:
     axes = r.grid(shape)
-    constant: Traced = r.constant(scalar._python(value, dtype), dtype)
+    constant: Traced = r.constant(scalar.literal_of(value, dtype), dtype)
     r.store(0, axes, constant)
 
 
@@ -441,4 +441,5 @@ def _() -> Iterator[Sample]:
     yield Sample((), {"shape": (), "value": True, "dtype": boolean})
     yield Sample((), {"shape": (0,), "value": 7, "dtype": i8})
     yield Sample((), {"shape": (2,), "value": float("nan"), "dtype": f16})
+    yield Sample((), {"shape": (2,), "value": -200, "dtype": i8})
     yield refused((), "got size -2 in [-2], expected 0 or more", shape=(-2,), value=0.0, dtype=f32)

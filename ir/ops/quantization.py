@@ -253,7 +253,7 @@ def _(r: RegionBuilder, values: TensorType, positions: TensorType, *, axis: int)
     axes = r.grid(r.outputs[0].type.shape)
     dense = axes[axis]
     wanted = r.index(dense % 4, i32)
-    result = r.constant(scalar._python(0, values.dtype), values.dtype)
+    result = r.constant(scalar.literal_of(0, values.dtype), values.dtype)
     for member in (1, 0):
         number = dense // 4 * 2 + member
         places = (*axes[:axis], number, *axes[axis + 1 :])

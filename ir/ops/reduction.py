@@ -71,7 +71,7 @@ class Folding:
 def number_of(r: RegionBuilder, count: Dim, like: Traced) -> Traced:
     """A count as data in the dtype of `like`: a literal where it is known."""
     if isinstance(count, int):
-        return r.constant(scalar._python(count, like.dtype), like.dtype)
+        return r.constant(scalar.literal_of(count, like.dtype), like.dtype)
     value: Traced = scalar.cast(r.index(count), like.dtype)
     return value
 

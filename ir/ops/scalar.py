@@ -140,7 +140,7 @@ def _record(entry: Primitive, args: tuple[Array, ...]) -> Traced:
     for position, arg in enumerate(args):
         wanted = boolean if entry.name == "where" and position == 0 else dtype
         if not isinstance(arg, Traced):
-            arg = Traced(Constant(_python(arg, wanted), wanted), wanted)
+            arg = Traced(Constant(literal_of(arg, wanted), wanted), wanted)
         if arg.dtype != wanted:
             raise TypeError(f"{entry.name}: operand {position} is {arg.dtype}, expected {wanted}")
         parts.append(arg.value)
@@ -148,12 +148,19 @@ def _record(entry: Primitive, args: tuple[Array, ...]) -> Traced:
     return Traced(Apply(entry.name, tuple(parts), result), result)
 
 
-def _python(value: Any, dtype: DType) -> bool | int | float | complex:
+def literal_of(value: Any, dtype: DType) -> bool | int | float | complex:
+    """A Python number as a literal of a dtype; integers beyond it wrap around, as arithmetic does."""
     if dtype.kind == "bool":
         return bool(value)
     if dtype.kind == "complex":
         return complex(value)
-    return float(value) if dtype.is_float else int(value)
+    return float(value) if dtype.is_float else wrapped(int(value), dtype)
+
+
+def wrapped(value: int, dtype: DType) -> int:
+    """An integer in two's complement of an integer dtype."""
+    low = 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
+    return (value - low) % (1 << dtype.bits) + low
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

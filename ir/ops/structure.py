@@ -54,7 +54,7 @@ class RegionBuilder:
         if spec is None:
             raise ValueError(f"{self.name}: operand {operand} is absent")
         plain, gathers = self._subscripts(subscripts)
-        outside = None if other is None else Constant(scalar._python(other, spec.type.dtype), spec.type.dtype)
+        outside = None if other is None else Constant(scalar.literal_of(other, spec.type.dtype), spec.type.dtype)
         value = Traced(Load(spec.name, plain, spec.type.dtype, outside, gathers), spec.type.dtype)
         return scalar.cast(value, spec.type.dtype.compute) if compute else value
 

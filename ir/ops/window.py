@@ -13,7 +13,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
-from ..types import TensorType, f16, i8, i32, u8
+from ..types import TensorType, f16, from_numpy, i8, i32, u8
 from . import scalar
 from .contraction import accumulator, widened
 from .movement import expect_rank, not_negative
@@ -33,7 +33,7 @@ def padded(x: Tensor, before: Sequence[Dim], after: Sequence[Dim], value: Any) -
     for n, (low, high) in enumerate(pairs, start=2):
         x = x.take(np.arange(max(-low, 0), x.shape[n] - max(-high, 0)), axis=n)
     amounts = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in pairs)]
-    return np.pad(x, amounts, constant_values=value)
+    return np.pad(x, amounts, constant_values=scalar.literal_of(value, from_numpy(x.dtype)))
 
 
 def windows(x: Tensor, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:

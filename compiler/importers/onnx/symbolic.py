@@ -9,7 +9,7 @@ import numpy as np
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.errors import Source
+from ....ir.errors import ParseError, Source
 from ....ir.expression import literal
 from ....ir.graph import Builder, Graph, Module, Value
 from ....ir.ops import table
@@ -90,7 +90,11 @@ class FoldingBuilder(Builder):
             op.name != "dim" and _is_symbolic(op.attrs)
         ):
             return
-        answer = rule(self.module.facts, result, operands, op.attrs)
+        try:
+            answer = rule(self.module.facts, result, operands, op.attrs)
+        except ParseError:
+            # Too many terms or factors for a dimension: the value is computed when the engine runs.
+            return
         if answer is not None:
             self.known[result] = answer
 
