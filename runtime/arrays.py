@@ -21,6 +21,10 @@ _TORCH_NAMES = {
     **{"f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2fnuz": "float8_e5m2fnuz"},
     "f8e8m0": "float8_e8m0fnu",
 }
+_WRITABLE = 0x200  # PyBUF_WRITE
+_memory_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
 _SCALARS = {bool: boolean.kind, int: "int", float: "float", complex: "complex"}
 
 
@@ -150,4 +154,5 @@ def memory_at(address: int, size: int) -> Array:
     """A flat u8 array over memory that somebody else owns and keeps alive."""
     if size == 0:
         return np.zeros(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    # Not an array type of ctypes: it keeps a word about each size it ever saw.
+    return np.frombuffer(_memory_view(address, size, _WRITABLE), np.uint8)

@@ -187,7 +187,7 @@ class _Context:
         return {} if self.binding is None else dict(self.binding.values)
 
     def rebind(self, values: dict[str, int]) -> None:
-        self.binding = Binding(self.program, values)
+        self.binding = Binding(self.program.shapes, values)
         self._allocate(self.binding)
 
     def _bytes(self, number: int, type: TensorType) -> Array:

@@ -335,7 +335,7 @@ class _Context:
         return {} if self.binding is None else dict(self.binding.values)
 
     def rebind(self, values: dict[str, int]) -> None:
-        self.binding = Binding(self.program, values)
+        self.binding = Binding(self.program.shapes, values)
         self._allocate(self.binding)
 
     def read(self, number: int) -> Array:

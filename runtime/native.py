@@ -9,8 +9,9 @@ import os
 import platform
 import threading
 import weakref
+from _ctypes import dlclose, dlopen, dlsym
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..ir.errors import EngineError
 from .contents import Library
@@ -51,14 +52,44 @@ def choose(libraries: tuple[Library, ...]) -> Library:
     raise EngineError("engine has no cpu code for this machine", note=note)
 
 
+class _Handle:
+    """An opened shared object and its functions; closed once neither it nor any of them is left, in no cycle."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._closing = weakref.finalize(self, dlclose, number)
+        # At the end of the process other threads may still run the code, and closing it would help nobody.
+        self._closing.atexit = False
+
+    def keep(self) -> None:
+        """Never close it."""
+        self._closing.detach()
+
+    def address(self, name: str) -> int:
+        """Where a function lies; EngineError if there is none of that name."""
+        try:
+            return dlsym(self.number, name)
+        except OSError as error:
+            raise EngineError(f"native code of the engine has no function {name}") from error
+
+    def function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        """A function, which holds the library."""
+        # Functions that ctypes.CDLL makes refer to themselves: the library would stay until the collector runs.
+        function: Any = ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
+        function.library = self
+        return cast(Callable[..., Any], function)
+
+
 class NativeLibrary:
-    """A loaded shared object of one engine: its segments and the size of its arena."""
+    """A loaded shared object of one engine: its segments and the size of its arena.
+
+    It is closed once neither this object nor any function of it is left. A call holds what it runs, and a worker of the
+    pool has left a library's code before the call that sent it there returns.
+    """
 
     def __init__(self, name: str, data: bytes) -> None:
-        self._library = _open(name, data)
-        # The process's pool may run this library's code, so the one that owns the pool is never closed.
-        if not _PROCESS.adopt(self._library, name):
-            weakref.finalize(self, _close, self._library._handle)
+        self._handle = _open(name, data)
+        _PROCESS.adopt(self._handle, name)
         self.arena: Callable[..., int] = self.function("ourcc_arena", ctypes.c_int64, (ctypes.c_void_p,))
 
     def segment(self, number: int) -> Segment:
@@ -66,21 +97,7 @@ class NativeLibrary:
         return self.function(f"ourcc_segment_{number}", ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32))
 
     def function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
-        return _function(self._library, name, result, arguments)
-
-
-def _function(library: ctypes.CDLL, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    try:
-        function = library[name]
-    except AttributeError as error:
-        raise EngineError(f"native code of the engine has no function {name}") from error
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    _function(library, name, None, ())
-    return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+        return self._handle.function(name, result, arguments)
 
 
 class _Process:
@@ -99,25 +116,25 @@ class _Process:
         spelling = "".join("./" if number >> bit & 1 else "/" for bit in range(number.bit_length()))
         return f"/proc/self/fd/{spelling}{descriptor}"
 
-    def adopt(self, library: ctypes.CDLL, name: str) -> bool:
-        """Check the interface's version and give the library the process's pool; True if the pool is its own."""
-        version = _function(library, "ourcc_abi", ctypes.c_int32, ())()
+    def adopt(self, library: _Handle, name: str) -> None:
+        """Check the interface's version and give the library the process's pool."""
+        version = library.function("ourcc_abi", ctypes.c_int32, ())()
         if version != ABI:
             hint = "build the engine again with this version of ourcc"
             raise EngineError(f"native code {name} has interface version {version}, expected {ABI}", hint=hint)
-        use_parallel = _function(library, "ourcc_use_parallel", None, (ctypes.c_void_p,))
+        use_parallel = library.function("ourcc_use_parallel", None, (ctypes.c_void_p,))
         with self._lock:
-            first = self._parallel is None
             if self._parallel is None:
-                self._parallel = _address(library, "ourcc_parallel")
+                self._parallel = library.address("ourcc_parallel")
+                # The workers of the pool live in this library's code: one library stays, however many engines come and go.
+                library.keep()
         use_parallel(self._parallel)
-        return first
 
 
 _PROCESS = _Process()
 
 
-def _open(name: str, data: bytes) -> ctypes.CDLL:
+def _open(name: str, data: bytes) -> _Handle:
     """Load a shared object from memory: the bytes lie in a sealed anonymous file, so nobody can change them."""
     try:
         descriptor = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -128,17 +145,11 @@ def _open(name: str, data: bytes) -> ctypes.CDLL:
         while view:
             view = view[os.write(descriptor, view) :]
         fcntl.fcntl(descriptor, getattr(fcntl, "F_ADD_SEALS", 1033), _SEALS)
-        return ctypes.CDLL(_PROCESS.next_path(descriptor), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        return _Handle(dlopen(_PROCESS.next_path(descriptor), os.RTLD_NOW | os.RTLD_LOCAL))
     except OSError as error:
         raise EngineError(f"cannot load native code {name}: {error}") from error
     finally:
         os.close(descriptor)
-
-
-def _close(handle: int) -> None:
-    close = ctypes.CDLL(None).dlclose
-    close.argtypes = (ctypes.c_void_p,)
-    close(handle)
 
 
 def load(libraries: tuple[Library, ...], files: Mapping[str, bytes]) -> NativeLibrary:

@@ -12,7 +12,7 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import EngineError
-from ..ir.plan import Call, Host, Launch, Plan, Step, slot_offsets
+from ..ir.plan import Buffer, Call, Host, Launch, Plan, Slot, Step, slot_offsets
 from ..ir.types import TensorType
 from .contents import Port, ports
 from .signature import Signature
@@ -32,21 +32,32 @@ class Result:
     copied: bool
 
 
+@dataclass(frozen=True)
+class Shapes:
+    """What of a plan has sizes that depend on the symbols, and the check of their values."""
+
+    buffers: tuple[Buffer, ...]
+    slots: tuple[Slot, ...]
+    symbol_names: tuple[str, ...]
+    allocated: tuple[int, ...]
+    sizes: Sizes
+
+
 class Binding:
     """What follows from the shapes of a call: symbol values, the native array of them, sizes, places in the arena."""
 
-    def __init__(self, program: Program, values: Mapping[str, int]) -> None:
-        self.program = program
+    def __init__(self, shapes: Shapes, values: Mapping[str, int]) -> None:
+        self.shapes = shapes
         self.values = values
-        program.sizes.check(values)
-        names = program.symbol_names
+        shapes.sizes.check(values)
+        names = shapes.symbol_names
         self.symbols = (ctypes.c_int64 * max(1, len(names)))(*(values.get(name, 0) for name in names))
         self._types: dict[int, TensorType | None] = {}
 
     def type(self, number: int) -> TensorType | None:
         """A buffer's type with its sizes; None while one of its symbols has no value."""
         if number not in self._types:
-            self._types[number] = self._evaluate(self.program.buffers[number].type)
+            self._types[number] = self._evaluate(self.shapes.buffers[number].type)
         return self._types[number]
 
     def _evaluate(self, type: TensorType) -> TensorType | None:
@@ -57,12 +68,12 @@ class Binding:
     @functools.cached_property
     def layout(self) -> tuple[dict[str, int], int]:
         """Where each slot of the arena starts, and the arena's bytes."""
-        return slot_offsets(self.program.plan.slots, self.values)
+        return slot_offsets(self.shapes.slots, self.values)
 
     @functools.cached_property
     def allocations(self) -> tuple[tuple[int, TensorType], ...]:
         """The buffers that each call allocates, as far as their sizes are known."""
-        pairs = ((number, self.type(number)) for number in self.program.allocated)
+        pairs = ((number, self.type(number)) for number in self.shapes.allocated)
         return tuple((number, type) for number, type in pairs if type is not None)
 
 
@@ -75,17 +86,18 @@ class Program:
         self.index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
         _check(plan, self.index)
         self.symbol_names = tuple(plan.symbols.ranges)
-        self.sizes = Sizes(plan)
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
         self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan))
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
         self.results = tuple(self._results())
         self.is_dynamic = bool(self.signature.later)
-        self.allocated = tuple(n for n, buffer in enumerate(plan.buffers) if buffer.storage in ("dynamic", "output"))
+        allocated = tuple(n for n, buffer in enumerate(plan.buffers) if buffer.storage in ("dynamic", "output"))
         for slot in plan.slots:
             late = sorted(set().union(*(dims.symbols(size) for size in slot.sizes)) & self.signature.later)
             if late:
                 raise EngineError(f"slot {slot.name} of the arena depends on {late[0]}, which is known only during a call")
+        # Bindings hold the shapes and not the program, which holds them: an engine that is dropped is gone at once.
+        self.shapes = Shapes(plan.buffers, plan.slots, self.symbol_names, allocated, Sizes(plan))
         self._bindings: dict[tuple[Any, ...], Binding] = {}
         self._lock = threading.Lock()
 
@@ -101,7 +113,7 @@ class Program:
         binding = self._bindings.get(shapes)
         if binding is not None:
             return binding
-        binding = Binding(self, self.signature.bind(shapes))
+        binding = Binding(self.shapes, self.signature.bind(shapes))
         with self._lock:
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.pop(next(iter(self._bindings)))

@@ -120,8 +120,8 @@ def _features(march: str) -> tuple[str, ...]:
     return next((level.features for level in CPU_LEVELS if level.march == march), ())
 
 
-# nodelete: the workers of the pool run code of the first engine for as long as the process lives.
-LINK = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack,-z,now,-z,nodelete", "-pthread", "-lm")
+# What can be loaded can be unloaded: the runtime keeps the one library whose pool the process uses.
+LINK = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack,-z,now", "-pthread", "-lm")
 
 
 def compile_shared(

@@ -99,13 +99,13 @@ def test_flags_of_this_cpu(monkeypatch):
 
 def test_native_code_is_sealed(compiled, monkeypatch):
     seen = []
-    real = native.ctypes.CDLL
+    real = native.dlopen
 
-    def spy(path, mode=0):
+    def spy(path, mode):
         with open(path, "rb") as file:
             seen.append(native.fcntl.fcntl(file.fileno(), 1034))
-        return real(path, mode=mode)
+        return real(path, mode)
 
-    monkeypatch.setattr(native.ctypes, "CDLL", spy)
+    monkeypatch.setattr(native, "dlopen", spy)
     native._open("x.so", compiled(SOURCE % (0, 0)))
     assert seen == [0xF]
