@@ -2,7 +2,8 @@
 
 from .contents import Contract, ContractRow, EngineContents, Library, Port, TargetContents
 from .engine import Engine
-from .file import read_engine, write_engine
+from .file import write_engine
+from .reader import Reading, read_engine
 from .weights import Constant
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "EngineContents",
     "Library",
     "Port",
+    "Reading",
     "TargetContents",
     "read_engine",
     "write_engine",

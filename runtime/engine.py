@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ..ir.errors import EngineError
@@ -13,8 +15,10 @@ from ..ir.plan import segments
 from . import native
 from .contents import Contract, EngineContents, Port
 from .cpu import CpuExecutor
-from .file import read_engine, write_engine
+from .digests import Watch
+from .file import write_engine
 from .program import Callback, Program
+from .reader import Reading, read_engine
 
 
 class Executor(Protocol):
@@ -47,6 +51,30 @@ class _Elsewhere:
         raise self.reason
 
 
+class _Later:
+    """The executor of an engine that was just built: its code is loaded when it is first called."""
+
+    def __init__(self, device: str, make: Callable[[], Executor]) -> None:
+        self.device = device
+        self._make = make
+        self._executor: Executor | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def program(self) -> Program:
+        return self._made().program
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        executor = self._executor
+        return (executor if executor is not None else self._made()).run(values)
+
+    def _made(self) -> Executor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = self._make()
+            return self._executor
+
+
 class Engine:
     """A compiled model for this machine.
 
@@ -54,7 +82,7 @@ class Engine:
     torch tensors give torch tensors, always in fresh memory. `target` picks one of the engine's targets (default: the
     best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
     back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
-    and looked at like any other, and only a call says why it does not run.
+    and looked at like any other, only a call says why it does not run, and only a call loads its code.
     """
 
     def __init__(
@@ -78,14 +106,8 @@ class Engine:
                 raise
             self._executor: Executor = _Elsewhere(error)
         else:
-            self._executor = _executor(contents, self._target, threads or 0, call)
-            self._check_inputs()
-
-    def _check_inputs(self) -> None:
-        found = self._executor.program.signature.inputs
-        if found != self.inputs:
-            got = f"got {_list(found)}, expected {_list(self.inputs)}"
-            raise EngineError(f"inputs of the plan for {self._target} are not those of the engine: {got}")
+            make = partial(_executor, contents, self._target, threads or 0, call)
+            self._executor = make() if must_run else _Later("cpu" if self._target == "cpu" else "cuda", make)
 
     @classmethod
     def load(
@@ -96,10 +118,18 @@ class Engine:
         threads: int | None = None,
         verify: bool = False,
         trusted_keys: Iterable[bytes] | None = None,
+        checked: str | None = None,
+        copy_weights: bool = False,
+        watch: Watch | None = None,
         call: Callback | None = None,
     ) -> Engine:
-        """Open an engine file; `verify` also hashes the weights, `trusted_keys` refuses engines of other origin."""
-        return cls(read_engine(path, verify, trusted_keys), target=target, threads=threads, call=call)
+        """Open an engine file, every byte checked; the keywords between `threads` and `call` are those of `Reading`.
+
+        Weights stay mapped: whoever cuts the file off or writes into it reaches the engine that runs. `copy_weights`
+        makes it independent of the file.
+        """
+        reading = Reading(verify, trusted_keys, checked, copy_weights, watch)
+        return cls(read_engine(path, reading), target=target, threads=threads, call=call)
 
     def save(self, path: str | os.PathLike[str], *, signing_key: bytes | None = None) -> None:
         """Write the engine to one file, all or nothing."""
@@ -194,6 +224,15 @@ def why_not(contents: EngineContents, target: str) -> str | None:
 
 
 def _executor(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Executor:
+    executor = _make_executor(contents, target, threads, call)
+    found = executor.program.signature.inputs
+    if found != contents.inputs:
+        got = f"got {_list(found)}, expected {_list(contents.inputs)}"
+        raise EngineError(f"inputs of the plan for {target} are not those of the engine: {got}")
+    return executor
+
+
+def _make_executor(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Executor:
     if target == "cpu":
         return CpuExecutor(contents, target, threads, call)
     from .cuda import CudaExecutor

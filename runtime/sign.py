@@ -1,40 +1,104 @@
-"""Ed25519 signatures over an engine's digest."""
+"""Ed25519: keys from files, signatures of engines and of tuning records, and why one is not believed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from ..ir.errors import EngineError, ToolchainError
+from ..ir.errors import ToolchainError, UsageError
 
-_CONTEXT = b"ourcc engine v1:"
+ENGINE, RECORD = b"ourcc engine v1:", b"ourcc record v1:"
+"""What is signed begins with its kind: a signature of one says nothing of the other."""
+
+_HEX = re.compile(rb"\s*([0-9a-fA-F]{64})\s*")
+_FORMS = "32 raw bytes, 64 hex digits, or PEM as openssl genpkey -algorithm ed25519 writes it"
 
 
-def sign(digest: str, private_key: bytes) -> tuple[bytes, bytes]:
-    """The public key and the signature of a manifest's digest; the private key is 32 raw bytes."""
+@dataclass(frozen=True)
+class Signature:
+    """A public key and what it signed with, raw."""
+
+    public: bytes
+    proof: bytes
+
+
+def sign(kind: bytes, message: bytes, private_key: bytes) -> Signature:
+    """The signature of a message; the private key is 32 raw bytes."""
     private = _ed25519().Ed25519PrivateKey
     if len(private_key) != 32:
-        raise EngineError(f"signing key has {len(private_key)} bytes, expected 32")
+        raise UsageError(f"signing key has {len(private_key)} bytes, expected 32")
     key = private.from_private_bytes(private_key)
-    public: bytes = key.public_key().public_bytes_raw()
-    signature: bytes = key.sign(_CONTEXT + digest.encode())
-    return public, signature
+    return Signature(key.public_key().public_bytes_raw(), key.sign(kind + message))
 
 
-def check(path: str, digest: str, signature: tuple[bytes, bytes] | None, trusted_keys: Iterable[bytes]) -> None:
-    """Raise EngineError unless one of the trusted keys (32 raw bytes each) signed the digest."""
+def trusted(keys: Iterable[bytes]) -> frozenset[bytes]:
+    """Trusted public keys, checked; none at all trusts nobody."""
+    if isinstance(keys, bytes | str):
+        raise UsageError("got one value for the trusted keys, expected a list of keys of 32 bytes")
+    found = frozenset(keys)
+    for key in found:
+        if not isinstance(key, bytes) or len(key) != 32:
+            got = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+            raise UsageError(f"got a trusted key of {got}, expected 32 bytes", hint="a key file is read with --trusted-key")
+    return found
+
+
+def refusal(kind: bytes, message: bytes, signature: Signature | None, keys: frozenset[bytes]) -> str | None:
+    """Why a message is not believed: not signed, by another key, or its signature does not fit; None if it is."""
     if signature is None:
-        raise EngineError(f"{path}: engine is not signed, expected a signature by a trusted key")
-    public, proof = signature
-    if public not in tuple(trusted_keys):
-        raise EngineError(f"{path}: engine is signed by {public.hex()}, which is not among the trusted keys")
+        return "not signed, expected a signature by a trusted key"
+    if signature.public not in keys:
+        return f"signed by {signature.public.hex()}, which is not among the trusted keys"
+    return None if fits(kind, message, signature) else "changed after it was signed: the signature does not fit"
+
+
+def fits(kind: bytes, message: bytes, signature: Signature) -> bool:
+    """Whether the signature's key signed this message."""
     module = _ed25519()
     from cryptography.exceptions import InvalidSignature
 
     try:
-        module.Ed25519PublicKey.from_public_bytes(public).verify(proof, _CONTEXT + digest.encode())
-    except InvalidSignature as error:
-        raise EngineError(f"{path}: signature does not fit the engine") from error
+        module.Ed25519PublicKey.from_public_bytes(signature.public).verify(signature.proof, kind + message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_key(data: bytes, name: str) -> bytes:
+    """A public key from a file's bytes."""
+    return _plain(data) or _from_pem(data, name, "public", "PUBLIC KEY")
+
+
+def private_key(data: bytes, name: str) -> bytes:
+    """A private key from a file's bytes."""
+    return _plain(data) or _from_pem(data, name, "private", "PRIVATE KEY")
+
+
+def _plain(data: bytes) -> bytes | None:
+    if len(data) == 32:
+        return data
+    match = _HEX.fullmatch(data)
+    return None if match is None else bytes.fromhex(match[1].decode())
+
+
+def _from_pem(data: bytes, name: str, kind: str, label: str) -> bytes:
+    module = _ed25519()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    if f"-----BEGIN {label}-----".encode() not in data:
+        raise UsageError(f"{name} is not a {kind} ed25519 key, expected {_FORMS}")
+    try:
+        key = serialization.load_pem_private_key(data, None) if kind == "private" else serialization.load_pem_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{name} is not a {kind} ed25519 key: {error}") from error
+    if isinstance(key, module.Ed25519PrivateKey):
+        return bytes(key.private_bytes_raw())
+    if isinstance(key, module.Ed25519PublicKey):
+        return bytes(key.public_bytes_raw())
+    raise UsageError(f"{name} is a key of another kind, expected ed25519")
 
 
 def _ed25519() -> Any:

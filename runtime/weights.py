@@ -135,18 +135,19 @@ def encode(constants: Mapping[str, Constant]) -> tuple[bytes, list[memoryview]]:
     return len(text).to_bytes(8, "little") + text, pieces
 
 
-def decode(member: Array, name: str) -> dict[str, Constant]:
-    """Views of the tensors in safetensors bytes (a flat u8 array); EngineError where they are damaged or hostile."""
-    if member.size < 8:
-        raise EngineError(f"{name}: got {member.size} bytes, expected a safetensors header")
-    length = int.from_bytes(member[:8].tobytes(), "little")
-    if length > min(MAX_HEADER, member.size - 8):
-        raise EngineError(f"{name}: header of {length} bytes does not fit into {member.size} bytes")
+def decode(head: bytes, data: Array, name: str) -> dict[str, Constant]:
+    """Views of tensors in the bytes (a flat u8 array) that follow a safetensors header (its length included).
+
+    EngineError where they are damaged or hostile.
+    """
+    length = int.from_bytes(head[:8], "little")
+    if len(head) < 8 or length != len(head) - 8 or length > MAX_HEADER:
+        raise EngineError(f"{name}: got a safetensors header of {len(head)} bytes that says {length + 8}")
     try:
-        header = json.loads(member[8 : 8 + length].tobytes().decode("utf-8"))
+        header = json.loads(head[8:].decode("utf-8"))
         metadata = header.pop("__metadata__", {})
         types = json.loads(metadata.get(_TYPES, "{}"))
-        return dict(_tensors(header, types, member[8 + length :], name))
+        return dict(_tensors(header, types, data, name))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(f"{name}: safetensors header is damaged: {error}") from error
 

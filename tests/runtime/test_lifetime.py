@@ -87,7 +87,7 @@ def call():
 threads = [threading.Thread(target=call) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(200):
+for _ in range(60):
     current[0] = Engine.load(sys.argv[1], threads=2)
 stop.set()
 for thread in threads:
@@ -108,8 +108,11 @@ thread = threading.Thread(target=library.segment(0), args=(None, None, None, 1),
 thread.start()
 time.sleep(0.2)
 """
-    source = "#include <unistd.h>\nint64_t ourcc_arena(const int64_t *s) { return 0; }\n"
-    source += "int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { for (volatile int go = 1; go;) usleep(10); return 0; }"
+    source = """
+#include <unistd.h>
+int64_t ourcc_arena(const int64_t *s) { return 0; }
+int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { for (volatile int go = 1; go;) usleep(10); return 0; }
+"""
     path = tmp_path / "endless.so"
     path.write_bytes(compiled(source))
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0

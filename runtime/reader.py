@@ -1,0 +1,332 @@
+"""The engine file as it is read: strictly, everything checked before it is used; what is small is copied, weights are mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.dims_text import parse_dim
+from ..ir.errors import CompilerError, EngineError
+from ..ir.plan import Plan, from_json
+from ..ir.types import DTYPES, TensorType
+from . import archive, sign
+from .archive import Member, Placed
+from .checked import Checked, same_file
+from .contents import EngineContents, Lazy, Library, Port, TargetContents
+from .digests import Watch, digest_file, digest_parts, read_into
+from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
+from .sign import Signature
+from .weights import Array, Constant, aligned_bytes, decode
+
+SMALL = 1 << 20
+"""Bytes: weights no larger are copied, so that nothing that happens to the file can reach them."""
+
+_REBUILD = "the file was damaged, cut off or changed after it was written: build or copy it again"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an engine file is read.
+
+    With `trusted_keys` (raw Ed25519 public keys) only an engine that one of them signed is accepted; no key trusts
+    nobody. Weights are hashed unless a record in the folder `checked` says that they were before; with `verify` they
+    are hashed in any case. With `copy_weights` they are copied into memory and hashed there, else they stay mapped.
+    `watch` is told how far hashing is.
+    """
+
+    verify: bool = False
+    trusted_keys: Iterable[bytes] | None = None
+    checked: str | None = None
+    copy_weights: bool = False
+    watch: Watch | None = None
+
+
+def read_engine(path: str | os.PathLike[str], reading: Reading = Reading()) -> EngineContents:
+    """Open an engine file; EngineError unless it is what was written, byte by byte."""
+    name = os.fspath(path)
+    keys = None if reading.trusted_keys is None else sign.trusted(reading.trusted_keys)
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+            stack.callback(os.close, handle)
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise EngineError(f"{name}: not a regular file, expected an engine")
+            reader = _Reader(name, handle, status)
+            manifest, signature = reader.manifest()
+            refusal = None if keys is None else sign.refusal(sign.ENGINE, reader.digest.encode(), signature, keys)
+            if refusal is not None:
+                raise EngineError(f"{name}: engine is {refusal}")
+            reader.index(manifest)
+            reader.check(reading)
+            stack.pop_all()
+            reader.owned = True
+        except EOFError as error:
+            raise reader.damaged("engine ends early") from error
+        except OSError as error:
+            raise EngineError(f"cannot read engine {name}: {error.strerror or error}") from error
+    return reader.contents(manifest)
+
+
+class _Reader:
+    """One open engine file; it stays open as long as a member may still be read."""
+
+    def __init__(self, path: str, handle: int, status: os.stat_result) -> None:
+        self.path = path
+        self.handle = handle
+        self.status = status
+        self.size = status.st_size
+        self.digest = ""
+        self.comment = b""
+        self.records: dict[str, MemberRecord] = {}
+        self.placed: dict[str, Placed] = {}
+        self.heads: dict[str, bytes] = {}
+        self.copies: dict[str, Array] = {}
+        self.memory: Array = np.zeros(0, np.uint8)
+        self.owned = False
+
+    def damaged(self, what: str) -> EngineError:
+        return EngineError(f"{self.path}: {what}", hint=_REBUILD)
+
+    def read(self, first: int, count: int) -> bytes:
+        """A private copy of bytes of the file."""
+        if first + count > self.size:
+            raise EOFError
+        data = bytearray(count)
+        read_into(self.handle, first, memoryview(data))
+        return bytes(data)
+
+    def manifest(self) -> tuple[Mapping[str, Any], Signature | None]:
+        """The manifest, checked against the digest in the comment, and the signature."""
+        if self.size < archive.PAGE + archive.END_SIZE + COMMENT or self.read(0, 4) != archive.LOCAL_MAGIC:
+            raise self.damaged(f"not an engine: got {self.size} bytes that do not start as one")
+        self.comment = self._find_comment()
+        self.digest = self.comment[len(DIGEST) : COMMENT].decode()
+        start = self.read(0, archive.LOCAL_SIZE)
+        size = int.from_bytes(start[18:22], "little")
+        if size > min(MAX_MANIFEST, self.size - archive.PAGE):
+            raise self.damaged(f"manifest of {size} bytes does not fit into {self.size} bytes")
+        data = self.read(archive.PAGE, size)
+        if hashlib.sha256(data).hexdigest() != self.digest:
+            raise self.damaged("manifest does not match its digest")
+        place = archive.place([Member(MANIFEST, size, zlib.crc32(data))])[0]
+        if self.read(0, place.data) != archive.local_header(place):
+            raise self.damaged(f"header of {MANIFEST} is damaged")
+        self.placed[MANIFEST] = place
+        try:
+            manifest = json.loads(data)
+            if not isinstance(manifest, dict) or manifest.get("format") != "ourcc engine" or type(manifest.get("schema")) is not int:
+                raise self.damaged("not an engine: its manifest names another format")
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(f"manifest is not valid JSON: {error}") from error
+        if manifest["schema"] != SCHEMA:
+            hint = "use the version of ourcc that built it, or build it again"
+            raise EngineError(f"{self.path}: engine has schema {manifest['schema']}, expected {SCHEMA}", hint=hint)
+        return manifest, self._signature()
+
+    def _find_comment(self) -> bytes:
+        for length in (COMMENT, SIGNED_COMMENT):
+            first = self.size - length - archive.END_SIZE
+            if first < archive.PAGE:
+                continue
+            end = self.read(first, archive.END_SIZE + length)
+            if end[:4] == archive.END_MAGIC and int.from_bytes(end[20:22], "little") == length:
+                comment = end[archive.END_SIZE :]
+                if re.fullmatch(rb"sha256:[0-9a-f]{64}( ed25519:[0-9a-f]{64}:[0-9a-f]{128})?", comment):
+                    return comment
+        raise self.damaged("not an engine, or cut off: its end holds no digest of a manifest")
+
+    def _signature(self) -> Signature | None:
+        if len(self.comment) == COMMENT:
+            return None
+        _, public, signature = self.comment[COMMENT:].decode().split(":")
+        return Signature(bytes.fromhex(public), bytes.fromhex(signature))
+
+    def index(self, manifest: Mapping[str, Any]) -> None:
+        """Check the whole structure of the archive against the manifest."""
+        try:
+            records = [_read_record(entry) for entry in manifest["members"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self.damaged(f"list of members is damaged: {error}") from error
+        names = [record.member.name for record in records]
+        if len(set(names)) != len(names) or MANIFEST in names or len(names) > MAX_MEMBERS:
+            raise self.damaged("list of members names one twice, or too many")
+        placed = archive.place([self.placed[MANIFEST].member, *(record.member for record in records)])
+        end = placed[-1].end
+        tail = archive.directory(placed, self.comment)
+        if end + len(tail) != self.size:
+            raise self.damaged(f"engine has {self.size} bytes, expected {end + len(tail)}")
+        if self.read(end, len(tail)) != tail:
+            raise self.damaged("directory of the archive does not match the manifest")
+        for place, record in zip(placed[1:], records, strict=True):
+            if self.read(place.header, place.data - place.header) != archive.local_header(place):
+                raise self.damaged(f"header of {record.member.name} is damaged")
+            self.placed[record.member.name] = place
+            self.records[record.member.name] = record
+
+    def check(self, reading: Reading) -> None:
+        """Check every member by its digest, or take a record's word for weights that are mapped."""
+        large = []
+        for name, record in self.records.items():
+            if not name.startswith("weights/"):
+                self.member(name)
+                continue
+            self._check_head(name, record)
+            if record.member.size <= SMALL:
+                self._copy(name, record)
+            else:
+                large.append(name)
+        if not large:
+            return
+        checked = None if reading.checked is None else Checked(reading.checked)
+        heard = _progress(sum(self.records[name].member.size for name in large), reading.watch)
+        if reading.copy_weights:
+            for name in large:
+                self._copy(name, self.records[name], heard)
+            return
+        if reading.verify or checked is None or not checked.holds(self.status, self.digest):
+            for name in large:
+                self._hash(name, heard)
+            if checked is not None and same_file(self.status, os.fstat(self.handle)):
+                checked.add(self.status, self.digest)
+        self.memory = np.frombuffer(mmap.mmap(self.handle, self.size, access=mmap.ACCESS_READ), np.uint8)
+
+    def _check_head(self, name: str, record: MemberRecord) -> None:
+        if record.head is None or not 8 <= record.head[0] <= record.member.size:
+            raise self.damaged(f"{name} has no digest of its header")
+        self.heads[name] = self.read(self.placed[name].data, record.head[0])
+        if hashlib.sha256(self.heads[name]).hexdigest() != record.head[1]:
+            raise self.damaged(f"header of {name} does not match its digest")
+
+    def _copy(self, name: str, record: MemberRecord, heard: Callable[[int], None] | None = None) -> None:
+        memory = aligned_bytes(record.member.size)
+        self._hash(name, heard, memory.data)
+        memory.flags.writeable = False
+        self.copies[name] = memory
+
+    def _hash(self, name: str, heard: Callable[[int], None] | None, into: memoryview | None = None) -> None:
+        record = self.records[name]
+        if digest_file(self.handle, self.placed[name].data, record.member.size, into, heard) != record.digest:
+            raise self.damaged(f"{name} does not match its digest")
+
+    def view(self, name: str) -> Array:
+        """The bytes of a weights member, copied or mapped."""
+        copy = self.copies.get(name)
+        return copy if copy is not None else self.memory[self.placed[name].data : self.placed[name].end]
+
+    def member(self, name: str) -> bytes:
+        """A private copy of a member, checked: what is used is what was hashed, whatever happens to the file."""
+        if name not in self.records:
+            raise self.damaged(f"engine has no member {name}")
+        place = self.placed[name]
+        try:
+            data = self.read(place.data, place.member.size)
+        except EOFError as error:
+            raise self.damaged("engine ends early") from error
+        if digest_parts([data]) != self.records[name].digest or zlib.crc32(data) != place.member.crc:
+            raise self.damaged(f"{name} does not match its digest")
+        return data
+
+    def contents(self, manifest: Mapping[str, Any]) -> EngineContents:
+        """The contents, plans and files read when first asked for."""
+        try:
+            targets = {name: tuple(_read_library(entry) for entry in libraries) for name, libraries in manifest["targets"]}
+            ranges = {name: dims.Range(low, high) for name, low, high, _ in manifest["symbols"]}
+            divisors = {name: divisor for name, _, _, divisor in manifest["symbols"] if divisor != 1}
+            weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
+            report = json.loads(self.member("report.json"))
+            for target in targets:
+                if f"plan/{target}.json" not in self.records:
+                    raise self.damaged(f"engine has no plan for its target {target}")
+            return EngineContents(
+                tuple(_read_port(entry) for entry in manifest["inputs"]),
+                tuple(_read_port(entry) for entry in manifest["outputs"]),
+                Lazy(tuple(targets), lambda name: self.target(name, targets[name])),
+                dims.Facts(ranges, divisors),
+                self.member("graph.ir").decode(),
+                Lazy(weights, self.weights),
+                self.member("ourcc.lock").decode(),
+                _object(report),
+                _object(manifest["provenance"]),
+            )
+        except EngineError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, CompilerError) as error:
+            raise self.damaged(f"manifest is damaged: {type(error).__name__}: {error}") from error
+
+    def weights(self, file: str) -> dict[str, Constant]:
+        member = f"weights/{file}.safetensors"
+        return decode(self.heads[member], self.view(member)[len(self.heads[member]) :], f"{self.path}: {member}")
+
+    def target(self, name: str, libraries: tuple[Library, ...]) -> TargetContents:
+        prefix = f"kernels/{name}/"
+        files = tuple(member[len(prefix) :] for member in self.records if member.startswith(prefix))
+        return TargetContents(self.plan(name), Lazy(files, lambda file: self.member(prefix + file), keep=False), libraries)
+
+    def plan(self, target: str) -> Plan:
+        try:
+            return from_json(json.loads(self.member(f"plan/{target}.json")))
+        except EngineError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, CompilerError) as error:
+            raise self.damaged(f"plan/{target}.json is damaged: {type(error).__name__}: {error}") from error
+
+    def __del__(self) -> None:
+        if self.owned:
+            os.close(self.handle)
+
+
+def _progress(total: int, watch: Watch | None) -> Callable[[int], None] | None:
+    if watch is None:
+        return None
+    done = 0
+
+    def heard(count: int) -> None:
+        nonlocal done
+        done = min(done + count, total)
+        watch(done, total)
+
+    return heard
+
+
+def _read_record(entry: Any) -> MemberRecord:
+    name, size, crc, digest, head = entry
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > 255:
+        raise ValueError(f"name {name!r} is not allowed")
+    if type(size) is not int or type(crc) is not int or not 0 <= size < 2**60 or not 0 <= crc < 2**32:
+        raise ValueError(f"size {size!r} or checksum {crc!r} of {name} is out of range")
+    if not isinstance(digest, str) or (head is not None and (type(head[0]) is not int or head[0] < 0 or not isinstance(head[1], str))):
+        raise ValueError(f"digest of {name} is damaged")
+    if name.startswith("weights/") and not name.endswith(".safetensors"):
+        raise ValueError(f"weights member {name} is not a safetensors file")
+    return MemberRecord(Member(name, size, crc), digest, None if head is None else (head[0], head[1]))
+
+
+def _read_library(entry: Any) -> Library:
+    file, machine, requires = entry
+    return Library(str(file), str(machine), tuple(str(flag) for flag in requires))
+
+
+def _read_port(entry: Any) -> Port:
+    name, dtype, shape = entry
+    if not isinstance(name, str) or dtype not in DTYPES:
+        raise ValueError(f"port {name!r} has dtype {dtype!r}")
+    return Port(name, TensorType(DTYPES[dtype], tuple(size if type(size) is int else parse_dim(size) for size in shape)))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"got {type(value).__name__}, expected an object")
+    return value

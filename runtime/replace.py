@@ -1,0 +1,60 @@
+"""Writing files all or nothing: beside their place, synced, then renamed into it; a reader sees the old file or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable
+
+
+def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview], mode: int = 0o666, durable: bool = True) -> None:
+    """Write a file whole or not at all; OSError leaves what was there, and nothing else.
+
+    What has the old file open or mapped keeps it as it was. A process that is killed leaves at most a file whose name
+    starts with a dot and ends in .tmp.
+    """
+    name = os.fspath(path)
+    directory = os.path.dirname(name) or "."
+    if os.path.isdir(name):
+        raise IsADirectoryError(21, "Is a directory", name)
+    temporary = os.path.join(directory, f".{os.path.basename(name)}.{secrets.token_hex(8)}.tmp")
+    _write_new(temporary, pieces, mode)
+    try:
+        os.replace(temporary, name)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    # Makes the rename durable; not every file system can, and readers are safe without.
+    with contextlib.nullcontext() if durable else contextlib.suppress(OSError):
+        _sync_directory(directory)
+
+
+def _write_new(path: str, pieces: Iterable[bytes | memoryview], mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), mode)
+    done = False
+    try:
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(handle, view[: 1 << 30]) :]
+        os.fsync(handle)
+        done = True
+    finally:
+        # A quota or network file system may report a lost write only at close.
+        try:
+            os.close(handle)
+        except OSError:
+            done = False
+            raise
+        finally:
+            if not done:
+                os.unlink(path)
+
+
+def _sync_directory(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
