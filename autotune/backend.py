@@ -10,15 +10,17 @@ import contextlib
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..ir.errors import ToolchainError, UsageError
+from ..runtime.replace import replace_file
 from .record import MAX_BYTES
+from .signed import LONGEST
 
+MAX_OBJECT = MAX_BYTES + LONGEST
 _OBJECT = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{16})\.json")
 
 
@@ -81,33 +83,13 @@ class Folder:
             # A link or something unreadable counts as a damaged object, which readers pass over.
             return b""
         with os.fdopen(descriptor, "rb") as stream:
-            return stream.read(MAX_BYTES + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            return stream.read(MAX_OBJECT + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
     def add(self, id: str, data: bytes) -> str:
         self._path.mkdir(parents=True, exist_ok=True)
         name = object_name(data)
-        temporary = self._path / f".{id[:16]}-{secrets.token_hex(8)}.tmp"
-        try:
-            with open(temporary, "xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self._path / f"{id}.{name}.json")
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        self._sync()
+        replace_file(self._path / f"{id}.{name}.json", [data], durable=False)
         return name
-
-    def _sync(self) -> None:
-        """Make the rename durable; not every file system can, and readers are safe without."""
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def remove(self, id: str, names: Iterable[str]) -> None:
         for name in names:
@@ -144,7 +126,7 @@ class Remote:
         found: dict[str, bytes] = {}
         for _, name in present:
             with contextlib.suppress(FileNotFoundError):
-                found[name] = bytes(self._files.cat_file(self._file(id, name), 0, MAX_BYTES + 1))
+                found[name] = bytes(self._files.cat_file(self._file(id, name), 0, MAX_OBJECT + 1))
         return found
 
     def add(self, id: str, data: bytes) -> str:

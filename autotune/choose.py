@@ -16,6 +16,7 @@ from ..passes.schedule import Candidate, cheapest
 from ..passes.tile.schedule import Problem, Schedule
 from .candidates import unmeasurable
 from .lock import LockedLevel, LockError
+from .plausible import believable
 from .problem import bucket, problem_data
 from .record import Data, Record, Trial, digest, merge, record_id
 from .search import leader, rank, shortlist
@@ -169,10 +170,18 @@ class Chooser:
 
     def _known(self, key: str, ranked: list[Candidate], shelves: Shelves) -> Record | None:
         """The first record that serves; before measuring, the union of what all stores have."""
+        records = (self._believable(record) for record in shelves.get(key))
         if self.count:
-            found = list(shelves.get(key))
+            found = list(records)
             return merge(found) if found else None
-        return next((record for record in shelves.get(key) if leader(record, ranked) is not None), None)
+        return next((record for record in records if leader(record, ranked) is not None), None)
+
+    def _believable(self, record: Record) -> Record:
+        """The record without times that no machine reaches."""
+        kept, reasons = believable(record)
+        for reason in reasons:
+            self.note(f"a time of record {record.id[:16]} is refused: {reason}")
+        return kept
 
     def _refusal(self, problem: Problem) -> str | None:
         """Why a problem is not measured now."""

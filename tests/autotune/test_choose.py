@@ -41,7 +41,7 @@ def chooser(folder: Path, oracle: Oracle | None = None, count: int = 4, **more: 
     return Chooser(None, dict(ENVIRONMENT), shelves, count, oracle, note=notes.append, **more), notes
 
 
-TRUTH = {"first{n=0}": 900, "first{n=1}": 1000, "first{n=2}": 700, "second{n=0}": 800, "second{n=1}": 100}
+TRUTH = {"first{n=0}": 900_000, "first{n=1}": 1000_000, "first{n=2}": 700_000, "second{n=0}": 800_000, "second{n=1}": 100_000}
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
