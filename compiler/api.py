@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,24 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     return driver.build(model, read, progress, example_inputs=example_inputs)
 
 
-def load(path: str | PathLike[str], *, target: str | None = None, verify: bool = False, trusted_keys: Sequence[bytes] = ()) -> Engine:
-    """Open an engine file for this machine; `verify` also checks the digests of the weights."""
+def load(
+    path: str | PathLike[str],
+    *,
+    target: str | None = None,
+    verify: bool = False,
+    trusted_keys: Iterable[bytes] | None = None,
+    copy_weights: bool = False,
+) -> Engine:
+    """Open an engine file for this machine; every byte is checked.
+
+    Weights are hashed when a file is first loaded, and again when it changed since; `verify` hashes them in any case.
+    `trusted_keys` (raw Ed25519 public keys) refuses what none of them signed; an empty list trusts nobody. Weights stay
+    mapped: a file that is cut off or overwritten in place takes the process with it, unless `copy_weights` has put them
+    into memory.
+    """
     from . import driver
 
-    return driver.load(path, target=target, verify=verify, trusted_keys=trusted_keys)
+    return driver.load(path, target=target, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
 
 
 def explain(model: Any, *inputs: Any, **options: Any) -> Report:

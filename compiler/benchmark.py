@@ -21,7 +21,10 @@ from .report.table import Cell, Report, Table
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
     is_engine = options.subject.suffix == ".ourcc"
-    engine = load(options.subject, threads=options.threads) if is_engine else _built(options, progress)
+    if is_engine:
+        engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
+    else:
+        engine = _built(options, progress)
     arrays = _inputs(options, engine, progress)
     named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
     calls: dict[str, Callable[[], object]] = {"ourcc": partial(engine.run, named)}

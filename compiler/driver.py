@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..ir.errors import UsageError
 from ..ir.graph import Module
 from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
+from ..runtime.replace import replace_file
 from .options import (
     BenchOptions,
     BuildOptions,
@@ -23,6 +24,7 @@ from .options import (
 )
 from .progress import SILENT, Progress
 from .report.table import Report
+from .trust import open_contents, records_of_checks, watch
 
 
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
@@ -35,11 +37,11 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
 
 def rebuild(engine: str | os.PathLike[str], options: BuildOptions, progress: Progress = SILENT) -> Engine:
     """An engine file with the targets of the options made new from the program that it holds; the others stay."""
-    from ..runtime.file import read_engine
     from .pipeline import compile_again
 
     progress.stage("read the engine")
-    return _finish(compile_again(read_engine(engine), options, progress), options, progress, Path(engine).stem)
+    contents = open_contents(engine, options.environment.directory, options.trust, progress)
+    return _finish(compile_again(contents, options, progress), options, progress, Path(engine).stem)
 
 
 def _finish(contents: EngineContents, options: BuildOptions, progress: Progress, name: str) -> Engine:
@@ -50,7 +52,7 @@ def _finish(contents: EngineContents, options: BuildOptions, progress: Progress,
     if options.report is not None:
         from .report.page import page
 
-        options.report.write_text(page(contents, name), encoding="utf-8")
+        replace_file(options.report, [page(contents, name).encode()])
     return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
 
 
@@ -60,11 +62,22 @@ def load(
     target: str | None = None,
     threads: int | None = None,
     verify: bool = False,
-    trusted_keys: Sequence[bytes] = (),
+    trusted_keys: Iterable[bytes] | None = None,
+    copy_weights: bool = False,
+    progress: Progress = SILENT,
 ) -> Engine:
     """Open an engine file for this machine."""
-    count = threads or environment().threads
-    return Engine.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys or None)
+    settings = environment()
+    return Engine.load(
+        path,
+        target=target,
+        threads=threads or settings.threads,
+        verify=verify,
+        trusted_keys=trusted_keys,
+        checked=records_of_checks(settings.directory),
+        copy_weights=copy_weights,
+        watch=watch(progress),
+    )
 
 
 def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from ..ir.errors import EngineError, UsageError
 from ..ir.text import module_text
-from ..runtime.engine import Engine
+from ..runtime.contents import EngineContents
 from .options import InspectOptions, build_options
 from .report.engine import describe_engine
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
+from .trust import open_contents
 
 STAGES = ("import", "simplify", "regions", "tiles", "plan", "c")
 
@@ -22,9 +23,7 @@ def inspect(options: InspectOptions) -> Report:
     if options.subject.suffix != ".ourcc":
         return Report({"model": str(options.subject)}, text=_text(options, "import"))
     # Any target can be looked at, whether it runs here or not.
-    from ..runtime.file import read_engine
-
-    contents = read_engine(options.subject, False, None)
+    contents = _contents(options)
     names = [options.target] if options.target else list(contents.targets)
     for name in names:
         if name not in contents.targets:
@@ -43,7 +42,12 @@ def inspect(options: InspectOptions) -> Report:
     if options.precision:
         contract = describe_engine_contract(contents.report)
         return Report({"engine": str(options.subject)}, (contract,))
-    return describe_engine(Engine(contents, target=options.target, must_run=False), options.subject)
+    return describe_engine(contents, options.subject, options.target)
+
+
+def _contents(options: InspectOptions) -> EngineContents:
+    """The engine as data: nothing here may load its code."""
+    return open_contents(options.subject, options.environment.directory, options.trust)
 
 
 def describe_engine_contract(report: object) -> Table:
@@ -81,13 +85,11 @@ def _program(options: InspectOptions) -> Report:
 
 def _text(options: InspectOptions, stage: str) -> str:
     if options.subject.suffix == ".ourcc":
-        from ..runtime.file import read_engine
-
         if stage not in ("simplify", "import"):
             raise UsageError(
                 f"stage {stage} needs the model: an engine keeps its simplified program", hint="ourcc inspect MODEL --ir " + stage
             )
-        return read_engine(options.subject, False, None).graph
+        return _contents(options).graph
     from .driver import import_model
     from .pipeline import simplify, stage_text
 

@@ -14,6 +14,7 @@ from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
+from .trust import NOBODY_ASKED, Trust
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
@@ -250,6 +251,7 @@ class BuildOptions:
     emulate: str | None = None  # also print kernels for an instruction level that this machine lacks
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
+    trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
 
     def __post_init__(self) -> None:
         if (self.eval is None) != (self.max_accuracy_drop is None):
@@ -309,7 +311,7 @@ _SPELLINGS = {"target": "targets", "shape": "shapes"}
 
 def build_options(values: Mapping[str, Any]) -> BuildOptions:
     """Options by name as Python or the command line gives them; None means not given."""
-    known = [option.name for option in fields(BuildOptions) if option.name != "environment"]
+    known = [option.name for option in fields(BuildOptions) if option.name not in ("environment", "trust")]
     read: dict[str, Any] = {}
     for given, value in values.items():
         name = _SPELLINGS.get(given, given).replace("-", "_")
@@ -330,6 +332,7 @@ class BenchOptions:
     rounds: int = 20
     inputs: Path | None = None
     build: BuildOptions = field(default_factory=BuildOptions)
+    trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)
@@ -342,6 +345,7 @@ class VerifyOptions:
     tolerance: float | None = None
     target: str | None = None
     trust_pickle: bool = False
+    trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)
@@ -355,6 +359,8 @@ class InspectOptions:
     memory: bool = False
     precision: bool = False
     target: str | None = None
+    environment: Environment = field(default_factory=environment)
+    trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)
@@ -375,6 +381,7 @@ class TuneOptions:
     budget: Tuning = Tuning("budget", seconds=300.0)
     output: Path | None = None
     environment: Environment = field(default_factory=environment)
+    trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)
@@ -384,3 +391,4 @@ class CacheOptions:
     action: str
     arguments: tuple[str, ...] = ()
     environment: Environment = field(default_factory=environment)
+    trust: Trust = NOBODY_ASKED

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..autotune.record import MAX_BYTES, Data, Record, RecordError, decode, digest, encode, record_id
+from ..autotune.backend import MAX_OBJECT
+from ..autotune.plausible import believable
+from ..autotune.record import Data, Record, RecordError, digest, record_id
+from ..autotune.signed import seal, unseal
 from ..autotune.store import Store, open_store
 from ..codegen.c.compile import find_compiler
 from ..ir.errors import UsageError
 from ..ir.target import CPU_LEVELS, cpu_level
+from ..runtime.replace import replace_file
 from .options import CacheOptions
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
+from .trust import open_contents
 from .tuning import cpu_environment, producer, read_journal
 
 COLUMNS = (
@@ -31,11 +34,21 @@ def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
 
 def _stores(options: CacheOptions) -> list[Store]:
     """The store that was named, else all in use."""
-    return [open_store(url) for url in options.arguments[:1] or options.environment.stores]
+    return [open_store(url, options.trust.believed) for url in options.arguments[:1] or options.environment.stores]
 
 
 def _local(options: CacheOptions) -> Store:
     return open_store(options.environment.stores[0])
+
+
+def _foreign(url: str, options: CacheOptions) -> Store:
+    """A store of others, of which trusted keys must have signed what is read."""
+    return open_store(url, options.trust.believed)
+
+
+def _written(url: str, options: CacheOptions) -> Store:
+    """A store to write to, signing what is written."""
+    return open_store(url, signing_key=options.trust.signing_key)
 
 
 def _notes(stores: Sequence[Store], progress: Progress) -> None:
@@ -90,27 +103,36 @@ def _verify(options: CacheOptions, progress: Progress) -> Report:
 
 def _copy(sources: Sequence[Store], destination: Store, progress: Progress) -> Report:
     count = 0
+    refused: list[str] = []
     for source in sources:
         progress.stage(f"copy {source.name}")
         for record in source.list():
-            destination.put(record)
+            kept, reasons = believable(record)
+            refused += [f"a time of record {record.id[:16]} in {source.name} is refused: {reason}" for reason in reasons]
+            destination.put(kept)
             progress.advance()
             count += 1
-    _notes([*sources, destination], progress)
-    return Report({"records": count, "store": destination.name})
+        refused += source.notes
+    for note in (*refused, *destination.notes):
+        progress.note(note)
+    return Report({"records": count, "refused": len(refused), "store": destination.name}, _refusals(refused))
+
+
+def _refusals(refused: Sequence[str]) -> tuple[Table, ...]:
+    return (Table("left out", ("what",), tuple((note,) for note in refused)),) if refused else ()
 
 
 def _push(options: CacheOptions, progress: Progress) -> Report:
-    return _copy([_local(options)], open_store(options.arguments[0]), progress)
+    return _copy([_local(options)], _written(options.arguments[0], options), progress)
 
 
 def _pull(options: CacheOptions, progress: Progress) -> Report:
-    return _copy([open_store(options.arguments[0])], _local(options), progress)
+    return _copy([_foreign(options.arguments[0], options)], _local(options), progress)
 
 
 def _merge(options: CacheOptions, progress: Progress) -> Report:
     *sources, destination = options.arguments
-    return _copy([open_store(url) for url in sources], open_store(destination), progress)
+    return _copy([_foreign(url, options) for url in sources], _written(destination, options), progress)
 
 
 def _prune(options: CacheOptions, progress: Progress) -> Report:
@@ -131,32 +153,27 @@ def _prune(options: CacheOptions, progress: Progress) -> Report:
 def _export(options: CacheOptions, progress: Progress) -> Report:
     """One record a line; the file appears whole or not at all."""
     path, store = Path(options.arguments[0]), _local(options)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    count = 0
-    try:
-        with temporary.open("xb") as stream:
-            for record in store.list():
-                stream.write(encode(record) + b"\n")
-                count += 1
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    lines = [seal(record, options.trust.signing_key) + b"\n" for record in store.list()]
+    replace_file(path, lines)
+    count = len(lines)
     _notes([store], progress)
     return Report({"records": count, "file": str(path)})
 
 
 def _import(options: CacheOptions, progress: Progress) -> Report:
     path, store = Path(options.arguments[0]), _local(options)
-    count = 0
+    count, refused = 0, list[str]()
     with path.open("rb") as stream:
-        while line := stream.readline(MAX_BYTES + 2):
+        while line := stream.readline(MAX_OBJECT + 2):
             try:
-                record = decode(line.rstrip(b"\n"))
+                record, _ = unseal(line.rstrip(b"\n"), None, options.trust.believed)
             except RecordError as error:
                 raise RecordError(f"{path.name}, line {count + 1}: {error.message}", hint="the lines before it were imported") from error
-            store.put(record)
+            kept, reasons = believable(record)
+            refused += [f"{path.name}, line {count + 1}: a time is refused: {reason}" for reason in reasons]
+            store.put(kept)
             count += 1
-    return Report({"records": count, "store": store.name})
+    return Report({"records": count, "refused": len(refused), "store": store.name}, _refusals(refused))
 
 
 # --- why --------------------------------------------------------------------------------------------------------------
@@ -185,9 +202,7 @@ def _kernel(name: str, options: CacheOptions) -> tuple[list[Mapping[str, Any]], 
     """The rows of a kernel: ENGINE:KERNEL, or a kernel or the beginning of a problem's id in the latest build."""
     engine, colon, kernel = name.rpartition(":")
     if colon:
-        from ..runtime.file import read_engine
-
-        data: Mapping[str, Any] = read_engine(engine).report.get("tuning", {})
+        data: Mapping[str, Any] = open_contents(engine, options.environment.directory, options.trust).report.get("tuning", {})
     else:
         data = read_journal(options.environment)
     found = data.get("rows", [])

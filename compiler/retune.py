@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..ir.errors import UnsupportedError
 from ..runtime.contents import EngineContents
-from ..runtime.engine import Engine
-from ..runtime.file import read_engine
+from ..runtime.file import write_engine
 from .options import BuildOptions, TuneOptions
 from .progress import SILENT, Progress
 from .reopen import exchange, module_of
 from .report.table import Report, Table
 from .target_cpu import compile_cpu, levels_of
 from .targets import TARGETS, Target
+from .trust import open_contents
 from .tuning import Tuning
 
 CPU = "cpu"
@@ -20,7 +20,7 @@ CPU = "cpu"
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     """Measure, choose again, and write the engine; what is not for the CPU stays as it is."""
     progress.stage("read the engine")
-    contents = read_engine(options.engine)
+    contents = open_contents(options.engine, options.environment.directory, options.trust, progress)
     target = _cpu_target(contents)
     build = BuildOptions(targets=(target,), tune=options.budget, environment=options.environment)
     tuning = Tuning(build, progress)
@@ -29,7 +29,7 @@ def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     better = exchange(contents, [built], tuning)
     path = options.output or options.engine
     progress.stage(f"saving {path}")
-    Engine(better).save(path)
+    write_engine(path, better, signing_key=options.trust.signing_key)
     return _report(contents, tuning, str(path))
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,17 +14,19 @@ from ..autotune.choose import SHORTLIST, Chooser, Shelves
 from ..autotune.lock import Lock, LockedLevel
 from ..autotune.measure import Measurer, Policy
 from ..autotune.record import Data
-from ..autotune.store import open_store
+from ..autotune.store import Store, open_store
 from ..codegen.c.compile import Compiler
 from ..ir.errors import EngineError, UsageError
 from ..ir.target import CpuLevel, GpuTarget
 from ..passes.build_plan import Lowered
 from ..runtime.contents import ContractRow, EngineContents
 from ..runtime.native import cpu_flags
+from ..runtime.replace import replace_file
 from .machine import read_cpu
 from .options import BuildOptions
 from .options import Environment as Variables
 from .progress import SILENT, Progress
+from .trust import NOBODY_ASKED, Trust, open_contents
 
 JOURNAL = "last_build.json"
 
@@ -79,11 +78,12 @@ class Tuning:
 
     def __post_init__(self) -> None:
         tune = self.options.tune
-        self.lock = read_lock(self.options.locked) if self.options.locked is not None else None
+        given = self.options
+        self.lock = read_lock(given.locked, given.environment, given.trust) if given.locked is not None else None
         self.deadline = time.monotonic() + tune.seconds if tune.mode == "budget" else None
         self.count = {"count": tune.count, "budget": SHORTLIST}.get(tune.mode, 0)
         wanted = tune.mode != "off" and self.lock is None
-        self.shelves = Shelves([open_store(url) for url in self.options.environment.stores], self.progress.note) if wanted else None
+        self.shelves = Shelves(_stores(self.options), self.progress.note) if wanted else None
 
     def for_cpu(self, target: str, level: CpuLevel, compiler: Compiler) -> Chooser:
         """The chooser of an instruction-set level."""
@@ -164,6 +164,12 @@ class Tuning:
         return [dict(row) for row in rows]
 
 
+def _stores(options: BuildOptions) -> list[Store]:
+    """The stores in use: the first is the user's own, the others must be signed where keys are trusted."""
+    local, *others = options.environment.stores
+    return [open_store(local), *(open_store(url, options.trust.believed) for url in others)]
+
+
 def _summary(chooser: Chooser) -> str:
     """How the choices of a level were made, in a few words."""
     counts: dict[str, int] = {}
@@ -179,18 +185,19 @@ def _summary(chooser: Chooser) -> str:
     return f"{len(chooser.decisions)} problems: {', '.join(parts)}"
 
 
-def read_lock(path: Path) -> Lock:
-    """A lock from its file, or from the engine that holds one."""
+def read_lock(path: Path, variables: Variables, trust: Trust = NOBODY_ASKED) -> Lock:
+    """A lock from its file, or from the engine that holds one; with trusted keys from an engine that is signed."""
     with path.open("rb") as stream:
         is_engine = stream.read(2) == b"PK"
+    if not is_engine and trust.keys is not None:
+        hint = "an ourcc.lock alone carries no signature: name the signed engine that holds it"
+        raise EngineError(f"lock {str(path)!r} is not signed, expected a signature by a trusted key", hint=hint)
     if not is_engine:
         try:
             return Lock.parse(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise UsageError(f"{str(path)!r} is neither an ourcc.lock nor an engine") from error
-    from ..runtime.file import read_engine
-
-    text = read_engine(path).lock
+    text = open_contents(path, variables.directory, trust).lock
     if not text:
         raise EngineError(f"engine {str(path)!r} holds no lock", hint="build it again with this version of ourcc")
     return Lock.parse(text)
@@ -203,14 +210,10 @@ def write_journal(contents: EngineContents, variables: Variables, progress: Prog
     """Keep what the latest build chose, for `ourcc cache why`; a cache folder that cannot be written is only noted."""
     text = json.dumps(contents.report.get("tuning", {}), sort_keys=True)
     folder = variables.directory
-    temporary = folder / f".{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, folder / JOURNAL)
+        replace_file(folder / JOURNAL, [text.encode()])
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         progress.note(f"the build cache cannot be written: {error.strerror or error}")
 
 

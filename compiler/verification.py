@@ -26,7 +26,7 @@ FLOOR = 4.0
 
 def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     """Compare the engine with its model on 8 seeded input sets, or on the user's; violations fail the command."""
-    engine = load(options.engine, target=options.target)
+    engine = load(options.engine, target=options.target, trusted_keys=options.trust.keys, progress=progress)
     module = import_model(options.model, build_options({"trust_pickle": options.trust_pickle}), progress)
     _check_ports(engine, module)
     peer_name = "onnxruntime" if options.model.suffix == ".onnx" else "eager"

@@ -8,9 +8,11 @@ from typing import Any
 import click
 
 from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
+from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, shape_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
+from .trust import trusted_key_option
 
 
 @frame("bench")
@@ -23,13 +25,16 @@ from .output import print_report, show_progress
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")
 @shape_option
 @trust_option
-def command(subject: Path, against: str | None, threads: int, rounds: int, inputs: Path | None, as_json: bool, **build: Any) -> None:
+@trusted_key_option
+def command(
+    subject: Path, against: str | None, threads: int, rounds: int, inputs: Path | None, as_json: bool, trust: Trust, **build: Any
+) -> None:
     """Measure an engine or a model, alone or against others.
 
     Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
-    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build))
+    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

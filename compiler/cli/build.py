@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import click
 
 from ...ir.errors import UsageError
 from ..options import PRECISIONS, QUANTIZE_FORMATS, SPARSITIES, build_options
+from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
+from .trust import key_options
 
 # What makes the program, which an engine already has.
 SETTLED = {
@@ -39,21 +42,22 @@ SETTLED = {
 @click.option("--emulate", metavar="LEVEL", help="Also print kernels for an instruction level that this machine lacks.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option
-def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval_: Path | None, **given: Any) -> None:
+@key_options
+def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval_: Path | None, trust: Trust, **given: Any) -> None:
     """Compile a model into an engine.
 
     MODEL is an .onnx file or a .pt2 file of torch.export.
     """
     output = _output(model, output, {**given, "eval": eval_} if rebuild else None)
-    options = build_options({**given, "eval": eval_})
+    options = replace(build_options({**given, "eval": eval_}), trust=trust)
     from .. import driver
     from ..report.engine import describe_engine
 
     with show_progress(as_json=as_json) as progress:
         engine = (driver.rebuild if rebuild else driver.build)(model, options, progress)
         progress.stage(f"saving {output}")
-        engine.save(output)
-    print_report(describe_engine(engine, output), as_json=as_json)
+        engine.save(output, signing_key=trust.signing_key)
+    print_report(describe_engine(engine.contents, output), as_json=as_json)
 
 
 def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) -> Path:

@@ -10,8 +10,10 @@ import click
 from ...ir.errors import UsageError
 from ..options import CacheOptions
 from ..spelling import nearest
+from ..trust import Trust
 from .frame import command as frame
 from .output import print_report, show_progress
+from .trust import key_options
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ def _make(name: str, action: Action) -> click.Command:
 
     @frame(name)
     @click.argument("arguments", nargs=arity, metavar=f"[{action.argument}]" if action.count == "optional" else action.argument)
-    def run(arguments: str | tuple[str, ...], as_json: bool) -> None:
+    @key_options
+    def run(arguments: str | tuple[str, ...], trust: Trust, as_json: bool) -> None:
         given = (arguments,) if isinstance(arguments, str) else arguments
         _check_count(name, action, given)
-        options = CacheOptions(name, given)
+        options = CacheOptions(name, given, trust=trust)
         from .. import driver
 
         with show_progress(as_json=as_json) as progress:

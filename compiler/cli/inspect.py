@@ -7,9 +7,11 @@ from pathlib import Path
 import click
 
 from ..options import InspectOptions
+from ..trust import Trust
 from .frame import READABLE
 from .frame import command as frame
 from .output import print_report
+from .trust import trusted_key_option
 
 
 @frame("inspect")
@@ -20,11 +22,20 @@ from .output import print_report
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option("--target", metavar="NAME", help="Show this target only.")
+@trusted_key_option
 def command(
-    subject: Path, ir: str | None, kernels: bool, source: str | None, memory: bool, precision: bool, target: str | None, as_json: bool
+    subject: Path,
+    ir: str | None,
+    kernels: bool,
+    source: str | None,
+    memory: bool,
+    precision: bool,
+    target: str | None,
+    trust: Trust,
+    as_json: bool,
 ) -> None:
     """Show what is in an engine or a model."""
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target)
+    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, trust=trust)
     from .. import driver
 
     print_report(driver.inspect(options), as_json=as_json)

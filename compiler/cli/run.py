@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,11 @@ import click
 
 from ...ir.errors import InputError, UsageError
 from ..report.table import Cell, Report, Table
+from ..trust import Trust
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
-from .output import print_report
+from .output import print_report, show_progress
+from .trust import trusted_key_option
 
 if TYPE_CHECKING:
     import numpy
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.npz", help="Write all outputs to this file.")
 @click.option("--target", metavar="NAME", help="Run this target of the engine (default: the best that this machine can run).")
-def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, as_json: bool) -> None:
+@trusted_key_option
+def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, trust: Trust, as_json: bool) -> None:
     """Run an engine on inputs from files."""
     arrays = read_inputs(inputs)
     from .. import driver
 
-    outputs = driver.load(engine, target=target).run(arrays)
+    with show_progress(as_json=as_json) as progress:
+        loaded = driver.load(engine, target=target, trusted_keys=trust.keys, progress=progress)
+    outputs = loaded.run(arrays)
     if output is not None:
         write_outputs(output, outputs)
     rows = tuple(_describe(name, value) for name, value in outputs.items())
@@ -72,22 +76,22 @@ def _read(file: str, kind: str) -> Any:
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write all outputs or nothing: to a file beside it, which then takes its place."""
+    import io
     import zipfile
 
     import numpy
 
-    part = path.with_name(f".{path.name}.part{os.getpid()}")
-    try:
-        # Not numpy.savez: it takes names as keywords, and an output may be called "file".
-        with zipfile.ZipFile(part, "w") as archive:
-            for name, value in outputs.items():
-                # The format has no 16-bit brain float and no 8-bit floats: they go as float32, which holds them exactly.
-                plain = value.astype(numpy.float32) if value.dtype.kind == "V" else value
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    numpy.lib.format.write_array(member, numpy.asarray(plain), allow_pickle=False)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    from ...runtime.replace import replace_file
+
+    memory = io.BytesIO()
+    # Not numpy.savez: it takes names as keywords, and an output may be called "file".
+    with zipfile.ZipFile(memory, "w") as archive:
+        for name, value in outputs.items():
+            # The format has no 16-bit brain float and no 8-bit floats: they go as float32, which holds them exactly.
+            plain = value.astype(numpy.float32) if value.dtype.kind == "V" else value
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                numpy.lib.format.write_array(member, numpy.asarray(plain), allow_pickle=False)
+    replace_file(path, [memory.getbuffer()])
 
 
 def _describe(name: str, value: Array) -> tuple[Cell, ...]:

@@ -8,21 +8,24 @@ import click
 
 from ...ir.errors import UsageError
 from ..options import TuneOptions, parse_tuning
+from ..trust import Trust
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress
+from .trust import key_options
 
 
 @frame("tune")
 @click.argument("engine", type=READABLE)
 @click.option("--budget", default="5m", show_default=True, metavar="N|5m", help="Schedules measured a problem, or time in all.")
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="Write the better engine here (default: in place).")
-def command(engine: Path, budget: str, output: Path | None, as_json: bool) -> None:
+@key_options
+def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_json: bool) -> None:
     """Measure schedules on this machine and improve an engine."""
     tuning = parse_tuning(budget)
     if tuning.mode not in ("count", "budget"):
         raise UsageError(f"budget: got {budget!r}, expected a number of schedules, or a duration like 5m")
-    options = TuneOptions(engine, tuning, output)
+    options = TuneOptions(engine, tuning, output, trust=trust)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

@@ -8,9 +8,11 @@ import click
 
 from ...ir.errors import UsageError
 from ..options import VerifyOptions
+from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
+from .trust import trusted_key_option
 
 
 @frame("verify")
@@ -20,8 +22,16 @@ from .output import print_report, show_progress
 @click.option("--tolerance", type=float, metavar="X", help="Allowed error relative to the largest value, instead of the judge's bound.")
 @click.option("--target", metavar="NAME", help="Verify this target of the engine (default: the best that this machine can run).")
 @trust_option
+@trusted_key_option
 def command(
-    engine: Path, model: Path, inputs: Path | None, tolerance: float | None, target: str | None, trust_pickle: bool, as_json: bool
+    engine: Path,
+    model: Path,
+    inputs: Path | None,
+    tolerance: float | None,
+    target: str | None,
+    trust_pickle: bool,
+    trust: Trust,
+    as_json: bool,
 ) -> None:
     """Compare an engine's answers with its model's.
 
@@ -30,7 +40,7 @@ def command(
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise UsageError(f"tolerance: got {tolerance:g}, expected a number of at least 0")
-    options = VerifyOptions(engine, model, inputs, tolerance, target, trust_pickle)
+    options = VerifyOptions(engine, model, inputs, tolerance, target, trust_pickle, trust)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

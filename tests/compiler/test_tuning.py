@@ -17,12 +17,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run as command_line
-from ourcc.compiler.options import build_options
+from ourcc.compiler.options import build_options, environment
 from ourcc.compiler.tuning import Tuning, read_lock
 from ourcc.ir.errors import CompilerError, EngineError, UsageError
 from ourcc.ir.reference import judge
 from ourcc.ir.target import gpu_target
-from ourcc.runtime.file import read_engine
+from ourcc.runtime import read_engine
 
 Run = Callable[..., Any]
 
@@ -70,9 +70,9 @@ def test_tuning_once_serves_another_process_and_cache(ask: Run, model: Path, tmp
     assert record["id"] == ask("cache", "why", "kernel_0")["kernel"][0]["record"]
 
     command = [sys.executable, "-c", "import sys; from ourcc.compiler.cli.main import run; sys.exit(run(sys.argv[1:]))"]
-    environment = {**os.environ, "OURCC_CACHE_DIR": str(tmp_path / "other")}
+    variables = {**os.environ, "OURCC_CACHE_DIR": str(tmp_path / "other")}
     arguments = ["build", str(model), "-o", str(tmp_path / "b.ourcc"), "--tune", "4"]
-    again = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=True, env=environment)
+    again = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=True, env=variables)
     assert "1 from records, nothing measured" in again.stderr
     assert "1 from records, nothing measured" in again.stdout
     (row,) = read_engine(tmp_path / "b.ourcc").report["tuning"]["rows"]
@@ -129,17 +129,17 @@ def test_what_is_no_lock_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="neither an ourcc"):
-        read_lock(path)
+        read_lock(path, environment({}))
     path.write_bytes(b"PK\x03\x04 nothing more")
     with pytest.raises(EngineError):
-        read_lock(path)
+        read_lock(path, environment({}))
 
 
 def test_an_engine_without_a_lock_says_so(ask: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tuning, "lock_text", lambda self: "")
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "off")
     with pytest.raises(EngineError, match="holds no lock"):
-        read_lock(tmp_path / "a.ourcc")
+        read_lock(tmp_path / "a.ourcc", environment({}))
 
 
 def test_why_names_the_nearest_record_and_what_differs(ask: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_every_command_has_help_that_the_table_repeats(name: str, capsys: pytest
 
 def test_the_table_names_every_module_of_commands() -> None:
     folder = Path(ourcc.compiler.__file__).parent / "cli"
-    shared = {"__init__", "main", "frame", "output", "reproducer"}
+    shared = {"__init__", "main", "frame", "output", "reproducer", "trust"}
     assert {path.stem for path in folder.glob("*.py")} - shared == set(COMMANDS)
 
 
@@ -227,10 +227,11 @@ def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: P
         progress.advance()
         progress.note("took 3 records")
         seen.append((path, options))
-        row = SimpleNamespace(source="fc1", op="matmul", requested="int8", realised="fp32", why="does not pay")
+        row = {"source": "fc1", "op": "matmul", "requested": "int8", "realised": "fp32", "why": "does not pay"}
         ports = (SimpleNamespace(name="x", type="f32[B, 8]"),)
-        save = lambda output: Path(output).write_bytes(b"engine")  # noqa: E731
-        return SimpleNamespace(save=save, inputs=ports, outputs=(), targets=("cpu",), target="cpu", contract=[row])
+        save = lambda output, signing_key: Path(output).write_bytes(b"engine")  # noqa: E731
+        contents = SimpleNamespace(inputs=ports, outputs=(), targets={"sm_90a": None}, report={"contract": [row]})
+        return SimpleNamespace(save=save, contents=contents)
 
     driver.build = build
     output = tmp_path / "m.ourcc"

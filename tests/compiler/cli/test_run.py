@@ -21,7 +21,7 @@ from ourcc.ir.errors import InputError, UsageError
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that doubles x."""
     module: Any = ModuleType("ourcc.compiler.driver")
-    module.load = lambda path, target: SimpleNamespace(run=lambda inputs: {"file": inputs["x"] * 2})
+    module.load = lambda path, target, trusted_keys, progress: SimpleNamespace(run=lambda inputs: {"file": inputs["x"] * 2})
     monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
     monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
 
