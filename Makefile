@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench models onnx-suite opinfo gpu docs clean
+.PHONY: help install demo test check format bench models onnx-suite opinfo endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ onnx-suite: install ## Run ONNX's own backend suite: passed, unsupported, wrong
 
 opinfo: install ## Run torch's own op database through torch.compile
 	$(RUN) benchmarks/opinfo.py
+
+endurance: install ## Load, call, build, recompile, thread, fork and kill -9 thousands of times; what stays behind (an hour)
+	$(RUN) benchmarks/endurance.py
 
 docs: install ## Write the generated pages of docs/
 	$(RUN) docs/generate.py
