@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from .options import build_options
+from .options import Options, build_options, parse_threads
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .report.table import Report
 
 
-def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Any) -> Engine:
+def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Unpack[Options]) -> Engine:
     """Compile a model into an engine.
 
     `model` is a path to an .onnx or .pt2 file, an ONNX ModelProto, a torch ExportedProgram, or a torch module (then
-    `example_inputs` are needed to export it). Options have the names of the command line's: targets, precision,
-    quantize, sparsity, calibrate, shapes, require, tune, locked, ...
+    `example_inputs` are needed to export it). Options are those of `ourcc.Options`, with the names of the command
+    line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
     read = build_options(options)
     from . import driver
@@ -27,14 +27,25 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     return driver.build(model, read, progress, example_inputs=example_inputs)
 
 
-def load(path: str | PathLike[str], *, target: str | None = None, verify: bool = False, trusted_keys: Sequence[bytes] = ()) -> Engine:
-    """Open an engine file for this machine; `verify` also checks the digests of the weights."""
+def load(
+    path: str | PathLike[str],
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    verify: bool = False,
+    trusted_keys: Sequence[bytes] = (),
+) -> Engine:
+    """Open an engine file for this machine, to run on `threads` (default: all that this process may use).
+
+    `verify` also checks the digests of the weights.
+    """
+    count = None if threads is None else parse_threads(threads)
     from . import driver
 
-    return driver.load(path, target=target, verify=verify, trusted_keys=trusted_keys)
+    return driver.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys)
 
 
-def explain(model: Any, *inputs: Any, **options: Any) -> Report:
+def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:
     """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
     read = build_options(options)
     from . import driver

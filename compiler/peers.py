@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..ir.errors import ToolchainError, UsageError
+from ..ir.errors import UsageError
+from ..ir.extras import need
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -40,13 +40,8 @@ def make_peer(name: str, model: Path, threads: int = 1) -> Run:
     return _openvino(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
 
 
-def _need(module: str, peer: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ToolchainError(f"peer {peer} is not installed", hint=f"pip install {module}")
-
-
 def _onnxruntime(model: Path, threads: int) -> Run:
-    _need("onnxruntime", "onnxruntime")
+    need("onnxruntime", "the peer onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -59,7 +54,7 @@ def _onnxruntime(model: Path, threads: int) -> Run:
 
 
 def _openvino(model: Path, threads: int) -> Run:
-    _need("openvino", "openvino")
+    need("openvino", "the peer openvino")
     import openvino
 
     compiled = openvino.Core().compile_model(
@@ -69,7 +64,7 @@ def _openvino(model: Path, threads: int) -> Run:
 
 
 def _torch(model: Path, compiled: bool, threads: int) -> Run:
-    _need("torch", "inductor" if compiled else "eager")
+    need("torch", f"the peer {'inductor' if compiled else 'eager'}")
     from .importers.torch import exported_module
 
     return torch_run(exported_module(model), compiled, threads)

@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show what is in an engine or a model.",
     "tune": "Measure schedules on this machine and improve an engine.",
     "cache": "Look into the tuning stores.",
-    "opt": "Run passes on a program in text.",
+    "opt": "Run passes on a program.",
     "doctor": "Tell what this machine can build, run and measure.",
 }
 
@@ -104,7 +104,9 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
     if as_json:
         click.echo(json.dumps({"error": data}, indent=2, ensure_ascii=False))
     else:
-        click.echo(f"error: {data['text']}", err=True)
+        from .output import print_error
+
+        print_error(f"error: {data['text']}")
     status: int = data["status"]
     return status
 

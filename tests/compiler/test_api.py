@@ -30,7 +30,10 @@ def test_build_hands_over_one_value(driver: Any) -> None:
 
 def test_load_hands_over_its_arguments(driver: Any) -> None:
     driver.load = lambda path, **given: (path, given)
-    assert ourcc.load("m.ourcc", target="cpu", verify=True) == ("m.ourcc", {"target": "cpu", "verify": True, "trusted_keys": ()})
+    assert ourcc.load("m.ourcc", target="cpu", threads=1, verify=True) == (
+        "m.ourcc",
+        {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": ()},
+    )
 
 
 def test_explain_hands_over_model_and_inputs(driver: Any) -> None:

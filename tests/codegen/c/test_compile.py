@@ -171,7 +171,7 @@ def test_no_compiler_is_an_error_that_says_how_to_get_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(c.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolchainError, match="no c compiler found") as error:
         find_compiler()
-    assert "pip install ziglang" in str(error.value)
+    assert "pip install 'ourcc[clang]'" in str(error.value)
 
 
 def test_requested_compiler_that_does_not_run_is_an_error(tmp_path: Path) -> None:
