@@ -111,8 +111,7 @@ def test_pool_is_made_anew_after_a_fork(library: ctypes.CDLL) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if all(covered(library, 3, 100, 1000) == [1] * 100 for _ in range(5)) else 1)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    for _ in range(1500):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             assert os.waitstatus_to_exitcode(status) == 0
