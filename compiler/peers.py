@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..ir.errors import UsageError
+from ..ir.errors import ToolchainError, UsageError
 from ..ir.extras import need
 
 Array = np.ndarray[Any, Any]
@@ -48,9 +49,29 @@ def _onnxruntime(model: Path, threads: int) -> Run:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    # Its exceptions have no common base but Exception.
+    refusals = tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    with _refusing("onnxruntime", *refusals):
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     names = [port.name for port in session.get_inputs()]
-    return lambda arrays: list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        with _refusing("onnxruntime", *refusals):
+            return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+    return run
+
+
+@contextmanager
+def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
+    """A peer's own exception as an error that names it: what it cannot run is no bug of ours."""
+    try:
+        yield
+    except refusals as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ToolchainError(f"the peer {peer} does not run this: {said}", hint="the engine itself runs with ourcc run") from error
 
 
 def _openvino(model: Path, threads: int) -> Run:
@@ -82,7 +103,7 @@ def torch_run(module: Any, compiled: bool, threads: int) -> Run:
         module = torch.compile(module, backend="inductor")
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        with torch.no_grad():
+        with torch.no_grad(), _refusing("inductor" if compiled else "eager", RuntimeError, TypeError):
             result = module(*(torch.from_numpy(array) for array in arrays))
         results = result if isinstance(result, (tuple, list)) else [result]
         return [part.detach().numpy() for part in results]

@@ -34,7 +34,7 @@ class Silent:
         _LOG.info("%s", message)
 
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("ourcc.build")
 
 
 SILENT: Progress = Silent()
