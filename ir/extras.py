@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 from .errors import ToolchainError
 
@@ -12,6 +13,8 @@ EXTRAS = {"torch": "torch", "triton": "gpu", "onnxruntime": "compare", "redis": 
 
 def is_installed(library: str) -> bool:
     """Whether a library is there; nothing of it is imported."""
+    if library in sys.modules:
+        return sys.modules[library] is not None
     return importlib.util.find_spec(library) is not None
 
 
