@@ -23,7 +23,9 @@ def optimize(options: OptimizeOptions, progress: Progress = SILENT) -> Report:
     changes: list[str] = []
     module = _module(options, progress)
     show = (lambda name, diff: changes.append(f"# {name}\n{diff}")) if options.print_changes else None
-    PassManager(passes, print_change=show, stop_after=options.limit).run(module)
+    for record in PassManager(passes, print_change=show, stop_after=options.limit).run(module):
+        for note in record.notes:
+            progress.note(note)
     return Report(text="\n".join([*changes, module_text(module)]))
 
 
