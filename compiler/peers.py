@@ -43,6 +43,8 @@ def make_peer(name: str, model: Path, threads: int = 1) -> Run:
 
 def _onnxruntime(model: Path, threads: int) -> Run:
     need("onnxruntime", "the peer onnxruntime")
+    if not str(model).isprintable():
+        raise UsageError(f"the peer onnxruntime takes no such name: got {str(model)!r}, expected printable text", hint="rename the file")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
+import io
 import os
 import sys
 import traceback
@@ -71,6 +71,9 @@ def group() -> None:
 
 def main() -> None:
     """The console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files and of models may be anything: what the encoding lacks is spelled out, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -101,11 +104,11 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
     if debug:
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     data = _describe(error, arguments)
-    if as_json:
-        click.echo(json.dumps({"error": data}, indent=2, ensure_ascii=False))
-    else:
-        from .output import print_error
+    from .output import print_error, print_json
 
+    if as_json:
+        print_json({"error": data})
+    else:
         print_error(f"error: {data['text']}")
     status: int = data["status"]
     return status

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 QUIET, WIDE = "ourcc.quiet", "ourcc.wide"
 """Where a command's context keeps -q and --wide."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """What -v, given so many times, lets through."""
 
@@ -90,7 +92,10 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 def print_json(data: Any) -> None:
     """One JSON object on standard output; NaN and infinities, which JSON lacks, become null."""
-    click.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False)
+    # A file's name that is not UTF-8, or an output that is not, has JSON's own spelling.
+    is_plain = text.isascii() or ((sys.stdout.encoding or "").lower() == "utf-8" and not _SURROGATE.search(text))
+    click.echo(text if is_plain else json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
 def _finite(data: Any) -> Any:

@@ -201,3 +201,14 @@ def test_ascii_output_has_no_other_signs(files: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode("ascii")
     assert "---" in text and max(map(len, text.splitlines())) <= 60 and "\x1b" not in text
+
+
+def test_a_name_that_is_not_utf8_is_spelled_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"\xff.onnx")
+    (files / name).write_bytes((files / "m.onnx").read_bytes())
+    assert json.loads(said(capsys, "inspect", name, "--json"))["model"] == name
+    assert run(["verify", "m.ourcc", name]) == 2
+    assert "the peer onnxruntime takes no such name" in capsys.readouterr().err
+    code = "import sys; from ourcc.compiler.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "inspect", os.fsencode(name)], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0 and b"model           \\udcff.onnx" in done.stdout, done.stderr
