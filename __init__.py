@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .compiler.api import build, explain, load
+    from .compiler.options import Options
     from .ir.errors import (
         CompilerError,
         ContractError,
@@ -29,6 +31,7 @@ __all__ = [
     "InputError",
     "InternalError",
     "ModelError",
+    "Options",
     "ToolchainError",
     "UnsupportedError",
     "UsageError",
@@ -38,7 +41,13 @@ __all__ = [
     "load",
 ]
 
-_HOMES = {"build": "compiler.api", "explain": "compiler.api", "load": "compiler.api", "Engine": "runtime.engine"}
+_HOMES = {
+    **dict.fromkeys(("build", "explain", "load"), "compiler.api"),
+    **{"Engine": "runtime.engine", "Options": "compiler.options"},
+}
+
+# A library speaks only to who listens: logging.getLogger("ourcc") is there for the caller's handlers.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

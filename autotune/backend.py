@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..ir.errors import ToolchainError, UsageError
+from ..ir.errors import UsageError
+from ..ir.extras import need
 from ..runtime.replace import replace_file
 from .record import MAX_BYTES
 from .signed import LONGEST
@@ -154,10 +155,9 @@ class Redis:
 
     def __init__(self, url: str, client: Any = None) -> None:
         self.url = url
-        try:
-            import redis
-        except ImportError as error:
-            raise ToolchainError("store redis:// needs the package redis", hint="pip install redis") from error
+        need("redis", "the store redis://")
+        import redis
+
         self._error: type[Exception] = redis.RedisError
         self._client = client if client is not None else redis.Redis.from_url(url, socket_timeout=10)
 

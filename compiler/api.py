@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from .options import build_options
+from .options import Options, build_options, parse_threads
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .report.table import Report
 
 
-def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Any) -> Engine:
+def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Unpack[Options]) -> Engine:
     """Compile a model into an engine.
 
     `model` is a path to an .onnx or .pt2 file, an ONNX ModelProto, a torch ExportedProgram, or a torch module (then
-    `example_inputs` are needed to export it). Options have the names of the command line's: targets, precision,
-    quantize, sparsity, calibrate, shapes, require, tune, locked, ...
+    `example_inputs` are needed to export it). Options are those of `ourcc.Options`, with the names of the command
+    line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
     read = build_options(options)
     from . import driver
@@ -31,23 +31,25 @@ def load(
     path: str | PathLike[str],
     *,
     target: str | None = None,
+    threads: int | None = None,
     verify: bool = False,
     trusted_keys: Iterable[bytes] | None = None,
     copy_weights: bool = False,
 ) -> Engine:
-    """Open an engine file for this machine; every byte is checked.
+    """Open an engine file for this machine, to run on `threads` (default: all that this process may use); every byte is checked.
 
     Weights are hashed when a file is first loaded, and again when it changed since; `verify` hashes them in any case.
     `trusted_keys` (raw Ed25519 public keys) refuses what none of them signed; an empty list trusts nobody. Weights stay
     mapped: a file that is cut off or overwritten in place takes the process with it, unless `copy_weights` has put them
     into memory.
     """
+    count = None if threads is None else parse_threads(threads)
     from . import driver
 
-    return driver.load(path, target=target, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
+    return driver.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
 
 
-def explain(model: Any, *inputs: Any, **options: Any) -> Report:
+def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:
     """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
     read = build_options(options)
     from . import driver

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ..ir.errors import UsageError
 from ..ir.parse import parse_module
 from ..runtime.engine import Engine
 from .driver import build, load
@@ -16,16 +17,19 @@ from .options import BenchOptions
 from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
+from .shapes import wanted_sizes
 
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
     is_engine = options.subject.suffix == ".ourcc"
+    if options.inputs is not None and is_engine and options.build.shapes:
+        raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
     if is_engine:
         engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
     else:
         engine = _built(options, progress)
-    arrays = _inputs(options, engine, progress)
+    arrays = _inputs(options, engine)
     named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
     calls: dict[str, Callable[[], object]] = {"ourcc": partial(engine.run, named)}
     files: dict[str, Cell] = {}
@@ -53,9 +57,14 @@ def _built(options: BenchOptions, progress: Progress) -> Engine:
     return build(options.subject, replace(options.build, threads=options.threads), progress)
 
 
-def _inputs(options: BenchOptions, engine: Engine, progress: Progress) -> list[Array]:
+def _inputs(options: BenchOptions, engine: Engine) -> list[Array]:
+    """The user's inputs, or seeded ones: of typical sizes, or for an engine of those that --shape names."""
     if options.inputs is not None:
         return next(read_inputs(options.inputs, [port.name for port in engine.inputs]))
     # The engine keeps its program: what its integer inputs index is known without the model.
     module = parse_module(engine.contents.graph)
-    return seeded_inputs(module, 0, typical_sizes(module))
+    sizes = typical_sizes(module)
+    # A model was built with its --shape, so the engine's own ranges say it all.
+    if options.subject.suffix == ".ourcc" and options.build.shapes:
+        sizes |= wanted_sizes(options.build.shapes, module, sizes)
+    return seeded_inputs(module, 0, sizes)

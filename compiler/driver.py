@@ -94,25 +94,18 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     return benchmark.bench(options, progress)
 
 
-def inspect(options: InspectOptions) -> Report:
+def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
     """Show what is in an engine or a model."""
     from . import inspection
 
-    return inspection.inspect(options)
+    return inspection.inspect(options, progress)
 
 
-def optimize(options: OptimizeOptions) -> Report:
-    """Run passes on a program in text."""
-    from ..ir.parse import parse_module
-    from ..ir.text import module_text
-    from ..passes.manager import PassManager
-    from ..passes.pipeline import parse_pipeline
+def optimize(options: OptimizeOptions, progress: Progress = SILENT) -> Report:
+    """Run passes on a program."""
+    from . import optimization
 
-    changes: list[str] = []
-    module = parse_module(options.program.read_text(encoding="utf-8"))
-    show = (lambda name, diff: changes.append(f"# {name}\n{diff}")) if options.print_changes else None
-    PassManager(parse_pipeline(options.pipeline), print_change=show, rewrite_limit=options.limit).run(module)
-    return Report(text="\n".join([*changes, module_text(module)]))
+    return optimization.optimize(options, progress)
 
 
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
@@ -135,7 +128,8 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
         return _import_onnx(model, options)
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
-        raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2")
+        hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if Path(model).suffix == ".ourcc" else None
+        raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2", hint=hint)
     if type(model).__module__.split(".")[0] == "onnx":
         return _import_onnx(model, options)
     return _import_torch(model, options, example_inputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,12 +92,15 @@ def read_inputs(path: Path, names: Sequence[str]) -> Iterator[list[Array]]:
         raise InputError(f"{str(path)!r} holds no .npz file")
     for file in files:
         try:
-            with np.load(file, allow_pickle=False) as data:
+            data = np.load(file, allow_pickle=False)
+            if isinstance(data, np.ndarray):
+                raise InputError(f"{str(file)!r} is an .npy file, expected an .npz file of named arrays", hint="save it with numpy.savez")
+            with data:
                 missing = [name for name in names if name not in data]
                 if missing:
                     raise InputError(f"{str(file)!r} lacks {', '.join(missing)}: got {', '.join(data) or 'nothing'}")
                 yield [data[name] for name in names]
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"cannot read {str(file)!r}: {error}") from error
 
 

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..ir.errors import EngineError, UsageError
 from ..ir.text import module_text
 from ..runtime.contents import EngineContents
-from .options import InspectOptions, build_options
-from .report.engine import describe_engine
+from .options import BuildOptions, InspectOptions
+from .progress import SILENT, Progress
+from .report.engine import describe_engine, describe_module
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
+from .spelling import nearest
+from .targets import parse_target
 from .trust import open_contents
 
 STAGES = ("import", "simplify", "regions", "tiles", "plan", "c")
 
 
-def inspect(options: InspectOptions) -> Report:
-    """The summary, or what the options choose."""
+def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
+    """The summary, or what the options choose; of a model the engine is built in memory and written nowhere."""
+    if options.ir is not None and options.ir not in STAGES:
+        raise UsageError(f"unknown stage: got {options.ir!r}, expected one of {', '.join(STAGES)}", hint=nearest(options.ir, STAGES))
+    is_engine = options.subject.suffix == ".ourcc"
+    if is_engine and options.build.shapes:
+        raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if options.ir is not None:
-        return _program(options)
-    if options.subject.suffix != ".ourcc":
-        return Report({"model": str(options.subject)}, text=_text(options, "import"))
-    # Any target can be looked at, whether it runs here or not.
-    contents = _contents(options)
-    names = [options.target] if options.target else list(contents.targets)
-    for name in names:
-        if name not in contents.targets:
-            raise EngineError(f"engine holds no target {name}, expected one of {', '.join(contents.targets)}")
+        return Report(text=_engine_text(options, progress) if is_engine else _model_text(options, options.ir, progress))
+    looks = options.kernels or options.memory or options.precision or options.source is not None
+    if is_engine:
+        # Any target can be looked at, whether it runs here or not.
+        contents = _contents(options, progress)
+        return _look(options, contents) if looks else _summary(options, contents)
+    return _look(options, _built(options, progress)) if looks else _model_summary(options, progress)
+
+
+def _contents(options: InspectOptions, progress: Progress) -> EngineContents:
+    """The engine as data: nothing here may load its code."""
+    return open_contents(options.subject, options.build.environment.directory, options.trust, progress)
+
+
+def _look(options: InspectOptions, contents: EngineContents) -> Report:
+    """What the options choose of an engine's contents."""
+    names = _targets(options, contents)
     if options.source is not None:
-        return Report(text="\n".join(_source(contents.targets[name].files, options.source) for name in names))
+        return Report(text=_source(contents, names, options.source))
     tables: list[Table] = []
     kernels = contents.report.get("kernels", {})
     for name in names:
@@ -37,17 +54,28 @@ def inspect(options: InspectOptions) -> Report:
             tables.append(kernel_table(name, kernels.get(name, [])))
         if options.memory:
             tables += memory_tables(contents.targets[name].plan)
-    if options.kernels or options.memory:
-        return Report({"engine": str(options.subject)}, tuple(tables))
     if options.precision:
-        contract = describe_engine_contract(contents.report)
-        return Report({"engine": str(options.subject)}, (contract,))
-    return describe_engine(contents, options.subject, options.target)
+        tables.append(describe_engine_contract(contents.report))
+    what = "engine" if options.subject.suffix == ".ourcc" else "model"
+    return Report({what: str(options.subject)}, tuple(tables))
 
 
-def _contents(options: InspectOptions) -> EngineContents:
-    """The engine as data: nothing here may load its code."""
-    return open_contents(options.subject, options.environment.directory, options.trust)
+def _summary(options: InspectOptions, contents: EngineContents) -> Report:
+    _targets(options, contents)
+    return describe_engine(contents, options.subject, _part(options))
+
+
+def _targets(options: InspectOptions, contents: EngineContents) -> list[str]:
+    """The parts of an engine to show; EngineError for one that it does not hold."""
+    wanted = _part(options)
+    if wanted is not None and wanted not in contents.targets:
+        raise EngineError(f"engine holds no target {wanted}, expected one of {', '.join(contents.targets)}")
+    return list(contents.targets) if wanted is None else [wanted]
+
+
+def _part(options: InspectOptions) -> str | None:
+    """The part of an engine that a target makes: one for the CPU, whichever of its targets it was built for."""
+    return "cpu" if options.target == "native" else options.target
 
 
 def describe_engine_contract(report: object) -> Table:
@@ -57,45 +85,72 @@ def describe_engine_contract(report: object) -> Table:
     return Table("contract", columns, tuple(tuple(row.get(c) for c in columns) for row in rows))
 
 
-def _source(files: Mapping[str, bytes], kernel: str) -> str:
-    """The text of one kernel among the source members of a target."""
+def _source(contents: EngineContents, targets: list[str], kernel: str) -> str:
+    """The text of one kernel among the source members of targets."""
+    found = [text for name in targets for text in _texts(contents.targets[name].files, kernel)]
+    if found:
+        return "\n".join(found)
+    rows = [row for name in targets for row in contents.report.get("kernels", {}).get(name, [])]
+    known = [row["kernel"] for row in rows if row.get("kind", "kernel") == "kernel"]
+    others = [row["kernel"] for row in rows if row.get("kind", "kernel") != "kernel"]
+    if kernel in others:
+        raise UsageError(f"{kernel} has no source: it runs outside of kernels", hint="ourcc inspect --kernels lists what does")
+    raise UsageError(f"there is no kernel {kernel!r} in the engine", hint=nearest(kernel, known) or "ourcc inspect --kernels lists them")
+
+
+def _texts(files: Mapping[str, bytes], kernel: str) -> list[str]:
     found = []
     for name, data in files.items():
         if not name.endswith((".c", ".py")):
             continue
         text = bytes(data).decode(errors="replace")
-        if name.endswith(f"{kernel}.py"):
-            return text
+        if name in (f"{kernel}.py", f"{kernel}_aligned.py"):
+            found.append(f"# {name}\n{text}")
         start = text.find(f"void {kernel}(")
         while start >= 0:
             end = text.find("\n}\n", start)
             if ";" not in text[start : text.find("\n", start)]:
                 found.append(f"// {name}\n{text[start : end + 3]}")
             start = text.find(f"void {kernel}(", start + 1)
-    if not found:
-        raise UsageError(f"there is no kernel {kernel!r} in the engine", hint="ourcc inspect --kernels lists them")
-    return "\n".join(found)
+    return found
 
 
-def _program(options: InspectOptions) -> Report:
-    if options.ir not in STAGES:
-        raise UsageError(f"unknown stage: got {options.ir!r}, expected one of {', '.join(STAGES)}")
-    return Report(text=_text(options, options.ir))
+# --- models -----------------------------------------------------------------------------------------------------------
 
 
-def _text(options: InspectOptions, stage: str) -> str:
-    if options.subject.suffix == ".ourcc":
-        if stage not in ("simplify", "import"):
-            raise UsageError(
-                f"stage {stage} needs the model: an engine keeps its simplified program", hint="ourcc inspect MODEL --ir " + stage
-            )
-        return _contents(options).graph
+def _build_options(options: InspectOptions) -> BuildOptions:
+    return options.build if options.target is None else replace(options.build, targets=(parse_target(options.target),))
+
+
+def _built(options: InspectOptions, progress: Progress) -> EngineContents:
+    from .driver import import_model
+    from .pipeline import compile_module
+
+    build = _build_options(options)
+    return compile_module(import_model(options.subject, build, progress), build, progress)
+
+
+def _model_summary(options: InspectOptions, progress: Progress) -> Report:
+    from .driver import import_model
+
+    return describe_module(import_model(options.subject, _build_options(options), progress), options.subject)
+
+
+def _engine_text(options: InspectOptions, progress: Progress) -> str:
+    """The program that an engine keeps."""
+    if options.ir != "simplify":
+        hint = f"ourcc inspect MODEL --ir {options.ir}, or --ir simplify"
+        raise UsageError(f"stage {options.ir} needs the model: an engine keeps its simplified program", hint=hint)
+    return _contents(options, progress).graph
+
+
+def _model_text(options: InspectOptions, stage: str, progress: Progress) -> str:
     from .driver import import_model
     from .pipeline import simplify, stage_text
 
-    build = build_options({"targets": [options.target]} if options.target else {})
-    module = import_model(options.subject, build)
+    build = _build_options(options)
+    module = import_model(options.subject, build, progress)
     if stage == "import":
         return module_text(module)
-    simplify(module, build)
+    simplify(module, build, progress)
     return module_text(module) if stage == "simplify" else stage_text(module, build, stage)

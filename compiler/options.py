@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
@@ -18,6 +18,8 @@ from .trust import NOBODY_ASKED, Trust
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
+QUANTIZE_SERVED = ("int8-weight",)
+"""The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
 SPARSITIES = ("2:4",)
 PEERS = ("onnxruntime", "eager", "inductor", "openvino")
 
@@ -32,6 +34,7 @@ class Environment:
     cache_dir: str | None = None  # build cache
     threads: int | None = None
     compiler: str | None = None  # the C compiler
+    no_color: bool = False
 
     @property
     def directory(self) -> Path:
@@ -49,7 +52,7 @@ class Environment:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """Read OURCC_CACHE, OURCC_CACHE_DIR, OURCC_NUM_THREADS and CC; empty means unset."""
+    """Read OURCC_CACHE, OURCC_CACHE_DIR, OURCC_NUM_THREADS, CC and NO_COLOR; empty means unset."""
     given = os.environ if variables is None else variables
     threads = given.get("OURCC_NUM_THREADS", "")
     return Environment(
@@ -57,6 +60,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         cache_dir=given.get("OURCC_CACHE_DIR") or None,
         threads=parse_threads(threads, "OURCC_NUM_THREADS") if threads else None,
         compiler=given.get("CC") or None,
+        no_color=bool(given.get("NO_COLOR")),
     )
 
 
@@ -98,7 +102,7 @@ class ShapeRequest:
         return f"{self.name}={','.join(str(axis) for axis in self.axes)}"
 
 
-_AXIS_HELP = "a size (128), a range (1..64), buckets (16|32|64), a symbol (B), a symbol with its range (B:1..64) or an expression (2*B)"
+_AXIS_HELP = "a size (128), a range (1..64), a symbol (B) or a symbol with its range (B:1..64)"
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})?")
 _BUCKETS = re.compile(r"\d{1,18}(\|\d{1,18})+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -248,7 +252,6 @@ class BuildOptions:
     report: Path | None = None
     freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
     trust_pickle: bool = False
-    emulate: str | None = None  # also print kernels for an instruction level that this machine lacks
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
@@ -262,6 +265,18 @@ def _path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise UsageError(f"got {type(value).__name__} for a path, expected text or a path")
     return Path(value)
+
+
+def check_output(path: Path) -> Path:
+    """A file to write, if it can be written: asked before the work whose result it gets."""
+    if path.is_dir():
+        raise UsageError(f"output {str(path)!r} is a folder, expected a file")
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"output {str(path)!r}: there is no folder {str(folder)!r}", hint="make the folder first, or name another")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UsageError(f"output {str(path)!r} cannot be written: the permission is missing", hint="choose another folder")
+    return path
 
 
 def _flag(value: Any) -> bool:
@@ -299,12 +314,32 @@ _READERS: dict[str, Any] = {
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_tuning,
     "locked": _path,
-    "report": _path,
+    "report": lambda value: check_output(_path(value)),
     "freeze": _flag,
     "trust_pickle": _flag,
-    "emulate": str,
     "threads": parse_threads,
 }
+
+
+class Options(TypedDict, total=False):
+    """The options of `ourcc.build`, `ourcc.explain` and `torch.compile(options=...)`, for type checkers."""
+
+    target: str | Sequence[str]
+    targets: str | Sequence[str]
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None
+    quantize: Literal["int8-weight"] | None
+    sparsity: Literal["2:4"] | None
+    shape: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
+    shapes: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
+    require: str | Sequence[str]
+    tune: str | int | None
+    locked: str | os.PathLike[str] | None
+    report: str | os.PathLike[str] | None
+    freeze: bool
+    trust_pickle: bool
+    threads: int | None
+
+
 # The command line repeats an option and names it in the singular; both spellings are read everywhere.
 _SPELLINGS = {"target": "targets", "shape": "shapes"}
 
@@ -359,18 +394,21 @@ class InspectOptions:
     memory: bool = False
     precision: bool = False
     target: str | None = None
-    environment: Environment = field(default_factory=environment)
+    build: BuildOptions = field(default_factory=BuildOptions)
+    """How a model is built to be looked at, for `target` if one is named."""
     trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)
 class OptimizeOptions:
-    """What `ourcc opt` does with a program in text."""
+    """What `ourcc opt` does with a program: text, the program that an engine keeps, or a model."""
 
     program: Path
     pipeline: str
     print_changes: bool = False
     limit: int | None = None
+    build: BuildOptions = field(default_factory=BuildOptions)
+    trust: Trust = NOBODY_ASKED
 
 
 @dataclass(frozen=True)

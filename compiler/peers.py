@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..ir.errors import ToolchainError, UsageError
+from ..ir.extras import need
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -40,26 +41,43 @@ def make_peer(name: str, model: Path, threads: int = 1) -> Run:
     return _openvino(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
 
 
-def _need(module: str, peer: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ToolchainError(f"peer {peer} is not installed", hint=f"pip install {module}")
-
-
 def _onnxruntime(model: Path, threads: int) -> Run:
-    _need("onnxruntime", "onnxruntime")
+    need("onnxruntime", "the peer onnxruntime")
+    if not str(model).isprintable():
+        raise UsageError(f"the peer onnxruntime takes no such name: got {str(model)!r}, expected printable text", hint="rename the file")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    # Its exceptions have no common base but Exception.
+    refusals = tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    with _refusing("onnxruntime", *refusals):
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     names = [port.name for port in session.get_inputs()]
-    return lambda arrays: list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        with _refusing("onnxruntime", *refusals):
+            return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+    return run
+
+
+@contextmanager
+def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
+    """A peer's own exception as an error that names it: what it cannot run is no bug of ours."""
+    try:
+        yield
+    except refusals as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ToolchainError(f"the peer {peer} does not run this: {said}", hint="the engine itself runs with ourcc run") from error
 
 
 def _openvino(model: Path, threads: int) -> Run:
-    _need("openvino", "openvino")
+    need("openvino", "the peer openvino")
     import openvino
 
     compiled = openvino.Core().compile_model(
@@ -69,7 +87,7 @@ def _openvino(model: Path, threads: int) -> Run:
 
 
 def _torch(model: Path, compiled: bool, threads: int) -> Run:
-    _need("torch", "inductor" if compiled else "eager")
+    need("torch", f"the peer {'inductor' if compiled else 'eager'}")
     from .importers.torch import exported_module
 
     return torch_run(exported_module(model), compiled, threads)
@@ -87,7 +105,7 @@ def torch_run(module: Any, compiled: bool, threads: int) -> Run:
         module = torch.compile(module, backend="inductor")
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        with torch.no_grad():
+        with torch.no_grad(), _refusing("inductor" if compiled else "eager", RuntimeError, TypeError):
             result = module(*(torch.from_numpy(array) for array in arrays))
         results = result if isinstance(result, (tuple, list)) else [result]
         return [part.detach().numpy() for part in results]

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..ir.errors import Source, UnsupportedError
+from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.plan import to_json
+from ..ir.target import gpu_target
 from ..ir.text import module_text
+from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import cheapest
@@ -21,7 +23,7 @@ from .options import BuildOptions
 from .progress import SILENT, Progress
 from .reopen import exchange, module_of
 from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
-from .targets import TARGETS, Target
+from .targets import Target
 from .tuning import Tuning
 
 GRAPH_PIPELINE = (
@@ -119,22 +121,38 @@ def compile_target(
 
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
-    """The program at a stage after `simplify`, for the best level of the first CPU target: regions, tiles, plan or c."""
+    """The program at a stage after `simplify`, for the (best level of the) first target: regions, tiles, plan or c."""
     from ..ir.region_text import print_region
     from ..ir.tile.text import text as tile_text
 
-    target = next((target for target in options.targets if target.family == "cpu"), TARGETS["native"])
-    level = levels_of(target)[-1]
-    lowered = lower_cpu(module, level, cheapest(level))
+    target = options.targets[0]
+    lowered = lower(module, target)
     if stage == "plan":
         return _plan_text(to_json(lowered.plan))
+    if stage == "c" and target.family == "cpu":
+        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_of(target)[-1]).items())
     if stage == "c":
-        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, level).items())
+        raise UsageError(f"stage c is of CPU targets, got {target.name}", hint="ourcc inspect --source KERNEL prints Triton's source")
     parts = []
     for name, unit in lowered.scheduled.items():
         text = print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)
         parts.append(f"# {name}: {unit.schedule}\n{text}")
     return "\n".join(parts)
+
+
+def lower(module: Module, target: Target) -> Lowered:
+    """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
+    if target.family == "cpu":
+        level = levels_of(target)[-1]
+        return lower_cpu(module, level, cheapest(level))
+    # Triton is a heavy import that a CPU build does without.
+    from ..passes.fuse import partition
+    from ..passes.schedule import Scheduler
+    from ..passes.tile.gpu import STRATEGIES
+    from .target_cuda import lower_cuda
+
+    device = gpu_target(target.levels[0])
+    return lower_cuda(module, partition(module, module.main), Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
 
 
 def _plan_text(data: Mapping[str, Any]) -> str:

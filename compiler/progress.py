@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 
@@ -19,16 +20,21 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress that nobody watches: stages and notes go to the log."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Says nothing."""
+        """A line in the log."""
+        _LOG.info("%s", name)
 
     def advance(self, steps: int = 1) -> None:
         """Says nothing."""
 
     def note(self, message: str) -> None:
-        """Says nothing."""
+        """A line in the log."""
+        _LOG.info("%s", message)
+
+
+_LOG = logging.getLogger("ourcc.build")
 
 
 SILENT: Progress = Silent()

@@ -25,6 +25,7 @@ COLUMNS = (
     *("id", "problem", "computes", "architecture", "device", "compiler"),
     *("candidates", "failures", "samples", "fastest", "microseconds", "store"),
 )
+BRIEF = ("id", "computes", "fastest", "microseconds")
 
 
 def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
@@ -64,7 +65,7 @@ def _list(options: CacheOptions, progress: Progress) -> Report:
     stores = _stores(options)
     rows = [_row(record, store) for store in stores for record in store.list()]
     _notes(stores, progress)
-    return Report({"stores": ", ".join(store.name for store in stores)}, (Table("records", COLUMNS, tuple(rows)),))
+    return Report({"stores": ", ".join(store.name for store in stores)}, (Table("records", COLUMNS, tuple(rows), (), BRIEF),))
 
 
 def _row(record: Record, store: Store) -> tuple[Cell, ...]:

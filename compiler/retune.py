@@ -58,5 +58,7 @@ def _report(contents: EngineContents, tuning: Tuning, path: str) -> Report:
     ]
     changed = sum(1 for row in rows if row[2] != row[3])
     measured = sum(decision.tried for level in tuning.levels.values() for decision in level.chooser.decisions.values())
-    table = Table("schedules", ("kernel", "architecture", "before", "now", "chosen_by", "why"), tuple(rows))
+    table = Table(
+        "schedules", ("kernel", "architecture", "before", "now", "chosen_by", "why"), tuple(rows), (), ("kernel", "now", "chosen_by", "why")
+    )
     return Report({"engine": path, "candidates_measured": measured, "changed": changed}, (table,))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..ir import dims
 from ..ir.errors import UnsupportedError, UsageError
+from ..ir.graph import Module
 from .options import AxisSize, ShapeRequest
 from .spelling import nearest
 
@@ -32,6 +33,28 @@ def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequ
                 hint=nearest(request.name, known),
             )
     return wishes
+
+
+def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int]) -> dict[str, int]:
+    """The sizes at which an engine is to be called, by its symbols; UsageError for one outside of what it was built for.
+
+    A range narrows: the typical size is taken if it lies in it, else the nearest.
+    """
+    inputs = {value.name: [str(size) if isinstance(size, dims.Expr) else size for size in value.shape] for value in module.main.inputs}
+    found = {}
+    for name, wish in dimension_wishes(requests, inputs).items():
+        known = module.facts.ranges.get(name)
+        if known is None or isinstance(wish, str):
+            what = f"another name for {name}" if isinstance(wish, str) else f"{name}"
+            raise UsageError(f"shape: got {what}, expected sizes of {', '.join(module.facts.ranges) or 'no symbol'}: an engine is built")
+        low, high = (wish, wish) if isinstance(wish, int) else wish
+        size = max(low, typical[name] if high is None else min(typical[name], high))
+        divisor = module.facts.divisors.get(name, 1)
+        if (known.low is not None and size < known.low) or (known.high is not None and size > known.high) or size % divisor:
+            multiple = f" and a multiple of {divisor}" if divisor > 1 else ""
+            raise UsageError(f"shape: got {name} = {size}, expected {name} in {known}{multiple}", hint="build the engine with that --shape")
+        found[name] = size
+    return found
 
 
 def _add_input(wishes: dict[str, Wish], request: ShapeRequest, shape: Sequence[Named]) -> None:

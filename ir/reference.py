@@ -104,12 +104,15 @@ class Verdict:
     where: tuple[int, ...] = ()
 
 
-def judge(result: Array, stepwise: Array, wide: Array, *, factor: float = 2.0, floor: float | None = None) -> Verdict:
+def judge(
+    result: Array, stepwise: Array, wide: Array, *, factor: float = 2.0, floor: float | None = None, digits: int | None = None
+) -> Verdict:
     """Compare a result with the reference, element by element.
 
     Floats pass when the worst error against `wide` is at most `factor` times the worst of `stepwise` plus `floor`
     units in the last place of the output's largest finite magnitude (default by dtype); NaN and infinities must stand
-    in the same places as in stepwise or wide. Integers, bools and strings must be equal.
+    in the same places as in stepwise or wide. Integers, bools and strings must be equal. `digits` says in how many
+    binary digits the program computes, where that is not the result's dtype.
     """
     if result.shape != stepwise.shape or result.dtype != stepwise.dtype:
         return Verdict(False, f"got {result.dtype.name}{list(result.shape)}, expected {stepwise.dtype.name}{list(stepwise.shape)}")
@@ -128,14 +131,16 @@ def judge(result: Array, stepwise: Array, wide: Array, *, factor: float = 2.0, f
         return Verdict(True, "equal")
     dtype = from_numpy(result.dtype)
     magnitude = float(np.abs(exact[usable]).max())
-    ulp = max(magnitude, float(np.finfo(np.float32).tiny)) * 2.0 ** (1 - DIGITS.get(dtype.name, 3))
+    ulp = max(magnitude, float(np.finfo(np.float32).tiny)) * 2.0 ** (1 - (digits or DIGITS.get(dtype.name, 3)))
     with np.errstate(invalid="ignore"):
         distance, own = np.abs(got - exact), np.abs(step - exact)
     allowed = factor * float(own[usable].max()) + (ULP_FLOOR.get(dtype.name, 1) if floor is None else floor) * ulp
     error = np.where(usable, distance, 0.0)
     worst = tuple(int(n) for n in np.unravel_index(int(error.argmax()), error.shape))
     passed = bool(error[worst] <= allowed)
-    reason = "within bounds" if passed else f"got {got[worst]!r}, expected {exact[worst]!r} within {allowed:.3g} at {list(worst)}"
+    reason = (
+        "within bounds" if passed else f"got {float(got[worst])!r}, expected {float(exact[worst])!r} within {allowed:.3g} at {list(worst)}"
+    )
     return Verdict(passed, reason, float(error[worst]), allowed, worst)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from ..ir.verify import Verifier
 from .base import Pass, PassContext
 from .chooser import Always, Chooser
 from .pipeline import pass_text, pipeline_text
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class PassManager:
             raise InternalError(f"pass {step.name} says that nothing changed and made {rewrites.total()} rewrites")
         if shows:
             self._compare(step, text, module_text(module), changed)
+        _LOG.debug("%s: %s, %d rewrites, %.1f ms", step.name, "changed" if changed else "unchanged", rewrites.total(), seconds * 1e3)
         notes, context.notes = tuple(context.notes), []
         return PassRecord(pass_text(step), seconds, changed, rewrites, notes)
 

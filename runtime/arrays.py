@@ -26,6 +26,8 @@ _memory_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
 _SCALARS = {bool: boolean.kind, int: "int", float: "float", complex: "complex"}
+_DLPACK_CPU = (1, 3)
+"""DLPack's numbers for plain memory, and for memory that a GPU may read too."""
 
 
 def torch_module() -> Any:
@@ -59,16 +61,45 @@ def admit(value: Any, name: str, expected: DType, rank: int, device: str = "cpu"
     """A dense numpy array or torch tensor of the expected dtype; InputError says what was got instead."""
     if is_torch(value):
         return _admit_torch(value, name, expected, device)
-    if rank == 0 and _SCALARS.get(type(value), "") in (expected.kind, "int" if expected.kind == "uint" else ""):
-        try:
-            value = np.asarray(value, dtype=expected.numpy)
-        except OverflowError as error:
-            raise InputError(f"input {name!r} is {value}, which does not fit {expected}") from error
+    if isinstance(value, (*_SCALARS, list, tuple)) and not isinstance(value, np.generic):
+        return _from_python(value, name, expected, rank)
     if isinstance(value, np.generic):
         value = np.asarray(value)
+    elif not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = _from_dlpack(value, name)
     if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"input {name!r} is a {type(value).__name__}, expected a numpy array or a torch tensor")
+        raise InputError(f"input {name!r} is a {type(value).__name__}, expected a numpy array, a torch tensor or a DLPack one")
     return _admit_numpy(value, name, expected)
+
+
+def _from_python(value: Any, name: str, expected: DType, rank: int) -> Array:
+    """Python numbers of the expected kind, in nested lists as deep as the rank."""
+    wanted = "int" if expected.kind == "uint" else expected.kind
+    try:
+        shape = np.shape(value)
+        found = sorted({_SCALARS.get(type(leaf), type(leaf).__name__) for leaf in np.asarray(value, dtype=object).flat})
+        if found not in ([wanted], []):
+            hint = f"pass numpy.asarray(values, {expected.numpy.name!r})" if expected != string else "pass an array of str"
+            raise InputError(f"input {name!r} holds Python's {', '.join(found)}, expected {expected}", hint=hint)
+        return np.asarray(value, dtype=expected.numpy).reshape(shape)
+    except OverflowError as error:
+        raise InputError(f"input {name!r} is {str(value)[:40]}, which does not fit {expected}") from error
+    except ValueError as error:
+        raise InputError(f"input {name!r} is a list of lists of different lengths, expected {rank} dimensions") from error
+
+
+def _from_dlpack(value: Any, name: str) -> Array:
+    """The memory of another library's tensor, shared; InputError where numpy cannot see it."""
+    kind = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else _DLPACK_CPU[0]
+    if kind not in _DLPACK_CPU:
+        raise InputError(
+            f"input {name!r} is on DLPack device {kind}, expected the CPU's memory", hint="copy it to the CPU, or pass torch's"
+        )
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        hint = "pass a numpy array"
+        raise InputError(f"input {name!r} is a {type(value).__name__} that numpy cannot share: {error}", hint=hint) from error
 
 
 def _admit_numpy(value: Array, name: str, expected: DType) -> Array:

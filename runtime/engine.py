@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import threading
@@ -19,6 +20,8 @@ from .digests import Watch
 from .file import write_engine
 from .program import Callback, Program
 from .reader import Reading, read_engine
+
+_LOG = logging.getLogger(__name__)
 
 
 class Executor(Protocol):
@@ -78,8 +81,9 @@ class _Later:
 class Engine:
     """A compiled model for this machine.
 
-    `engine(x, mask)` takes inputs in order, `engine.run({name: array})` by name; numpy arrays give numpy arrays and
-    torch tensors give torch tensors, always in fresh memory. `target` picks one of the engine's targets (default: the
+    `engine(x, mask)` takes inputs in order, `engine(x, mask=mask)` by name too, and `engine.run({name: array})` names
+    outputs as well. Numpy arrays, Python numbers and lists of them, and what speaks DLPack give numpy arrays; torch
+    tensors give torch tensors; always in fresh memory. `target` picks one of the engine's targets (default: the
     best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
     back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
     and looked at like any other, only a call says why it does not run, and only a call loads its code.
@@ -135,9 +139,11 @@ class Engine:
         """Write the engine to one file, all or nothing."""
         write_engine(path, self._contents, signing_key=signing_key)
 
-    def __call__(self, *inputs: Any) -> Any:
-        """The output, or a tuple of outputs, for inputs in order."""
-        if len(inputs) != self._count:
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        """The output, or a tuple of outputs, for inputs in order, the rest of them by name."""
+        if named:
+            inputs = tuple(self._executor.program.signature.fill(inputs, named))
+        elif len(inputs) != self._count:
             self._executor.program.signature.check_count(len(inputs))
         outputs = self._executor.run(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -194,7 +200,9 @@ def choose_target(contents: EngineContents, wanted: str | None = None) -> str:
     for target in (wanted,) if wanted else sorted(held, key=lambda name: name == "cpu"):
         reasons[target] = why_not(contents, target)
         if reasons[target] is None:
+            _LOG.debug("target %s of %s", target, ", ".join(held))
             return target
+        _LOG.info("target %s does not run here: %s", target, reasons[target])
     note = "\n".join(f"{target}: {reason}" for target, reason in reasons.items())
     if wanted is not None:
         raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=_rebuild("native"))

@@ -63,6 +63,16 @@ class Signature:
                 raise InputError(f"input {name!r} is missing, {expected}")
         return [given[name] for name in self.names]
 
+    def fill(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """Inputs of which the first stand in order and the rest have names; InputError for one given twice or missing."""
+        first = dict(zip(self.names, given, strict=False))
+        if len(given) > len(self.names):
+            self.check_count(len(given) + len(named))
+        for name in named:
+            if name in first:
+                raise InputError(f"input {name!r} is given twice, by its place and by its name")
+        return self.order({**first, **named})
+
     def check_count(self, count: int) -> None:
         """InputError unless that many positional inputs are right."""
         if count != len(self.inputs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import logging
 import shlex
 import shutil
 import subprocess
@@ -16,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...ir.errors import ToolchainError
+from ...ir.extras import install_hint, is_installed
 from ...ir.target import CpuLevel
 from .abi import support_files
 from .disassembly import KernelCode, disassemble
 
-HINT = "install gcc or clang, set CC to one, or `pip install ziglang`"
+_LOG = logging.getLogger(__name__)
+
+HINT = f"install gcc or clang, set CC to one, or {install_hint('ziglang')}"
 
 OBJECTS = 64
 """So many object files are remembered by a process, a few hundred kilobytes each with their source."""
@@ -63,7 +67,7 @@ def find_compiler(requested: str | None = None) -> Compiler:
         path = shutil.which(name)
         if path:
             return _probe((path,))
-    if importlib.util.find_spec("ziglang") is not None:
+    if is_installed("ziglang"):
         return _probe((sys.executable, "-m", "ziglang", "cc"))
     raise ToolchainError("no c compiler found: got none of gcc, clang, cc and the ziglang package, expected one", hint=HINT)
 
@@ -165,6 +169,7 @@ def _object(name: str, text: str, headers: tuple[tuple[str, str], ...], command:
 
 
 def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> None:
+    _LOG.debug("%s", shlex.join(command))
     try:
         answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:

@@ -31,7 +31,8 @@ def command(
 ) -> None:
     """Measure an engine or a model, alone or against others.
 
-    Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown.
+    Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown. --shape builds
+    a MODEL for these sizes, and calls an ENGINE with them.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust)

@@ -9,6 +9,7 @@ import click
 
 from ...codegen.c.compile import Compiler, find_compiler
 from ...ir.errors import ToolchainError
+from ...ir.extras import install_hint
 from .. import machine
 from ..options import Environment, environment
 from ..report.table import Cell, Report, Table
@@ -16,7 +17,7 @@ from ..targets import TARGETS, Target
 from .frame import command as frame
 from .output import print_report
 
-_NO_TRITON = "triton is not installed: pip install 'ourcc[gpu]'"
+_NO_TRITON = f"triton is not installed: {install_hint('triton')}"
 
 
 @frame("doctor")

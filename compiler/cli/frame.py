@@ -1,35 +1,96 @@
-"""What every command shares: the flags for machines and for debugging, and groups of options used by several."""
+"""What every command shares: the flags for people, machines and debugging, and groups of options used by several."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from ...ir.errors import UsageError
+from ..options import check_output
+from ..spelling import nearest
+from .output import QUIET, WIDE, listening
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-READABLE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
-READABLE_DATA = click.Path(exists=True, readable=True, path_type=Path)
-WRITABLE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+class Readable(click.Path):
+    """A file (or a folder, where `dir_okay`) that is there; for one that is not, the nearest name beside it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(value))
+        if not os.path.lexists(path) and (suggestion := self._beside(path)):
+            self.fail(f"File {os.fsdecode(value)!r} does not exist; {suggestion}", param, ctx)
+        return super().convert(value, param, ctx)
+
+    def _beside(self, path: Path) -> str | None:
+        try:
+            names = [each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir()]
+        except OSError:
+            return None
+        return nearest(path.name, names, cutoff=0.75)
 
 
-def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command with --json (passed on as `as_json`) and --debug (seen by the entry point, which shows tracebacks)."""
+class Writable(click.Path):
+    """A file to write: what would keep it from being written is said before the work begins."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return check_output(Path(os.fsdecode(value)))
+        except UsageError as error:
+            option = param.opts[0] if param is not None else "-o"
+            raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
+
+
+READABLE = Readable(exists=True, dir_okay=False, readable=True, path_type=Path)
+READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
+WRITABLE = Writable(dir_okay=False, path_type=Path)
+
+
+def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command with the flags that all have; --json is passed on as `as_json`, the others are kept in the context.
+
+    --debug is seen by the entry point, which shows tracebacks.
+    """
+    shared = [
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables and progress."),
+        *([click.option("--wide", is_flag=True, expose_value=False, callback=_keep(WIDE), help=_WIDE)] if has_tables else []),
+        click.option("-v", "--verbose", count=True, expose_value=False, callback=_listen, help="Log what is done; -vv: every detail."),
+        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep(QUIET), help="Print results and errors only."),
+        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
+    ]
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-        as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables and progress.")
-        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-        return click.command(name, context_settings=settings)(as_json(debug(function)))
+        for option in reversed(shared):
+            function = option(function)
+        made = click.command(name, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(function)
+        # A command's own options come first in its help.
+        made.params = [*made.params[len(shared) :], *made.params[: len(shared)]]
+        return made
 
     return wrap
 
 
+_WIDE = "Show all columns of tables whole, however long the lines."
+
+
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[key] = value
+
+    return keep
+
+
+def _listen(context: click.Context, parameter: click.Parameter, value: int) -> None:
+    context.with_resource(listening(value))
+
+
 def shape_option(function: Function) -> Function:
     """--shape NAME=AXES, any number of times."""
-    text = "Sizes of an input's axes or of a symbol: NAME=1..64,128, ids=B:1..32,S:1..512 or batch=1|8|32 (repeatable)."
+    text = "Sizes of an input's axes or of a symbol: NAME=1..64,128, ids=B:1..32,S:1..512 or batch=8 (repeatable)."
     return click.option("--shape", "shapes", multiple=True, metavar="NAME=AXES", help=text)(function)
 
 

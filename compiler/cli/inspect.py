@@ -6,22 +6,24 @@ from pathlib import Path
 
 import click
 
-from ..options import InspectOptions
+from ..options import InspectOptions, build_options
 from ..trust import Trust
-from .frame import READABLE
+from .frame import READABLE, shape_option, trust_option
 from .frame import command as frame
-from .output import print_report
+from .output import print_report, show_progress
 from .trust import trusted_key_option
 
 
 @frame("inspect")
 @click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
-@click.option("--ir", metavar="STAGE", help="Print the program as it is after this stage of the pipeline.")
-@click.option("--kernels", is_flag=True, help="One row a kernel: sources, strategy, registers, memory, predicted time.")
+@click.option("--ir", metavar="STAGE", help="Print the program after a stage: import, simplify, regions, tiles, plan or c.")
+@click.option("--kernels", is_flag=True, help="One row a kernel or host step: sources, strategy, registers, predicted time.")
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
-@click.option("--target", metavar="NAME", help="Show this target only.")
+@click.option("--target", metavar="NAME", help="Show this target only; a MODEL is compiled for it (default: native).")
+@shape_option
+@trust_option
 @trusted_key_option
 def command(
     subject: Path,
@@ -31,11 +33,19 @@ def command(
     memory: bool,
     precision: bool,
     target: str | None,
+    shapes: tuple[str, ...],
+    trust_pickle: bool,
     trust: Trust,
     as_json: bool,
 ) -> None:
-    """Show what is in an engine or a model."""
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, trust=trust)
+    """Show what is in an engine or a model.
+
+    A MODEL is compiled in memory for --kernels, --source, --memory and --precision; nothing is written.
+    """
+    given = {"targets": [target] if target else None, "shapes": shapes, "trust_pickle": trust_pickle}
+    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust)
     from .. import driver
 
-    print_report(driver.inspect(options), as_json=as_json)
+    with show_progress(as_json=as_json) as progress:
+        report = driver.inspect(options, progress)
+    print_report(report, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
+import io
 import os
 import sys
 import traceback
@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "Show what is in an engine or a model.",
     "tune": "Measure schedules on this machine and improve an engine.",
     "cache": "Look into the tuning stores.",
-    "opt": "Run passes on a program in text.",
+    "opt": "Run passes on a program.",
     "doctor": "Tell what this machine can build, run and measure.",
 }
 
@@ -71,6 +71,9 @@ def group() -> None:
 
 def main() -> None:
     """The console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files and of models may be anything: what the encoding lacks is spelled out, as on standard error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -101,10 +104,12 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
     if debug:
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     data = _describe(error, arguments)
+    from .output import print_error, print_json
+
     if as_json:
-        click.echo(json.dumps({"error": data}, indent=2, ensure_ascii=False))
+        print_json({"error": data})
     else:
-        click.echo(f"error: {data['text']}", err=True)
+        print_error(f"error: {data['text']}")
     status: int = data["status"]
     return status
 

@@ -1,4 +1,4 @@
-"""`ourcc opt`: passes on a program in text."""
+"""`ourcc opt`: passes on a program."""
 
 from __future__ import annotations
 
@@ -6,20 +6,40 @@ from pathlib import Path
 
 import click
 
-from ..options import OptimizeOptions
-from .frame import READABLE
+from ..options import OptimizeOptions, build_options
+from ..trust import Trust
+from .frame import READABLE, shape_option, trust_option
 from .frame import command as frame
-from .output import print_report
+from .output import print_report, show_progress
+from .trust import trusted_key_option
 
 
-@frame("opt")
-@click.argument("program", type=READABLE, metavar="FILE.ir")
+@frame("opt", has_tables=False)
+@click.argument("program", type=READABLE, metavar="FILE.ir|MODEL|ENGINE")
 @click.option("--pipeline", required=True, metavar="PASSES", help="Passes in order, like 'canonicalize, fold_constants{limit=4096}'.")
 @click.option("--print-changes", is_flag=True, help="Print the program after every pass that changed it.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after N passes.")
-def command(program: Path, pipeline: str, print_changes: bool, limit: int | None, as_json: bool) -> None:
-    """Run passes on a program in text."""
-    options = OptimizeOptions(program, pipeline, print_changes, limit)
+@shape_option
+@trust_option
+@trusted_key_option
+def command(
+    program: Path,
+    pipeline: str,
+    print_changes: bool,
+    limit: int | None,
+    shapes: tuple[str, ...],
+    trust_pickle: bool,
+    trust: Trust,
+    as_json: bool,
+) -> None:
+    """Run passes on a program.
+
+    The program is read from text, taken from an engine, or imported from an .onnx or .pt2 file.
+    """
+    build = build_options({"shapes": shapes, "trust_pickle": trust_pickle or None})
+    options = OptimizeOptions(program, pipeline, print_changes, limit, build, trust)
     from .. import driver
 
-    print_report(driver.optimize(options), as_json=as_json)
+    with show_progress(as_json=as_json) as progress:
+        report = driver.optimize(options, progress)
+    print_report(report, as_json=as_json)

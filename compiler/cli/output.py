@@ -1,24 +1,79 @@
-"""How the command line speaks: tables and progress bars for people, one JSON object for machines."""
+"""How the command line speaks: tables and progress bars for people, one JSON object for machines, logs for the curious."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
+import re
+import shutil
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...ir.errors import ContractError
+from ..options import environment
 from ..progress import SILENT, Progress
-from ..report.table import Cell, Report, Table
+from ..report.fit import fit, format_cell, wrap
+from ..report.table import Report, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
+
+QUIET, WIDE = "ourcc.quiet", "ourcc.wide"
+"""Where a command's context keeps -q and --wide."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+"""What -v, given so many times, lets through."""
+
+
+def asked(what: str) -> bool:
+    """Whether the running command was given -q or --wide."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(what))
+
+
+@contextmanager
+def listening(verbosity: int) -> Iterator[None]:
+    """Send the package's log to standard error, as much of it as -v asks for."""
+    logger, handler = logging.getLogger("ourcc"), _ToStandardError()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    before = logger.level
+    logger.setLevel(LEVELS[min(verbosity, len(LEVELS) - 1)])
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _ToStandardError(logging.Handler):
+    """Standard error as it is at the time, which is not that of the start under a test or a redirection."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
+def width_of(stream: Any) -> int | None:
+    """What COLUMNS says, else the terminal's columns; None for a pipe, which has no width."""
+    found = shutil.get_terminal_size(fallback=(0, 0)).columns
+    if not found and stream.isatty():
+        found = os.get_terminal_size(stream.fileno()).columns
+    return found or None
+
+
+def print_error(text: str) -> None:
+    """An error on standard error, its lines no longer than a terminal's."""
+    width = width_of(sys.stderr)
+    click.echo("\n".join(part for line in text.split("\n") for part in wrap(line, width)), err=True)
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
@@ -37,7 +92,10 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 def print_json(data: Any) -> None:
     """One JSON object on standard output; NaN and infinities, which JSON lacks, become null."""
-    click.echo(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False)
+    # A file's name that is not UTF-8, or an output that is not, has JSON's own spelling.
+    is_plain = text.isascii() or ((sys.stdout.encoding or "").lower() == "utf-8" and not _SURROGATE.search(text))
+    click.echo(text if is_plain else json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
 def _finite(data: Any) -> Any:
@@ -50,54 +108,49 @@ def _finite(data: Any) -> Any:
     return data
 
 
-def _console(*, error: bool = False) -> Console:
-    from rich.console import Console
-
-    stream = sys.stderr if error else sys.stdout
-    # A pipe has no width: a table cut at 80 columns would lose what it was asked for.
-    return Console(file=stream, width=None if stream.isatty() else 200, highlight=False, markup=False, emoji=False)
-
-
 def _print_for_people(report: Report) -> None:
-    width = max((len(name) for name in report.facts), default=0)
+    longest = max((len(name) for name in report.facts), default=0)
+    width = None if asked(WIDE) else width_of(sys.stdout)
     for name, value in report.facts.items():
-        click.echo(f"{name.replace('_', ' '):{width}}  {format_cell(value)}")
-    if report.tables:
-        console = _console()
-        for table in report.tables:
-            _print_table(console, table)
+        text = wrap(" " * (longest + 2) + format_cell(value), width)
+        click.echo("\n".join([f"{name.replace('_', ' '):{longest}}  {text[0].lstrip()}", *text[1:]]))
+    for number, table in enumerate(report.tables):
+        if number or report.facts:
+            click.echo()
+        _print_table(table)
     if report.text is not None:
         click.echo(report.text.rstrip("\n"))
 
 
-def _print_table(console: Console, table: Table) -> None:
-    from rich import box
-    from rich.table import Table as Grid
-
-    grid = Grid(title=table.name, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
-    # A column that says nothing in any row only takes room; --json has it.
-    shown = [n for n in range(len(table.columns)) if not table.rows or any(row[n] is not None for row in table.rows)]
-    for n in shown:
-        numbers = bool(table.rows) and all(_is_number(row[n]) for row in table.rows)
-        grid.add_column(table.columns[n].replace("_", " "), justify="right" if numbers else "left", overflow="fold")
-    for row in table.rows:
-        grid.add_row(*(format_cell(row[n]) for n in shown))
-    console.print(grid)
+def _print_table(table: Table) -> None:
+    width = None if asked(WIDE) else width_of(sys.stdout)
+    title, *lines = (table.name, *fit(table, width, *_signs()))
+    click.echo(click.style(title, bold=True) if has_style(sys.stdout) else title)
+    for line in lines:
+        click.echo(line)
     for note in table.notes:
-        console.print(note, style="dim")
+        for line in wrap(note, width):
+            click.echo(line)
 
 
-def _is_number(cell: Cell) -> bool:
-    return isinstance(cell, int | float) and not isinstance(cell, bool)
+def _signs() -> tuple[str, str]:
+    """The sign of a cut and of a rule, as far as the output's encoding has them."""
+    try:
+        "…─".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "...", "-"
+    return "…", "─"
 
 
-def format_cell(cell: Cell) -> str:
-    """A value as people read it."""
-    if cell is None:
-        return "-"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+def has_style(stream: Any) -> bool:
+    """Whether bold and colours are wanted: on a terminal, unless NO_COLOR is set."""
+    return bool(stream.isatty()) and not environment().no_color
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
 
 
 class Bars(AbstractContextManager["Bars"]):
@@ -113,7 +166,7 @@ class Bars(AbstractContextManager["Bars"]):
             from rich.progress import Progress as Bar
 
             columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Bar(*columns, console=_console(error=True))
+            self._bar = Bar(*columns, console=_console())
             self._bar.start()
         return self
 
@@ -157,5 +210,5 @@ class _Quiet(AbstractContextManager[Progress]):
 
 
 def show_progress(*, as_json: bool) -> AbstractContextManager[Progress]:
-    """Progress for people; silence when a machine listens."""
-    return _Quiet() if as_json else Bars()
+    """Progress for people; silence when a machine listens, or -q asks for it."""
+    return _Quiet() if as_json or asked(QUIET) else Bars()

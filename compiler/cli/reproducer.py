@@ -26,7 +26,7 @@ def write_reproducer(error: Exception, arguments: Sequence[str]) -> str | None:
         "machine": platform.machine(),
         "versions": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True)
+    text = json.dumps(content, indent=2, sort_keys=True)
     name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     # The current folder is the second choice: the cache may be what failed (a full disk, a read-only home).
     for folder in _folders():

@@ -1,8 +1,11 @@
-"""What an engine is, in one page: its inputs, outputs, targets and contract."""
+"""What an engine or a model is, in one page: its inputs, outputs, and targets and contract, or ops."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...ir.errors import EngineError
 from ...runtime.contents import Contract, EngineContents
@@ -10,25 +13,24 @@ from ...runtime.engine import choose_target
 from ..contract import is_notable
 from .table import Report, Table
 
+if TYPE_CHECKING:
+    from ...ir.graph import Module
+
 
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
     """The summary that `ourcc build` prints and `ourcc inspect` begins with; the engine is data here and never run."""
-    ports = [(port, "input") for port in contents.inputs] + [(port, "output") for port in contents.outputs]
+    ports = [(port.name, "input", str(port.type)) for port in contents.inputs]
+    ports += [(port.name, "output", str(port.type)) for port in contents.outputs]
     promises = Contract.from_json(contents.report.get("contract", []))
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
-    return Report(
-        {
-            "engine": str(path),
-            "bytes": path.stat().st_size,
-            "targets": ", ".join(contents.targets),
-            "runs_here": _runs_here(contents, target),
-        },
-        (
-            Table("signature", ("name", "kind", "type"), tuple((port.name, kind, str(port.type)) for port, kind in ports)),
-            *([contract] if rows else []),
-        ),
-    )
+    facts: dict[str, str | int | float | bool | None] = {
+        "engine": str(path),
+        "bytes": path.stat().st_size,
+        "targets": ", ".join(contents.targets),
+        "runs_here": _runs_here(contents, target),
+    }
+    return Report(facts, (_signature(ports), *([contract] if rows else [])))
 
 
 def _runs_here(contents: EngineContents, target: str | None) -> str | None:
@@ -36,3 +38,25 @@ def _runs_here(contents: EngineContents, target: str | None) -> str | None:
         return choose_target(contents, target)
     except EngineError:
         return None
+
+
+def describe_module(module: Module, path: Path) -> Report:
+    """The summary of a model as it is imported."""
+    ports = [(value.name, "input", str(value.type)) for value in module.main.inputs]
+    ports += [(value.name, "output", str(value.type)) for value in module.main.outputs]
+    kinds = Counter(op.name for op in module.main)
+    ops = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    symbols = ", ".join(f"{name} in {bounds}" for name, bounds in module.facts.ranges.items())
+    sizes = [value.type.nbytes for value in module.constants.values()]
+    facts = {
+        "model": str(path),
+        "symbols": symbols or None,
+        "ops": kinds.total(),
+        "constants": len(sizes),
+        "constant_bytes": sum(size for size in sizes if isinstance(size, int)),
+    }
+    return Report(facts, (_signature(ports), Table("ops", ("op", "count"), ops)))
+
+
+def _signature(ports: Iterable[tuple[str, str, str]]) -> Table:
+    return Table("signature", ("name", "kind", "type"), tuple(ports))

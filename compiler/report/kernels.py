@@ -1,27 +1,32 @@
-"""The kernels of an engine as rows: sources, strategy, predicted time, share of the roofline, what the compiler said."""
+"""What an engine runs, as rows: kernels, host steps and ATen calls, their sources, schedules, predicted times and shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...ir.plan import Launch, Plan
+from ...ir import dims
+from ...ir.plan import Call, Host, Launch, Plan
 from ...ir.region_cost import cost_of, typical_sizes
 from ...passes.build_plan import Lowered
 from .table import Table
 
 COLUMNS = (
-    *("kernel", "calls", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
-    *("megaflop", "megabytes", "predicted_us", "roofline", "notes"),
+    *("kernel", "kind", "calls", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
+    *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
+BRIEF = ("kernel", "kind", "calls", "source_ops", "strategy", "predicted_us", "share", "roofline")
 
 
 def kernel_rows(
     lowered: Lowered, operations_per_second: float, bytes_per_second: float, resources: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """One row a kernel at typical sizes; `resources` is what the assembler or compiler reported, by kernel."""
+    """One row a kernel, a kind of host step, and an ATen operator, at typical sizes, with its share of the predicted time.
+
+    `resources` is what the assembler or compiler reported, by kernel.
+    """
     calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
         cost = cost_of(unit.problem.region, typical_sizes(unit.problem.symbols))
         floor = cost.seconds(operations_per_second, bytes_per_second)
@@ -30,6 +35,7 @@ def kernel_rows(
         rows.append(
             {
                 "kernel": name,
+                "kind": "kernel",
                 "calls": len(uses),
                 "source_ops": ", ".join(op.name for op in unit.group.ops),
                 "sources": [list(step.sources) for step in uses],
@@ -46,13 +52,51 @@ def kernel_rows(
                 "roofline": round(floor / max(unit.cost, floor, 1e-12), 3),
             }
         )
-    return rows
+    rows += _other_rows(lowered.plan, bytes_per_second)
+    total = sum(row["predicted_us"] * max(1, row["calls"]) for row in rows)
+    return [{**row, "share": round(row["predicted_us"] * max(1, row["calls"]) / total, 3) if total else 0.0} for row in rows]
+
+
+def _other_rows(plan: Plan, bytes_per_second: float) -> list[dict[str, Any]]:
+    """What runs outside of kernels: steps of the host in Python, and calls into torch; one row a routine."""
+    steps: dict[tuple[str, str], list[Host | Call]] = {}
+    for step in plan.steps:
+        if isinstance(step, Host | Call):
+            named = ("host", step.routine) if isinstance(step, Host) else ("aten", step.target)
+            steps.setdefault(named, []).append(step)
+    return [_other_row(kind, name, uses, plan, bytes_per_second) for (kind, name), uses in steps.items()]
+
+
+def _other_row(kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, bytes_per_second: float) -> dict[str, Any]:
+    sizes = typical_sizes(plan.symbols)
+    moved = sum(_nbytes(plan, buffer, sizes) for step in uses for buffer in (*step.reads, *step.writes) if buffer) / len(uses)
+    return {
+        "kernel": name,
+        "kind": kind,
+        "calls": len(uses),
+        "source_ops": name,
+        "sources": [list(step.sources) for step in uses],
+        "strategy": None,
+        "refusals": [],
+        **dict.fromkeys(("registers", "shared_bytes", "spills", "instructions", "notes", "megaflop")),
+        "megabytes": round(moved / 1e6, 3),
+        "predicted_us": round(moved / bytes_per_second * 1e6, 2),
+        "roofline": 1.0,
+    }
+
+
+def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
+    size = plan.buffer(buffer).type.nbytes
+    return dims.evaluate(size, sizes) if dims.symbols(size) <= sizes.keys() else 0
 
 
 def kernel_table(target: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows as a table."""
     cells = tuple(tuple(row.get(column) for column in COLUMNS) for row in rows)
-    return Table(f"kernels of {target}", COLUMNS, cells, ("sizes are typical ones: 128 for a symbol, within its range",))
+    notes = ["sizes are typical ones: 128 for a symbol, within its range"]
+    if any(row.get("kind", "kernel") != "kernel" for row in rows):
+        notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
+    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF)
 
 
 def memory_tables(plan: Plan) -> tuple[Table, Table]:

@@ -17,6 +17,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    brief: tuple[str, ...] = ()
+    """The columns to show where not all have room, in their order; none: the first ones that fit."""
 
     def to_data(self) -> list[dict[str, Cell]]:
         """One object a row."""

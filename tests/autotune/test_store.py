@@ -249,7 +249,7 @@ def test_redis_without_its_package_says_how_to_get_it(monkeypatch: pytest.Monkey
     from ourcc.ir.errors import ToolchainError
 
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(ToolchainError, match="needs the package redis"):
+    with pytest.raises(ToolchainError, match="needs redis, which is not installed"):
         open_store("redis://localhost")
 
 

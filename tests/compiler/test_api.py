@@ -30,10 +30,11 @@ def test_build_hands_over_one_value(driver: Any) -> None:
 
 def test_load_hands_over_its_arguments(driver: Any) -> None:
     driver.load = lambda path, **given: (path, given)
-    given = {"target": "cpu", "verify": True, "trusted_keys": None, "copy_weights": False}
-    assert ourcc.load("m.ourcc", target="cpu", verify=True) == ("m.ourcc", given)
+    given = {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": None, "copy_weights": False}
+    assert ourcc.load("m.ourcc", target="cpu", threads=1, verify=True) == ("m.ourcc", given)
     # An empty list trusts nobody, which is not the same as asking for no signature.
-    assert ourcc.load("m.ourcc", trusted_keys=[]) == ("m.ourcc", {**given, "target": None, "verify": False, "trusted_keys": []})
+    asked = {"target": None, "threads": None, "verify": False, "trusted_keys": [], "copy_weights": False}
+    assert ourcc.load("m.ourcc", trusted_keys=[]) == ("m.ourcc", asked)
 
 
 def test_explain_hands_over_model_and_inputs(driver: Any) -> None:

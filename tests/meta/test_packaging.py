@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 import ourcc
 from ourcc.compiler import machine
+from ourcc.ir.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -110,16 +111,19 @@ def test_the_link_for_type_checkers_leads_to_the_root() -> None:
     assert os.readlink(link) == ".."
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy: a build folder in the checkout would leak modules that were deleted since."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def copy_of_the_tree(source: Path) -> Path:
     source.mkdir()
-    for name in (*ROOMS, "tests"):
+    for name in (*ROOMS, "tests", ".build_backend"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("__init__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = copy_of_the_tree(folder / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), "."]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
@@ -132,6 +136,44 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     held = sorted(name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in names if name.endswith(".py"))
     assert held == modules()
     assert [name for name in names if not name.endswith(".py")] == ["ourcc/py.typed"]
+
+
+def test_a_module_that_was_deleted_is_not_installed_again(tmp_path: Path) -> None:
+    source = copy_of_the_tree(tmp_path / "source")
+    # What an older setuptools left behind, and a module that is there for the first install only.
+    left = source / "build" / "lib" / "ourcc" / "ir" / "left_behind.py"
+    left.parent.mkdir(parents=True)
+    left.write_text("")
+    (source / "ir" / "short_lived.py").write_text("")
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check")
+
+    def install(name: str) -> set[str]:
+        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(tmp_path / name), "."]
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        return {path.name for path in (tmp_path / name / "ourcc" / "ir").iterdir()}
+
+    first = install("first")
+    assert "short_lived.py" in first and "left_behind.py" not in first
+    (source / "ir" / "short_lived.py").unlink()
+    assert install("second") == first - {"short_lived.py"}
+
+
+def test_an_editable_install_leads_to_the_tree(tmp_path: Path) -> None:
+    source = copy_of_the_tree(tmp_path / "source")
+    code = f"import sys; sys.path.insert(0, '.build_backend'); import fresh; print(fresh.build_editable({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    names = zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).namelist()
+    assert any(name.endswith((".pth", "finder.py")) for name in names) and "ourcc/ir/dims.py" not in names
+
+
+def test_extras_name_what_they_install() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    for library, extra in EXTRAS.items():
+        assert library in {canonicalize_name(Requirement(text).name) for text in extras[extra]}
+    named = {canonicalize_name(Requirement(text).name) for name in extras if name not in ("dev", "demo") for text in extras[name]}
+    assert named == set(EXTRAS)
 
 
 def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

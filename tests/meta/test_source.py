@@ -135,3 +135,30 @@ def test_nothing_is_left_to_do() -> None:
 def test_tests_are_no_package() -> None:
     assert list((ROOT / "tests").rglob("__init__.py")) == []
     assert not (ROOT / "conftest.py").exists()
+
+
+CLOCKS = {"perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "thread_time", "time_ns", "default_timer"}
+# What may read a clock: a tool that reports seconds, and a deadline that is handed to the code under test.
+CLOCK_READERS = {"suites/onnx_suite.py", "autotune/test_choose.py"}
+
+
+def reads_a_clock(text: str) -> bool:
+    """Whether a module asks what time it is, by whatever name."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "timeit"):
+            return any(alias.name in (*CLOCKS, "time", "timeit") for alias in node.names)
+        if isinstance(node, ast.Attribute) and (node.attr in CLOCKS or _dotted(node) in ("time.time", "timeit.timeit")):
+            return True
+    return False
+
+
+def test_no_test_compares_times() -> None:
+    """A busy machine fails such a test: tests count modules, calls and rewrites, benchmarks measure."""
+    folder = ROOT / "tests"
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if reads_a_clock(path.read_text(encoding="utf-8"))}
+    assert found == CLOCK_READERS
+
+
+@pytest.mark.parametrize("text", ["import time\ntime.perf_counter()", "from time import monotonic", "import time as t\nt.monotonic()"])
+def test_the_check_itself_finds_clocks(text: str) -> None:
+    assert reads_a_clock(text) and not reads_a_clock("import time\ntime.sleep(1)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -52,10 +51,29 @@ def test_properties(engine, tiny):
     assert repr(engine) == "Engine((x: f32[B, N]) -> (y: f32[B, N], z: f32[N]); cpu, running cpu)"
 
 
+class Packed:
+    """Another library's tensor, of which only DLPack is known."""
+
+    def __init__(self, array: np.ndarray, device: int) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([1.0], "input 'x' is a list, expected a numpy array or a torch tensor"),
+        ([1.0], r"input 'x' has rank 1 \[1\], expected 2"),
+        ([[1, 2]], "input 'x' holds Python's int, expected f32"),
+        ([[1.0, True]], "input 'x' holds Python's bool, float, expected f32"),
+        ([[1.0, 2.0], [3.0]], "input 'x' is a list of lists of different lengths, expected 2 dimensions"),
+        ("text", "input 'x' is a str, expected a numpy array, a torch tensor or a DLPack one"),
+        (Packed(np.zeros((2, 2)), 1), "input 'x' has dtype f64, expected f32"),
+        (Packed(np.zeros((2, 2)), 2), "input 'x' is on DLPack device 2, expected the CPU's memory"),
         (np.ma.masked_array(np.zeros((1, 2), np.float32)), "input 'x' is a MaskedArray, expected"),
         (np.zeros((2, 2)), "input 'x' has dtype f64, expected f32"),
         (np.zeros((2, 2), np.longdouble), "input 'x' has dtype float128, expected f32"),
@@ -80,6 +98,19 @@ def test_wrong_names_and_counts(engine):
         engine.run({})
     with pytest.raises(InputError, match="unexpected input 'k', expected x"):
         engine.run({"x": x, "k": x})
+    with pytest.raises(InputError, match="unexpected input 'k', expected x"):
+        engine(k=x)
+    with pytest.raises(InputError, match="input 'x' is given twice, by its place and by its name"):
+        engine(x, x=x)
+    with pytest.raises(InputError, match=r"got 3 inputs, expected 1 \(x\)"):
+        engine(x, x, x=x)
+
+
+def test_inputs_by_name_as_lists_and_through_dlpack(engine):
+    x = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    expected = [part.tolist() for part in engine(x)]
+    for given in (engine(x=x), engine(x.tolist()), engine(Packed(x, 1))):
+        assert [part.tolist() for part in given] == expected and all(isinstance(part, np.ndarray) for part in given)
 
 
 def copies(pairs: list[tuple[TensorType, TensorType]], facts: dims.Facts = dims.NO_FACTS) -> Engine:
@@ -132,7 +163,7 @@ def test_scalars_small_floats_and_packed_integers():
     assert np.array_equal(got_small, small) and np.array_equal(got_nibbles, nibbles) and got_nibbles.dtype == nibbles.dtype
     with pytest.raises(InputError, match="input 'x3' is 9223372036854775808, which does not fit i64"):
         engine(2.5, small, nibbles, 2**63)
-    with pytest.raises(InputError, match="input 'x3' is a float, expected"):
+    with pytest.raises(InputError, match="input 'x3' holds Python's float, expected i64"):
         engine(2.5, small, nibbles, 7.5)
 
 
@@ -339,19 +370,22 @@ def test_what_a_plan_must_not_do_with_late_symbols():
         engine(np.ones(2, np.float32))
 
 
-def test_a_call_costs_little(engine):
+def test_a_call_costs_few_function_calls(engine):
     x = np.ones((1, 2), np.float32)
     engine(x)
-    best = min(_seconds(engine, x) for _ in range(7))
-    # The budget is 20 us on a quiet machine; the factor allows for a busy one and still finds a tenfold slowdown.
-    assert best < 80e-6
+    seen: list[str] = []
 
+    def watch(frame, event, argument):
+        if event in ("call", "c_call"):
+            seen.append(frame.f_code.co_name if event == "call" else argument.__name__)
 
-def _seconds(engine, x) -> float:
-    start = time.perf_counter()
-    for _ in range(300):
+    sys.setprofile(watch)
+    try:
         engine(x)
-    return (time.perf_counter() - start) / 300
+    finally:
+        sys.setprofile(None)
+    # A call takes some ten microseconds: nothing in it may depend on the size of the program.
+    assert len(seen) < 60, seen
 
 
 def test_import_is_light():

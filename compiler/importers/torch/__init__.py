@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .walk import Imported, import_graph
+from ....ir.extras import need
+
+# Every road to torch comes through here, so that a missing torch is said with the extra's name.
+need("torch", "PyTorch models (.pt2 files, torch modules)")
+
+from .walk import Imported, import_graph  # noqa: E402
 
 __all__ = ["Imported", "exported_module", "import_graph"]
 

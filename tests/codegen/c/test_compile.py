@@ -111,8 +111,7 @@ def test_pool_is_made_anew_after_a_fork(library: ctypes.CDLL) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if all(covered(library, 3, 100, 1000) == [1] * 100 for _ in range(5)) else 1)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    for _ in range(1500):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             assert os.waitstatus_to_exitcode(status) == 0
@@ -171,7 +170,7 @@ def test_no_compiler_is_an_error_that_says_how_to_get_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(c.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolchainError, match="no c compiler found") as error:
         find_compiler()
-    assert "pip install ziglang" in str(error.value)
+    assert "pip install 'ourcc[clang]'" in str(error.value)
 
 
 def test_requested_compiler_that_does_not_run_is_an_error(tmp_path: Path) -> None:

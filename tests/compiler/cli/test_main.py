@@ -41,7 +41,7 @@ def model(tmp_path: Path) -> str:
 
 
 def fails_with(driver: Any, error: BaseException) -> None:
-    def inspect(options: object) -> Report:
+    def inspect(options: object, progress: object) -> Report:
         raise error
 
     driver.inspect = inspect
@@ -191,7 +191,7 @@ REPORT = Report({"kernels": 3, "time": float("nan"), "fast": True}, (Table("rows
 
 
 def test_a_report_prints_for_people_and_machines(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options: REPORT
+    driver.inspect = lambda options, progress: REPORT
     assert run(["inspect", model]) == 0
     printed = capsys.readouterr().out
     assert "kernels  3" in printed and "fast     yes" in printed and "2.5" in printed and printed.endswith("text\n")
@@ -207,13 +207,13 @@ def test_a_report_prints_for_people_and_machines(driver: Any, model: str, capsys
 
 
 def test_violations_are_shown_and_exit_with_3(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options: Report({"rows": 1}, violations=("fc1: got fp32, expected int8",))
+    driver.inspect = lambda options, progress: Report({"rows": 1}, violations=("fc1: got fp32, expected int8",))
     assert run(["inspect", model]) == 3
     assert capsys.readouterr().err == "error: 1 promise does not hold\n  note: fc1: got fp32, expected int8\n"
 
 
 def test_violations_are_one_json_object(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options: Report({"rows": 1}, violations=("a", "b"))
+    driver.inspect = lambda options, progress: Report({"rows": 1}, violations=("a", "b"))
     assert run(["inspect", model, "--json"]) == 3
     data = json.loads(capsys.readouterr().out)
     assert (data["rows"], data["violations"]) == (1, ["a", "b"])

@@ -1,0 +1,117 @@
+"""Tables as lines of a given width: which columns are shown, and how long names are cut so that no line wraps."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from .table import Cell, Table
+
+GAP = 3
+SHORTEST = 8
+"""A text is not cut below this many columns: a column that would have to be is left out."""
+
+
+def format_cell(cell: Cell) -> str:
+    """A value as people read it, on one line."""
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return f"{cell:.4g}" if isinstance(cell, float) else " ".join(str(cell).split("\n"))
+
+
+def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") -> list[str]:
+    """The table's header, rule and rows, no line longer than `width` (None: as long as they are), and what was left out."""
+    shown = _shown(table)
+    natural = {n: _natural(table, n) for n in shown}
+    kept, widths = (shown, natural) if width is None else _choose(table, shown, natural, width - 1)
+    lines = [_line([table.columns[n].replace("_", " ") for n in kept], kept, widths, table, cut)]
+    lines.append(rule * (sum(widths[n] for n in kept) + GAP * (len(kept) - 1)))
+    lines += [_line([format_cell(row[n]) for n in kept], kept, widths, table, cut) for row in table.rows]
+    left_out = [table.columns[n].replace("_", " ") for n in shown if n not in kept]
+    shortened = any(widths[n] < natural[n] for n in kept)
+    lines = [f" {line}".rstrip() for line in lines]
+    if left_out or shortened:
+        what = f"without {', '.join(left_out)}; " if left_out else ""
+        lines += wrap(f"({what}--wide shows everything)", width)
+    return lines
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """Lines of at most `width` columns, broken between words; further lines keep the first one's indentation."""
+    if width is None or columns_of(text) <= width:
+        return [text]
+    import textwrap
+
+    indent = text[: len(text) - len(text.lstrip())]
+    label = next((label for label in ("note: ", "help: ", "error: ") if text.lstrip().startswith(label)), "")
+    further = indent + " " * (len(label) if indent else 2)
+    return textwrap.wrap(text, max(width, 20), subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shown(table: Table) -> list[int]:
+    """A column that says nothing in any row only takes room; --json has it."""
+    return [n for n in range(len(table.columns)) if not table.rows or any(row[n] is not None for row in table.rows)]
+
+
+def _natural(table: Table, column: int) -> int:
+    return max(columns_of(text) for text in (table.columns[column], *(format_cell(row[column]) for row in table.rows)))
+
+
+def _choose(table: Table, shown: Sequence[int], natural: dict[int, int], room: int) -> tuple[Sequence[int], dict[int, int]]:
+    """The columns that fit, all if they do, else the brief ones, else the first ones; with the width of each."""
+    brief = [n for n in shown if table.columns[n] in table.brief]
+    for kept in [list(shown), *([brief] if brief else [])]:
+        if _total(natural, kept) <= room:
+            return kept, natural
+    kept = brief or list(shown)
+    while len(kept) > 1 and _total(_least(table, natural, kept), kept) > room:
+        kept = kept[:-1]
+    return kept, _shrunk(table, natural, kept, room)
+
+
+def _total(widths: dict[int, int], kept: Sequence[int]) -> int:
+    return sum(widths[n] for n in kept) + GAP * (len(kept) - 1)
+
+
+def _least(table: Table, natural: dict[int, int], kept: Sequence[int]) -> dict[int, int]:
+    return {n: natural[n] if _is_numbers(table, n) else min(natural[n], max(SHORTEST, columns_of(table.columns[n]))) for n in kept}
+
+
+def _shrunk(table: Table, natural: dict[int, int], kept: Sequence[int], room: int) -> dict[int, int]:
+    """The widest texts are cut first, until all fit."""
+    widths, least = dict(natural), _least(table, natural, kept)
+    while _total(widths, kept) > room:
+        widest = max((n for n in kept if widths[n] > least[n]), key=lambda n: widths[n], default=None)
+        if widest is None:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _line(texts: Sequence[str], kept: Sequence[int], widths: dict[int, int], table: Table, cut: str) -> str:
+    parts = []
+    for text, n in zip(texts, kept, strict=True):
+        text = _shorten(text, widths[n], cut)
+        space = " " * (widths[n] - columns_of(text))
+        parts.append(space + text if _is_numbers(table, n) else text + space)
+    return (" " * GAP).join(parts)
+
+
+def _shorten(text: str, width: int, cut: str) -> str:
+    if columns_of(text) <= width:
+        return text
+    while text and columns_of(text) + columns_of(cut) > width:
+        text = text[:-1]
+    return text.rstrip() + cut
+
+
+def _is_numbers(table: Table, column: int) -> bool:
+    cells = [row[column] for row in table.rows if row[column] is not None]
+    return bool(cells) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells)

@@ -1,0 +1,214 @@
+"""What the help offers works: models looked at in memory, programs from anywhere, missing libraries, quiet and loud."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ourcc.compiler.cli.main import COMMANDS, run
+from ourcc.compiler.options import QUANTIZE_FORMATS, QUANTIZE_SERVED, SPARSITIES
+from ourcc.compiler.pipeline import QUANTIZE_PASSES, SPARSITY_PASSES
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a host step, and its engine."""
+    folder = tmp_path_factory.mktemp("users")
+    weights = [
+        numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 8), dtype=np.float32), "w"),
+        numpy_helper.from_array(np.array([3]), "k"),
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="fc"), helper.make_node("TopK", ["a", "k"], ["v", "i"], name="top")]
+    types = (("v", TensorProto.FLOAT), ("i", TensorProto.INT64))
+    outputs = [helper.make_tensor_value_info(name, dtype, ["B", 3]) for name, dtype in types]
+    graph = helper.make_graph(nodes, "m", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 16])], outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "m.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
+        assert run(["build", str(folder / "m.onnx"), "-o", str(folder / "m.ourcc"), "--shape", "B=1..64", "-q"]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURCC_CACHE_DIR", str(files / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(files)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(arguments) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("subject", ["m.onnx", "m.ourcc"])
+def test_kernels_and_host_steps_are_rows(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(said(capsys, "inspect", subject, "--kernels", "--json"))["kernels of cpu"]
+    assert [(row["kernel"], row["kind"]) for row in rows] == [("kernel_0", "kernel"), ("top_k", "host")]
+    assert sum(row["share"] for row in rows) == pytest.approx(1, abs=0.01) and all(row["share"] > 0 for row in rows)
+    shown = said(capsys, "inspect", subject, "--kernels", "-q")
+    assert max(map(len, shown.splitlines())) <= 80 and "top_k" in shown and "--wide shows everything" in " ".join(shown.split())
+    wide = said(capsys, "inspect", subject, "--kernels", "-q", "--wide")
+    assert "instructions" in wide and "…" not in wide
+
+
+def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--memory"], ["--precision"], ["--source", "kernel_0"]):
+        ours, theirs = (
+            said(capsys, "inspect", name, "-q", "--shape" if name == "m.onnx" else "-q", *shape, *option)
+            for name, shape in (("m.onnx", ["B=1..64"]), ("m.ourcc", []))
+        )
+        assert ours.replace("m.onnx", "").replace("model", "engine").split() == theirs.replace("m.ourcc", "").split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "m.onnx", "--source", "kernel_7"], "there is no kernel 'kernel_7' in the engine\n  help: did you mean 'kernel_0'?"),
+        (["inspect", "m.onnx", "--source", "top_k"], "top_k has no source: it runs outside of kernels"),
+        (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
+        (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c is of CPU targets, got sm_90a"),
+        (["inspect", "m.ourcc", "--ir", "plan"], "stage plan needs the model: an engine keeps its simplified program"),
+        (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
+        (["bench", "m.ourcc", "--shape", "B=65"], "shape: got B = 65, expected B in 1..64"),
+        (["bench", "m.ourcc", "--shape", "B=C"], "shape: got another name for B, expected sizes of B: an engine is built"),
+        (["bench", "m.ourcc", "--shape", "B=1", "--inputs", "m.onnx"], "got --shape and --inputs for an engine, expected one of them"),
+        (["build", "m.onx", "-o", "a.ourcc"], "did you mean\n  'm.onnx'?"),
+        (["build", "m.ourcc", "-o", "a.ourcc"], "an engine is built already: ourcc build --rebuild makes its kernels anew"),
+        (["build", "m.onnx", "-o", "no/a.ourcc"], "-o: output 'no/a.ourcc': there is no folder 'no'"),
+        (["build", "m.onnx", "-o", "cache"], "-o: output 'cache' is a folder, expected a file"),
+        (["build", "m.onnx", "-o", "a.ourcc", "--report", "no/r.html"], "--report: output 'no/r.html': there is no folder 'no'"),
+        (["run", "m.ourcc", "-o", "no/o.npz"], "there is no folder 'no'"),
+        (["tune", "m.ourcc", "-o", "no/o.ourcc"], "there is no folder 'no'"),
+        (["build", "m.onnx", "-o", "a.ourcc", "--threads", "0"], "threads: got 0, expected a whole number from 1 to 4096"),
+        (["opt", "m.onnx", "--pipeline", "canonicalise"], "there is no pass 'canonicalise'"),
+        (["opt", "junk.ir", "--pipeline", "canonicalize"], "'junk.ir' is not a program in text: byte 0 is not UTF-8"),
+    ],
+)
+def test_wrong_use_is_said_before_any_work(arguments: list[str], message: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "junk.ir").write_bytes(b"\xff\xfe")
+    assert run([*arguments, "-q"]) == 2
+    printed = capsys.readouterr().err
+    assert " ".join(message.split()) in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_an_engine_is_measured_at_the_sizes_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for shape, sizes in (("B=7", "7x16"), ("x=9,16", "9x16"), ("B=3..5", "5x16"), ("B=1..64", "64x16")):
+        found = json.loads(said(capsys, "bench", "m.ourcc", "--rounds", "1", "--shape", shape, "--json"))
+        assert found["sizes"] == sizes
+
+
+def test_passes_run_on_text_engines_and_models(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "opt", "m.onnx", "--pipeline", "canonicalize", "-q")
+    assert "top_k" in text
+    (files / "m.ir").write_text(text)
+    assert said(capsys, "opt", "m.ir", "--pipeline", "canonicalize", "-q") == text
+    assert "matmul" in said(capsys, "opt", "m.ourcc", "--pipeline", "canonicalize", "-q")
+    # Of two passes the first alone runs.
+    assert said(capsys, "opt", "m.onnx", "--pipeline", "canonicalize, eliminate_dead_code", "--limit", "1", "-q") == text
+
+
+@pytest.mark.parametrize(
+    ("library", "arguments", "extra"),
+    [
+        ("torch", ["build", "x.pt2", "-o", "a.ourcc"], "torch"),
+        ("torch", ["inspect", "x.pt2"], "torch"),
+        ("torch", ["bench", "m.ourcc", "--against", "eager=x.pt2", "--rounds", "1"], "torch"),
+        ("triton", ["build", "m.onnx", "-o", "a.ourcc", "--target", "sm_90a"], "gpu"),
+        ("triton", ["inspect", "m.onnx", "--kernels", "--target", "sm_90a"], "gpu"),
+        ("onnxruntime", ["verify", "m.ourcc", "m.onnx"], "compare"),
+        ("redis", ["cache", "ls", "redis://nowhere"], "redis"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_extra(library: str, arguments: list[str], extra: str, files: Path) -> None:
+    (files / "x.pt2").write_bytes(b"")
+    # As if it were not installed: Python finds nothing under a name that stands for None.
+    code = f"import sys; sys.modules[{library!r}] = None; from ourcc.compiler.cli.main import run; sys.exit(run({[*arguments, '-q']!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert f"{library}, which is not installed" in " ".join(done.stderr.split())
+    assert f"help: pip install 'ourcc[{extra}]'" in done.stderr
+
+
+def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = ["build", "m.onnx", "-o", str(files / "q.ourcc")]
+    assert run([*build, "-q"]) == 0
+    assert capsys.readouterr().err == ""
+    assert run(build) == 0
+    assert "import ...\n" in capsys.readouterr().err
+    assert run([*build, "--json", "-v"]) == 0
+    printed = capsys.readouterr()
+    assert "ourcc.build: import\n" in printed.err and "ourcc.passes" not in printed.err
+    assert json.loads(printed.out)["targets"] == "cpu"
+    assert run([*build, "-q", "-vv"]) == 0
+    assert "ourcc.passes.manager: canonicalize: " in capsys.readouterr().err
+    assert run(["doctor", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_library_logs_and_prints_nothing(files: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    import ourcc
+
+    with caplog.at_level("INFO", logger="ourcc"):
+        ourcc.build(files / "m.onnx", threads=1)
+    assert [record.message for record in caplog.records if record.name == "ourcc.build"][:2] == ["import", "simplify"]
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+
+
+def commands() -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {}
+    for name in COMMANDS:
+        command = importlib.import_module(f"ourcc.compiler.cli.{name}").command
+        found |= {f"{name} {action}": each for action, each in command.commands.items()} if name == "cache" else {name: command}
+    return found
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_takes_the_shared_flags(name: str) -> None:
+    flags = {flag for parameter in commands()[name].params for flag in parameter.opts}
+    assert {"--json", "-v", "-q", "--debug"} <= flags
+    assert ("--wide" in flags) == (name != "opt")
+
+
+def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> None:
+    """Values in helps are those that a pass serves; what is refused as not supported yet is not shown."""
+    assert set(QUANTIZE_SERVED) == set(QUANTIZE_PASSES) and set(SPARSITIES) == set(SPARSITY_PASSES)
+    assert run(["build", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("--precision", "--calibrate", "--eval", "--max-accuracy-drop", "--emulate", *set(QUANTIZE_FORMATS) - set(QUANTIZE_SERVED)):
+        assert word not in shown.replace("int8-weight", "")
+    for arguments in (["--quantize", "fp8"], ["--precision", "fp16"], ["--calibrate", "m.onnx"]):
+        assert run(["build", "m.onnx", "-o", "a.ourcc", "-q", *arguments]) == 1
+        assert "yet" in capsys.readouterr().err
+
+
+def test_ascii_output_has_no_other_signs(files: Path) -> None:
+    code = "import sys; from ourcc.compiler.cli.main import run; sys.exit(run(['inspect', 'm.ourcc', '--kernels']))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60", "NO_COLOR": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode("ascii")
+    assert "---" in text and max(map(len, text.splitlines())) <= 60 and "\x1b" not in text
+
+
+def test_a_name_that_is_not_utf8_is_spelled_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"\xff.onnx")
+    (files / name).write_bytes((files / "m.onnx").read_bytes())
+    assert json.loads(said(capsys, "inspect", name, "--json"))["model"] == name
+    assert run(["verify", "m.ourcc", name]) == 2
+    assert "the peer onnxruntime takes no such name" in capsys.readouterr().err
+    code = "import sys; from ourcc.compiler.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "inspect", os.fsencode(name)], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0 and b"model           \\udcff.onnx" in done.stdout, done.stderr

@@ -1,0 +1,54 @@
+"""Tables in a width: no line is longer, numbers are never cut, and what is left out is said."""
+
+from __future__ import annotations
+
+import random
+
+from ourcc.compiler.report.fit import columns_of, fit, wrap
+from ourcc.compiler.report.table import Table
+
+WIDE = Table(
+    "t",
+    ("name", "size", "notes", "place", "nothing"),
+    (("a" * 50, 1234567, "b" * 60, "c" * 60, None), ("层" * 20, 2, "x", "y", None)),
+    brief=("name", "size"),
+)
+
+
+def test_all_is_shown_where_there_is_room() -> None:
+    lines = fit(WIDE, None)
+    assert "place" in lines[0] and "nothing" not in lines[0] and "c" * 60 in lines[2]
+    assert len(lines) == 4
+
+
+def test_brief_columns_are_kept_and_the_rest_is_named() -> None:
+    lines = fit(WIDE, 80)
+    assert lines[0].split() == ["name", "size"] and "1234567" in lines[2]
+    assert lines[-1] == "(without notes, place; --wide shows everything)"
+
+
+def test_names_are_cut_before_numbers() -> None:
+    lines = fit(WIDE, 40, cut="...", rule="-")
+    assert "..." in lines[2] and "1234567" in lines[2] and max(map(columns_of, lines)) <= 40
+
+
+def test_no_drawn_table_wraps() -> None:
+    chance = random.Random(0)
+    for _ in range(300):
+        columns = tuple(f"column{n}" for n in range(chance.randint(1, 14)))
+        kinds = [chance.choice(("text", "number", "flag")) for _ in columns]
+        draw = {
+            "text": lambda: "wö" * chance.randint(0, 60),
+            "number": lambda: chance.randint(0, 10**8),
+            "flag": lambda: chance.random() < 0.5,
+        }
+        rows = tuple(tuple(draw[kind]() for kind in kinds) for _ in range(chance.randint(0, 4)))
+        brief = tuple(chance.sample(columns, chance.randint(0, len(columns))))
+        width = chance.randint(40, 120)
+        assert all(columns_of(line) <= width for line in fit(Table("t", columns, rows, brief=brief), width)), (columns, rows, width)
+
+
+def test_wrapped_lines_keep_their_place() -> None:
+    assert wrap("  help: one two three four five", 20) == ["  help: one two", "        three four", "        five"]
+    assert wrap("error: " + "word " * 6, 24) == ["error: word word word", "  word word word"]
+    assert wrap("short", 80) == ["short"]

@@ -1,0 +1,88 @@
+"""The one public surface: its names, its signatures, and what a type checker says of right and wrong calls."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import ourcc
+from ourcc.compiler.options import BuildOptions, Options
+
+ROOT = Path(__file__).parents[2]
+ERRORS = ("CompilerError", "ContractError", "EngineError", "InputError", "InternalError", "ModelError", "ToolchainError")
+NAMES = {*ERRORS, "UnsupportedError", "UsageError", "Engine", "Options", "__version__", "build", "explain", "load"}
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(ourcc.__all__) == set(dir(ourcc)) == NAMES
+    for name in NAMES:
+        assert getattr(ourcc, name) is not None
+    with pytest.raises(AttributeError, match="module 'ourcc' has no attribute 'magic'"):
+        _ = ourcc.magic
+
+
+def test_the_signatures_are_these() -> None:
+    def names(function: object) -> list[str]:
+        return [str(parameter).split(":")[0].split("=")[0].strip() for parameter in inspect.signature(function).parameters.values()]
+
+    assert names(ourcc.build) == ["model", "example_inputs", "progress", "**options"]
+    assert names(ourcc.load) == ["path", "target", "threads", "verify", "trusted_keys"]
+    assert names(ourcc.explain) == ["model", "*inputs", "**options"]
+    public = {name for name in vars(ourcc.Engine) if not name.startswith("_")}
+    assert public == {"load", "save", "run", "contents", "inputs", "outputs", "targets", "target", "contract"}
+
+
+def test_the_typed_options_are_those_that_are_read() -> None:
+    # What no pass serves yet is read and refused; the types do not offer it.
+    refused = {"calibrate", "eval", "max_accuracy_drop"}
+    read = {option.name for option in fields(BuildOptions)} - {"environment"} - refused
+    assert set(Options.__annotations__) == read | {"target", "shape"}
+
+
+RIGHT = """
+import numpy as np
+import ourcc
+
+engine = ourcc.build("m.onnx", target="cpu", shapes={"ids": ["B", "S:1..512"]}, quantize="int8-weight", tune=8, threads=2)
+ourcc.build("m.onnx", targets=["cpu", "sm_90a"], require="no-fallback", sparsity="2:4", report="r.html")
+loaded = ourcc.load("m.ourcc", threads=1, verify=True)
+loaded(np.zeros(3), mask=np.zeros(3))
+options: ourcc.Options = {"freeze": False, "tune": "cached"}
+ourcc.explain("m.onnx", **options)
+"""
+WRONG = {
+    'ourcc.build("m.onnx", tpyo=3)': 'Unexpected keyword argument "tpyo"',
+    'ourcc.build("m.onnx", quantize="int7")': 'has incompatible type "Literal',
+    'ourcc.build("m.onnx", threads="two")': 'has incompatible type "str"',
+    'ourcc.explain("m.onnx", freze=True)': "Unexpected keyword argument",
+    'ourcc.load("m.ourcc", thread=1)': 'Unexpected keyword argument "thread"',
+    'options: ourcc.Options = {"fuse": True}': 'Extra key "fuse" for TypedDict "Options"',
+}
+
+
+def test_a_type_checker_knows_right_calls_from_wrong_ones(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "right.py").write_text(RIGHT)
+    (tmp_path / "wrong.py").write_text("import ourcc\n" + "\n".join(WRONG) + "\n")
+    environment = {**os.environ, "MYPYPATH": str(ROOT / ".typing")}
+    options = [
+        "--config-file",
+        os.devnull,
+        "--follow-imports",
+        "silent",
+        "--ignore-missing-imports",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    command = [sys.executable, "-m", "mypy", *options, "right.py", "wrong.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    found = {line.split(":")[0] + ":" + line.split(":")[1]: line for line in done.stdout.splitlines() if ": error: " in line}
+    assert set(found) == {f"wrong.py:{number}" for number in range(2, len(WRONG) + 2)}, done.stdout
+    for number, expected in enumerate(WRONG.values(), 2):
+        assert expected in found[f"wrong.py:{number}"]
