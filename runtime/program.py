@@ -11,9 +11,9 @@ from typing import Any
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.errors import EngineError
+from ..ir.errors import EngineError, InputError
 from ..ir.plan import Call, Host, Launch, Plan, Step, slot_offsets
-from ..ir.types import TensorType
+from ..ir.types import TensorType, i64
 from .contents import Port, ports
 from .signature import Signature
 from .sizes import Sizes
@@ -52,7 +52,11 @@ class Binding:
     def _evaluate(self, type: TensorType) -> TensorType | None:
         if any(not dims.symbols(size) <= self.values.keys() for size in type.shape):
             return None
-        return type.with_shape(tuple(dims.evaluate(size, self.values) for size in type.shape))
+        found = type.with_shape(tuple(evaluated(size, self.values) for size in type.shape))
+        if any(isinstance(size, int) and size < 0 for size in found.shape):
+            shown = ", ".join(f"{name} = {self.values[name]}" for size in type.shape for name in sorted(dims.symbols(size)))
+            raise InputError(f"a tensor of the model would be {found} for {shown}, expected sizes of 0 or more")
+        return found
 
     @functools.cached_property
     def layout(self) -> tuple[dict[str, int], int]:
@@ -66,6 +70,15 @@ class Binding:
         return tuple((number, type) for number, type in pairs if type is not None)
 
 
+def evaluated(size: Dim, values: Mapping[str, int]) -> int:
+    """A size for these symbol values; InputError where an integer of the caller's makes it a division by zero."""
+    try:
+        return dims.evaluate(size, values)
+    except ZeroDivisionError as error:
+        shown = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols(size)))
+        raise InputError(f"the size {size} divides by zero for {shown}") from error
+
+
 class Program:
     """A plan made ready: checked, buffers numbered, bindings remembered by the shapes of the inputs."""
 
@@ -77,7 +90,9 @@ class Program:
         self.symbol_names = tuple(plan.symbols.ranges)
         self.sizes = Sizes(plan)
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
-        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan))
+        places = {buffer: number for number, (_, buffer) in enumerate(plan.inputs)}
+        self.numbers = tuple((symbol, places[buffer]) for symbol, buffer in plan.numbers)
+        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan), self.numbers)
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
         self.results = tuple(self._results())
         self.is_dynamic = bool(self.signature.later)
@@ -96,16 +111,22 @@ class Program:
             yield Result(port, number, name in seen or self.buffers[number].storage != "output")
             seen.add(name)
 
-    def bind(self, shapes: tuple[Any, ...]) -> Binding:
-        """The binding of a call, remembered; InputError if the shapes do not fit."""
-        binding = self._bindings.get(shapes)
+    def bind(self, shapes: tuple[Any, ...], inputs: Sequence[Any] = ()) -> Binding:
+        """The binding of a call, remembered; InputError if the shapes, or the integers that sizes are made of, do not fit."""
+        given = tuple(int(inputs[place]) for _, place in self.numbers)
+        key = (shapes, given) if given else shapes
+        binding = self._bindings.get(key)
         if binding is not None:
             return binding
-        binding = Binding(self, self.signature.bind(shapes))
+        binding = Binding(self, self.signature.bind(shapes, given))
+        if given:
+            # What the shapes of inputs give is never negative; what integers give may be, and nothing may run then.
+            for number in range(len(self.buffers)):
+                binding.type(number)
         with self._lock:
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.pop(next(iter(self._bindings)))
-            self._bindings[shapes] = binding
+            self._bindings[key] = binding
         return binding
 
 
@@ -121,6 +142,10 @@ def _check(plan: Plan, index: Mapping[str, int]) -> None:
     for name in _named(plan):
         if name not in index:
             raise EngineError(f"plan for {plan.target} names the buffer {name!r} and does not hold it")
+    given = {buffer for _, buffer in plan.inputs}
+    for symbol, name in plan.numbers:
+        if name not in given or plan.buffers[index[name]].type != TensorType(i64, ()):
+            raise EngineError(f"plan for {plan.target} takes {symbol} from the buffer {name!r}, expected an input that is i64[]")
 
 
 def _named(plan: Plan) -> Iterable[str]:
