@@ -52,8 +52,8 @@ def _sizes_of_inputs(general: Module, special: Module) -> dict[str, Dim]:
             if str(size) in general.facts.ranges:
                 sizes.setdefault(str(size), given)
     # Symbols that are the value of a scalar: the same `item` of both gives it.
-    for one, other in zip(_items(general), _items(special), strict=False):
-        sizes.setdefault(str(one.attrs["symbol"]), other.attrs["symbol"])
+    for left, right in zip(_items(general), _items(special), strict=False):
+        sizes.setdefault(str(left.attrs["symbol"]), right.attrs["symbol"])
     return sizes
 
 

@@ -66,7 +66,8 @@ class _Planner:
 
     def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
         inputs = []
-        self.numbers = {str(op.attrs["symbol"]): _given(op) for op in self.graph if op.name == "item" and _given(op) in self.graph.inputs}
+        read = {op.attrs["symbol"]: op.operands[0] for op in self.graph if op.name == "item"}
+        self.numbers = {str(symbol): value for symbol, value in read.items() if value in self.graph.inputs and value is not None}
         for value in self.graph.inputs:
             name = self._add(value, value.type, "input")
             inputs.append((value.name, name))
@@ -194,11 +195,6 @@ class _Planner:
 def points(axis: GridAxis) -> dims.Dim:
     """The number of grid points along an axis."""
     return axis.high - axis.low if axis.step is None else dims.ceil_div(axis.high - axis.low, axis.step)
-
-
-def _given(item: Op) -> Value | None:
-    """What an `item` reads."""
-    return item.operands[0]
 
 
 def _is_read(op: Op, graph: Graph) -> bool:

@@ -86,7 +86,7 @@ CAPTURED: dict[str, Program] = {
     "signed": lambda x: (x + signed(x), x.long() * signed(x), x - signed(x) // 3, x + signed(x) % 5),
     "several": lambda x: x * signed(x) + signed(-x) * 2 + signed(x) * signed(-x),
     "floats": lambda x: (x * x.mean().item(), x + x.double().sum().item() / 2, torch.full((3,), x.max().item())),
-    "float_of_integer": lambda x: x / (count(x) + 1) + float(signed(x)),
+    "float_of_integer": lambda x: x / (count(x) + 1) + signed(x) * 0.5,
     "fill": lambda x: torch.full((2, 3), signed(x)) + torch.full_like(x[:, :3].long(), signed(x)),
     "arange": lambda x: torch.arange(count(x)) * 2,
     "arange_from": lambda x: torch.arange(signed(x), signed(x) + 9),
@@ -102,7 +102,7 @@ CAPTURED: dict[str, Program] = {
     "nonzero": lambda x: x.nonzero() + 1,
     "nonzero_sum": lambda x: (x > 1).nonzero().double().sum(0),
     "masked": lambda x: x[x > 0] * 2,
-    "clamped": lambda x: x.clamp(max=float(signed(x))) + x.masked_fill(x > 1, x.min().item()),
+    "clamped": lambda x: x.clamp(max=signed(x) * 1.0) + x.masked_fill(x > 1, x.min().item()),
     "compared": lambda x: (x > signed(x), x == signed(x), torch.where(x > 0, x, x.mean().item())),
     "returned": lambda x: (x + 1, signed(x) * 2),
 }
@@ -154,7 +154,7 @@ def differs(compiled: Program, eager: Program, arguments: tuple[Any, ...]) -> st
     expected = eager(*arguments)
     try:
         got = compiled(*arguments)
-    except Exception as error:  # any error is a finding here
+    except Exception as error:  # noqa: BLE001 - any error is a finding here
         return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
     return None if same(got, expected) else "wrong answer"
 
@@ -162,9 +162,9 @@ def differs(compiled: Program, eager: Program, arguments: tuple[Any, ...]) -> st
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 64)
     torch._dynamo.reset()
-    yield
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield
     torch._dynamo.reset()
 
 
@@ -190,18 +190,17 @@ def test_integers_that_vary(dynamic: bool | None, request: pytest.FixtureRequest
     assert wrong == []
 
 
-def test_captured_scalars_under_compile(request: pytest.FixtureRequest, monkeypatch) -> None:
+def test_captured_scalars_under_compile(request: pytest.FixtureRequest) -> None:
     names, generator = chosen(list(CAPTURED), request, 25)
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
     wrong = []
-    for name in names:
-        torch._dynamo.reset()
-        compiled = torch.compile(CAPTURED[name], backend="ourcc")
-        for x in inputs(generator, 3):
-            why = differs(compiled, CAPTURED[name], (x,))
-            if why is not None:
-                wrong.append((name, why))
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        for name in names:
+            torch._dynamo.reset()
+            compiled = torch.compile(CAPTURED[name], backend="ourcc")
+            for x in inputs(generator, 3):
+                why = differs(compiled, CAPTURED[name], (x,))
+                if why is not None:
+                    wrong.append((name, why))
     assert wrong == []
 
 

@@ -156,7 +156,8 @@ def _constant_pad(n: Node, x: Value, amounts: tuple[Any, ...], value: Any = 0) -
     if isinstance(value, (dims.Expr, Number)):
         # The value is no attribute: it is chosen where padding says so.
         outside = n.b.pad(n.b.full(shape=x.shape, value=False, dtype=boolean), before=before, after=after, mode="constant", value=1)
-        return n.b.where(outside, n.value(value, n.dtype), n.b.pad(x, before=before, after=after, mode="constant", value=0))
+        chosen: Value = n.b.where(outside, n.value(value, n.dtype), n.b.pad(x, before=before, after=after, mode="constant", value=0))
+        return chosen
     result: Value = n.b.pad(x, before=before, after=after, mode="constant", value=python_number(value, n.dtype))
     return result
 
