@@ -482,7 +482,9 @@ class _Walker:
                 view = View(number, self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), offset)
             except UnsupportedError:
                 return None
-            return view if self._is_given((*view.shape, *view.strides, offset)) else None
+            sizes = (*view.shape, *view.strides, offset)
+            # Torch makes a view whose numbers it knows anew by itself.
+            return view if self._is_given(sizes) and not all(isinstance(size, int) for size in sizes) else None
         return None
 
     def _is_given(self, sizes: Sequence[Dim]) -> bool:
