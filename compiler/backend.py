@@ -147,11 +147,11 @@ class CompiledGraph:
         imported = build.imported
         if imported.is_left:
             return list(self.graph_module(*values))
-        feeds = [_fed(values[feed.argument], feed.is_size, feed.shift) for feed in imported.feeds]
+        feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
         produced = build.engine(*feeds) if build.engine is not None else ()
         outputs = produced if isinstance(produced, tuple) else (produced,)
         symbols = _Sizes(imported, values)
-        return [_returned(result, outputs, symbols) for result in imported.results]
+        return [_returned(result, outputs, values, symbols) for result in imported.results]
 
     def _rebuild(self, values: Sequence[Any]) -> Build:
         """Compile, unless another thread has done so meanwhile, or parameters came back that are still packed."""
@@ -181,7 +181,7 @@ class CompiledGraph:
             enforce(left_contract(imported.fallbacks), self.options.require, tuple(target.name for target in self.options.targets))
             return Build(imported, None, ())
         watched = tuple(Watched(number, value) for number, value in frozen.items())
-        if not imported.module.main.outputs:
+        if not imported.module.main.outputs and all(op.definition.is_pure for op in imported.module.main):
             return Build(imported, None, watched)
         asked = prepare(imported.module, self.options)
         program = Program.of(imported.module, self.options, (each.place for each in watched))
@@ -237,12 +237,12 @@ def static_inputs(count: int) -> tuple[int, ...]:
     return tuple(number for number in metadata.static_input_indices if number < count and number not in written)
 
 
-def _fed(value: Any, is_size: bool, shift: int) -> Any:
-    if not is_size:
+def _fed(value: Any, is_number: bool) -> Any:
+    if not is_number:
         return value
     import torch
 
-    return torch.empty((int(value) + shift, 0), dtype=torch.uint8)
+    return torch.tensor(int(value), dtype=torch.int64)
 
 
 class _Sizes:
@@ -265,12 +265,18 @@ class _Sizes:
         return dims.evaluate(size, known)
 
 
-def _returned(result: Result, outputs: Sequence[Any], symbols: _Sizes) -> Any:
+def _returned(result: Result, outputs: Sequence[Any], values: Sequence[Any], symbols: _Sizes) -> Any:
+    if result.view is not None:
+        base, view = values[result.view.argument], result.view
+        shape, strides = ([symbols.value(size) for size in sizes] for sizes in (view.shape, view.strides))
+        return base.as_strided(shape, strides, base.storage_offset() + symbols.value(view.offset))
     if result.size is not None:
         return symbols.value(result.size)
     if result.position is None:
         return None
     tensor = tensor_of(outputs[result.position])  # an engine without inputs answers in numpy
+    if result.is_number:
+        return tensor.item()
     if result.strides is None:
         return tensor
     return with_strides(tensor, [symbols.value(stride) for stride in result.strides])

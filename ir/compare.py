@@ -51,7 +51,14 @@ def _sizes_of_inputs(general: Module, special: Module) -> dict[str, Dim]:
         for size, given in zip(one.shape, other.shape, strict=False):
             if str(size) in general.facts.ranges:
                 sizes.setdefault(str(size), given)
+    # Symbols that are the value of a scalar: the same `item` of both gives it.
+    for left, right in zip(_items(general), _items(special), strict=False):
+        sizes.setdefault(str(left.attrs["symbol"]), right.attrs["symbol"])
     return sizes
+
+
+def _items(module: Module) -> list[Op]:
+    return [op for op in module.main if op.name == "item"]
 
 
 def _admits(general: Module, name: str, size: Dim, special: Module) -> bool:

@@ -75,7 +75,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Host:
-    """A routine of the host table (an opaque op's body) on buffers; binds new symbols to its results' sizes."""
+    """A routine of the host table (an opaque op's body) on buffers; `binds` gives new symbols their values: (symbol,
+    result, axis) is the size of a result, and with VALUE for the axis the integer that the result itself is.
+    """
 
     routine: str
     attrs: Mapping[str, Any]
@@ -117,7 +119,9 @@ Step: TypeAlias = Launch | Host | Call | Copy | Zero
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole host program for one target. `inputs` and `outputs` are (user's name, buffer name)."""
+    """The whole host program for one target. `inputs` and `outputs` are (user's name, buffer name); `numbers` are
+    (symbol, buffer name): symbols that are the value of an input, an i64 scalar.
+    """
 
     target: str
     symbols: dims.Facts
@@ -126,12 +130,15 @@ class Plan:
     buffers: tuple[Buffer, ...]
     slots: tuple[Slot, ...]
     steps: tuple[Step, ...]
+    numbers: tuple[tuple[str, str], ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name."""
         return {b.name: b for b in self.buffers}[name]
 
 
+VALUE = -1
+"""In the place of an axis: the symbol is not a size of a result but its value."""
 SLOT_ALIGNMENT = 64
 """Bytes: every slot of the arena starts at a multiple of this, and so does the arena."""
 
@@ -178,6 +185,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "buffers": [[b.name, b.type.dtype.name, [_dim(d) for d in b.type.shape], b.storage, b.key] for b in plan.buffers],
         "slots": [[s.name, [_dim(d) for d in s.sizes]] for s in plan.slots],
         "steps": [_step_to_json(step) for step in plan.steps],
+        "numbers": [list(pair) for pair in plan.numbers],
     }
 
 
@@ -196,6 +204,7 @@ def from_json(data: Mapping[str, Any]) -> Plan:
         buffers,
         tuple(Slot(n, tuple(_undim(d) for d in sizes)) for n, sizes in data["slots"]),
         tuple(_step_from_json(step) for step in data["steps"]),
+        tuple((a, b) for a, b in data["numbers"]),
     )
 
 

@@ -35,6 +35,8 @@ def interpret_graph(graph: Graph, inputs: Sequence[Array], *, wide: bool = False
         for result, array in zip(op.results, table.run(op.definition, operands, attrs, types, wide), strict=True):
             values[result] = array
             bind_sizes(result.type, array, bindings)
+        if op.name == "item":
+            bindings[str(op.attrs["symbol"])] = int(values[op.result])
     return [_read(values, output, wide) for output in graph.outputs]
 
 

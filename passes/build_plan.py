@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..ir import dims
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.layout import Layout
-from ..ir.plan import Buffer, Call, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
+from ..ir.plan import VALUE, Buffer, Call, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32
@@ -62,9 +62,12 @@ class _Planner:
     constants: dict[str, PackedConstant] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     outputs: list[tuple[str, str]] = field(default_factory=list)
+    numbers: dict[str, Value] = field(default_factory=dict)
 
     def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
         inputs = []
+        read = {op.attrs["symbol"]: op.operands[0] for op in self.graph if op.name == "item"}
+        self.numbers = {str(symbol): value for symbol, value in read.items() if value in self.graph.inputs and value is not None}
         for value in self.graph.inputs:
             name = self._add(value, value.type, "input")
             inputs.append((value.name, name))
@@ -114,12 +117,17 @@ class _Planner:
         return "arena" if named <= self._given() else "dynamic"
 
     def _given(self) -> set[str]:
-        """Symbols that the caller's shapes bind."""
-        return {name for value in self.graph.inputs for size in value.shape for name in dims.symbols(size)}
+        """Symbols that the caller's shapes and integers bind."""
+        return {name for value in self.graph.inputs for size in value.shape for name in dims.symbols(size)} | self.numbers.keys()
 
     def _host(self, op: Op) -> None:
+        if op.name == "item" and str(op.attrs["symbol"]) in self.numbers and not _is_read(op, self.graph):
+            # The caller's own integer: it is known before the first step.
+            return
         reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
         fresh = [(s, n, d) for n, r in enumerate(op.results) for d, s in enumerate(_symbols(r.type)) if s and s not in self._bound()]
+        if op.name == "item" and str(op.attrs["symbol"]) not in self.numbers:
+            fresh.append((str(op.attrs["symbol"]), 0, VALUE))
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
         if op.name == "aten_call":
@@ -145,7 +153,8 @@ class _Planner:
             operands[operand.name] = self._buffer(value, None)
         for space in program.workspaces:
             name = f"b{len(self.buffers)}"
-            self.buffers[name] = Buffer(name, TensorType(space.dtype, space.shape), "arena")
+            type = TensorType(space.dtype, space.shape)
+            self.buffers[name] = Buffer(name, type, self._storage(type))
             operands[space.name] = name
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
         for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
@@ -155,7 +164,8 @@ class _Planner:
         arguments = [operands[param.name] for param in launch.params]
         for counter in launch.counters:
             name = f"b{len(self.buffers)}"
-            self.buffers[name] = Buffer(name, TensorType(i32, (counter.extent,)), "arena")
+            type = TensorType(i32, (counter.extent,))
+            self.buffers[name] = Buffer(name, type, self._storage(type))
             self.steps.append(Zero(name))
             arguments.append(name)
         grid = tuple(points(axis) for axis in launch.grid)
@@ -177,13 +187,18 @@ class _Planner:
                 lifetimes.append(Lifetime(name, size, first, last))
         slots, place = assign_slots(lifetimes, self.module.facts)
         buffers = tuple(Buffer(b.name, b.type, b.storage, place[b.name]) if b.name in place else b for b in self.buffers.values())
-        plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps))
+        numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
+        plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps), numbers)
         return Lowered(plan, self.kernels, self.constants, self.scheduled)
 
 
 def points(axis: GridAxis) -> dims.Dim:
     """The number of grid points along an axis."""
     return axis.high - axis.low if axis.step is None else dims.ceil_div(axis.high - axis.low, axis.step)
+
+
+def _is_read(op: Op, graph: Graph) -> bool:
+    return any(result.uses or result in graph.outputs for result in op.results)
 
 
 def _symbols(type: TensorType) -> list[str]:

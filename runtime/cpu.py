@@ -65,7 +65,7 @@ class CpuExecutor:
                 as_torch = as_torch or not isinstance(value, np.ndarray)
             inputs.append(value)
             shapes.append(value.shape)
-        binding = self.program.bind(tuple(shapes))
+        binding = self.program.bind(tuple(shapes), inputs)
         try:
             context = self._contexts.pop()
         except IndexError:

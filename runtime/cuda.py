@@ -110,7 +110,7 @@ class CudaExecutor:
         for value, (name, _, _) in zip(inputs, self.expected, strict=True):
             if is_torch(value) and value.device.type == "cuda" and value.device.index != gpu.ordinal:
                 raise InputError(f"input {name!r} is on {value.device}, expected cuda:{gpu.ordinal}")
-        binding = self.program.bind(tuple(tuple(value.shape) for value in inputs))
+        binding = self.program.bind(tuple(tuple(value.shape) for value in inputs), inputs)
         with gpu:
             stream = _stream(inputs)
             pool = self._contexts.setdefault(stream, [])

@@ -13,7 +13,7 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import EngineError
 from ..ir.plan import Buffer, Call, Host, Launch, Plan, Slot, Step, slot_offsets
-from ..ir.types import TensorType
+from ..ir.types import TensorType, i64
 from .contents import Port, ports
 from .signature import Signature
 from .sizes import Sizes
@@ -87,7 +87,9 @@ class Program:
         _check(plan, self.index)
         self.symbol_names = tuple(plan.symbols.ranges)
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
-        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan))
+        places = {buffer: number for number, (_, buffer) in enumerate(plan.inputs)}
+        self.numbers = tuple((symbol, places[buffer]) for symbol, buffer in plan.numbers)
+        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan), self.numbers)
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
         self.results = tuple(self._results())
         self.is_dynamic = bool(self.signature.later)
@@ -108,16 +110,18 @@ class Program:
             yield Result(port, number, name in seen or self.buffers[number].storage != "output")
             seen.add(name)
 
-    def bind(self, shapes: tuple[Any, ...]) -> Binding:
-        """The binding of a call, remembered; InputError if the shapes do not fit."""
-        binding = self._bindings.get(shapes)
+    def bind(self, shapes: tuple[Any, ...], inputs: Sequence[Any] = ()) -> Binding:
+        """The binding of a call, remembered; InputError if the shapes, or the integers that sizes are made of, do not fit."""
+        given = tuple(int(inputs[place]) for _, place in self.numbers)
+        key = (shapes, given) if given else shapes
+        binding = self._bindings.get(key)
         if binding is not None:
             return binding
-        binding = Binding(self.shapes, self.signature.bind(shapes))
+        binding = Binding(self.shapes, self.signature.bind(shapes, given))
         with self._lock:
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.pop(next(iter(self._bindings)))
-            self._bindings[shapes] = binding
+            self._bindings[key] = binding
         return binding
 
 
@@ -133,6 +137,10 @@ def _check(plan: Plan, index: Mapping[str, int]) -> None:
     for name in _named(plan):
         if name not in index:
             raise EngineError(f"plan for {plan.target} names the buffer {name!r} and does not hold it")
+    given = {buffer for _, buffer in plan.inputs}
+    for symbol, name in plan.numbers:
+        if name not in given or plan.buffers[index[name]].type != TensorType(i64, ()):
+            raise EngineError(f"plan for {plan.target} takes {symbol} from the buffer {name!r}, expected an input that is i64[]")
 
 
 def _named(plan: Plan) -> Iterable[str]:

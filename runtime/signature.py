@@ -26,19 +26,29 @@ class _Solve:
 class Signature:
     """Checks the shapes of inputs and finds the symbols; made once per engine."""
 
-    def __init__(self, inputs: Sequence[Port], facts: Facts, later: Iterable[str] = (), used: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Port],
+        facts: Facts,
+        later: Iterable[str] = (),
+        used: Iterable[str] = (),
+        numbers: Iterable[tuple[str, int]] = (),
+    ) -> None:
         self.inputs = tuple(inputs)
+        self.numbers = tuple(numbers)
         self.facts = facts
         self.fixed = {name: r.low for name, r in facts.ranges.items() if r.low is not None and r.low == r.high}
         self.solves = tuple(self._order())
-        found = set(self.fixed) | {solve.symbol for solve in self.solves}
+        found = set(self.fixed) | {solve.symbol for solve in self.solves} | {name for name, _ in self.numbers}
         for name in sorted(set(used) - found - set(later)):
-            raise EngineError(f"symbol {name} of the engine is the size of no input, so a call cannot give it a value")
+            raise EngineError(
+                f"symbol {name} of the engine is the size of no input and the value of none, so a call cannot give it a value"
+            )
         self.later = frozenset(later) - found
         self.names = {port.name: number for number, port in enumerate(self.inputs)}
 
     def _order(self) -> Iterable[_Solve]:
-        known = set(self.fixed)
+        known = set(self.fixed) | {name for name, _ in self.numbers}
         places = [(p, a, size) for p, port in enumerate(self.inputs) for a, size in enumerate(port.type.shape) if not isinstance(size, int)]
         progress = True
         while progress:
@@ -79,33 +89,36 @@ class Signature:
             names = ", ".join(self.names)
             raise InputError(f"got {count} inputs, expected {len(self.inputs)}{f' ({names})' if names else ''}")
 
-    def bind(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """Symbol values from the inputs' shapes; InputError names the input, the dimension and the rule."""
+    def bind(self, shapes: Sequence[Sequence[int]], given: Sequence[int] = ()) -> dict[str, int]:
+        """Symbol values from the inputs' shapes and `given`, the integers of `numbers`; InputError names input and rule."""
         for port, shape in zip(self.inputs, shapes, strict=True):
             if len(shape) != port.type.rank:
                 raise InputError(f"input {port.name!r} has rank {len(shape)} {list(shape)}, expected {port.type.rank}: {port.type}")
         values: dict[str, int] = dict(self.fixed)
         origins: dict[str, str] = {}
+        for (name, place), value in zip(self.numbers, given, strict=True):
+            port = self.inputs[place]
+            self._check_symbol(f"input {port.name!r} is {value}", name, value, "build the engine for a wider range")
+            values[name] = value
+            origins[name] = port.name
         for solve in self.solves:
             port = self.inputs[solve.port]
             size = shapes[solve.port][solve.axis]
             quotient, remainder = divmod(size - dims.evaluate(solve.rest, values), solve.factor)
-            if remainder or quotient < 0:
+            low = self.facts.ranges.get(solve.symbol, dims.UNBOUNDED).low
+            if remainder or (quotient < 0 and low is not None and low >= 0):
                 raise InputError(f"input {port.name!r} has size {size} in dimension {solve.axis}, expected {port.type.shape[solve.axis]}")
-            self._check_symbol(solve, quotient, size)
+            where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
+            self._check_symbol(where, solve.symbol, quotient, "build the engine with a wider --shape range")
             values[solve.symbol] = quotient
             origins[solve.symbol] = port.name
         for port, shape in zip(self.inputs, shapes, strict=True):
             self._check_sizes(port, shape, values, origins)
         return values
 
-    def _check_symbol(self, solve: _Solve, value: int, size: int) -> None:
-        port = self.inputs[solve.port]
-        bounds = self.facts.ranges.get(solve.symbol, dims.UNBOUNDED)
-        where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
-        name = solve.symbol
+    def _check_symbol(self, where: str, name: str, value: int, hint: str) -> None:
+        bounds = self.facts.ranges.get(name, dims.UNBOUNDED)
         if (bounds.low is not None and value < bounds.low) or (bounds.high is not None and value > bounds.high):
-            hint = "build the engine with a wider --shape range"
             raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint=hint)
         divisor = self.facts.divisors.get(name, 1)
         if value % divisor:

@@ -43,7 +43,7 @@ class Sizes:
         for sized in self.sized:
             if not sized.symbols <= known:
                 continue
-            shape = tuple(dims.evaluate(size, values) for size in sized.type.shape)
+            shape = tuple(_evaluated(size, values) for size in sized.type.shape)
             if any(size < 0 for size in shape):
                 raise InputError(
                     f"{sized.what} would have sizes {list(shape)}, expected none below 0", note=f"{sized.type}, {_given(sized, values)}"
@@ -61,6 +61,15 @@ class Sizes:
         total = sum(max(dims.evaluate(size, values) for size in slot.sizes) for slot, names in self.slots if names <= known)
         if total > LARGEST:
             raise OutOfMemoryError(f"out of memory: values between kernels need {text(total)}", hint=HINT)
+
+
+def _evaluated(size: dims.Dim, values: Mapping[str, int]) -> int:
+    """A size for these symbol values; InputError where an integer of the caller's makes it a division by zero."""
+    try:
+        return dims.evaluate(size, values)
+    except ZeroDivisionError as error:
+        shown = ", ".join(f"{name} = {values[name]}" for name in sorted(dims.symbols(size)))
+        raise InputError(f"the size {size} divides by zero for {shown}") from error
 
 
 def _given(sized: Sized, values: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.dims import UNBOUNDED
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Call, Host
+from ..ir.plan import VALUE, Call, Host
 from ..ir.types import DType, TensorType, from_numpy
 from .arrays import from_torch, is_torch
 from .program import Callback, Program
@@ -68,7 +68,7 @@ def _bind(program: Program, frame: Frame, step: Host | Call, arrays: Sequence[An
         return
     values = frame.values()
     for name, result, axis in step.binds:
-        size = int(arrays[result].shape[axis])
+        size = int(arrays[result]) if axis == VALUE else int(arrays[result].shape[axis])
         bounds = program.plan.symbols.ranges.get(name, UNBOUNDED)
         if (bounds.low is not None and size < bounds.low) or (bounds.high is not None and size > bounds.high):
             raise EngineError(f"{title} gives {name} = {size}, expected {name} in {bounds}")

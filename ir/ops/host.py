@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import dims
 from ..dims import Dim
-from ..errors import VerifyError
+from ..errors import InputError, VerifyError
 from ..types import TensorType, boolean, f16, i32, i64
 from .reduction import expect_numbers
 from .sampling import array, draw, refused, specials
@@ -26,6 +26,52 @@ Tensor = np.ndarray[Any, Any]
 def _expect_size(op: str, count: Dim) -> None:
     if isinstance(count, int) and count < 0:
         raise VerifyError(f"{op}: got count {count}, expected 0 or more or a fresh symbol")
+
+
+# --- scalars that sizes are made of -----------------------------------------------------------------------------------
+
+
+@opaque(traits=("impure",))
+def item(x: Tensor, /, *, symbol: Dim) -> Tensor:
+    """x, an i64 scalar, whose value becomes that of `symbol`: sizes and places may be made of it. It may be negative."""
+    return x
+
+
+@item.infers
+def _(x: TensorType, *, symbol: Dim) -> TensorType:
+    if x != TensorType(i64, ()):
+        raise VerifyError(f"item: got {x}, expected i64[]")
+    if str(symbol) not in dims.symbols(symbol):
+        raise VerifyError(f"item: got {symbol}, expected one symbol")
+    return x
+
+
+@item.samples
+def _() -> Iterator[Sample]:
+    yield Sample((draw(dtype=i64),), {"symbol": dims.symbol("captured")})
+    yield refused((draw(1, dtype=i64),), "got i64[1], expected i64[]", symbol=dims.symbol("captured"))
+    yield refused((draw(dtype=i64),), "got 3, expected one symbol", symbol=3)
+
+
+@opaque(traits=("impure",))
+def require(condition: Tensor, /, *, message: str) -> Tensor:
+    """The condition, a boolean scalar; where it is false the call ends in an error that says `message`."""
+    if not condition:
+        raise InputError(message)
+    return condition
+
+
+@require.infers
+def _(condition: TensorType, *, message: str) -> TensorType:
+    if condition != TensorType(boolean, ()):
+        raise VerifyError(f"require: got {condition}, expected bool[]")
+    return condition
+
+
+@require.samples
+def _() -> Iterator[Sample]:
+    yield Sample((np.asarray(True),), {"message": "u0 is negative"})
+    yield refused((draw(2, dtype=boolean),), "got bool[2], expected bool[]", message="")
 
 
 # --- data-dependent sizes ---------------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Builder, Value
-from ....ir.ops.table import OPS
-from ....ir.types import DType, TensorType, boolean, f64
+from ....ir.types import DType, TensorType, boolean, i64
 from .symbols import Symbols
 from .tensors import dtype_of
 
@@ -41,11 +40,10 @@ def find_rule(operator: str) -> Rule | None:
 
 
 @dataclass(frozen=True)
-class SymbolicNumber:
-    """A float that is computed from sizes: torch's expression of it."""
+class Number:
+    """A Python number that only a call decides and that is no size: a scalar of the program (f64, i64 or bool)."""
 
-    expression: Any
-    ranges: Any
+    value: Value
 
 
 @dataclass
@@ -101,45 +99,19 @@ class Node:
         return result
 
     def value(self, x: Any, dtype: DType) -> Value:
-        """A tensor, a number, a symbolic size or a symbolic number in a dtype."""
+        """A tensor, a number, a symbolic integer or a number that only a call decides, in a dtype."""
         if isinstance(x, Value):
             return self.cast(x, dtype)
         if isinstance(x, dims.Expr):
-            return self.cast(self.b.dim(value=x), dtype)
-        if isinstance(x, SymbolicNumber):
-            return self.cast(self.number(x.expression, x.ranges), dtype)
+            return self.cast(self.symbols.integer(self.b, x), dtype)
+        if isinstance(x, Number):
+            return self.cast(x.value, dtype)
         result: Value = self.b.full(shape=(), value=python_number(x, dtype), dtype=dtype)
         return result
 
     def values(self, *xs: Any, dtype: DType | None = None) -> tuple[Value, ...]:
         """Operands in one dtype (default: the result's)."""
         return tuple(self.value(x, dtype or self.dtype) for x in xs)
-
-    def number(self, expression: Any, ranges: Any) -> Value:
-        """A float expression over sizes, in f64."""
-        name, arguments = type(expression).__name__, expression.args
-        if expression.is_number:
-            return self.value(float(expression), f64)
-        if name in ("ToFloat", "IntTrueDiv") or expression.is_integer:
-            parts = [
-                self.value(self.symbols.convert(a, ranges), f64)
-                for a in (arguments if name in ("ToFloat", "IntTrueDiv") else (expression,))
-            ]
-            result: Value = parts[0] if len(parts) == 1 else self.b.div(*parts)
-            return result
-        operators = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "div", "Pow": "pow", "FloatPow": "pow", "Max": "maximum", "Min": "minimum"}
-        unary = {
-            f"OpaqueUnaryFn_{name}": name for name in ("sqrt", "exp", "cos", "sin", "tan", "cosh", "sinh", "tanh", "asin", "acos", "atan")
-        }
-        if name in unary:
-            result = self.b.build(OPS[unary[name]], (self.number(arguments[0], ranges),), {})[0]
-            return result
-        if name not in operators:
-            raise self.fail(f"the number {str(expression)[:80]} has no form here")
-        result = self.number(arguments[0], ranges)
-        for argument in arguments[1:]:
-            result = self.b.build(OPS[operators[name]], (result, self.number(argument, ranges)), {})[0]
-        return result
 
     def promoted(self, *xs: Any) -> DType:
         """The dtype that torch would compute these operands in."""
@@ -149,7 +121,7 @@ class Node:
         stand_ins = [
             torch.empty(x.type.rank and (1,) * x.type.rank, dtype=_torch(x.dtype), device="meta") if isinstance(x, Value) else x for x in xs
         ]
-        numbers = [2 if isinstance(x, dims.Expr) else 1.5 if isinstance(x, SymbolicNumber) else x for x in stand_ins]
+        numbers = [2 if isinstance(x, dims.Expr) else _PYTHON[x.value.dtype.kind] if isinstance(x, Number) else x for x in stand_ins]
         found, _ = elementwise_dtypes(*numbers, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
         return dtype_of(found)
 
@@ -189,8 +161,13 @@ class Node:
         result: Value = self.b.transpose(x, permutation=tuple(order))
         return result
 
-    def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
+    def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: Dim = 1) -> Value:
         """`size` elements of one axis from `start` on."""
+        if not isinstance(step, int):
+            # Slices have steps that are known; other places are computed.
+            places = self.b.mul(self.b.iota(shape=(size,), axis=0, dtype=i64), self.value(step, i64))
+            taken: Value = self.b.take(x, self.b.add(places, self.value(start, i64)), axis=axis)
+            return taken
         if start == 0 and step == 1 and size == x.shape[axis]:
             return x
         result: Value = self.b.slice(
@@ -202,8 +179,16 @@ class Node:
         return result
 
     def index(self, place: Dim, size: Dim) -> Dim:
-        """A place counted from the front of an axis."""
-        return place + size if dims.at_most(place, -1, self.facts) else place
+        """A place counted from the front of an axis; where its sign is not known, a factor of 0 or 1 decides."""
+        if dims.at_most(place, -1, self.facts):
+            return place + size
+        if dims.at_most(0, place, self.facts):
+            return place
+        return place - size * dims.maximum(dims.minimum(place, 0), -1)
+
+
+# A Python number of each kind: what torch promotes to depends on the kind alone.
+_PYTHON: dict[str, bool | int | float] = {"bool": True, "int": 2, "float": 1.5}
 
 
 def _torch(dtype: DType) -> Any:
@@ -213,7 +198,9 @@ def _torch(dtype: DType) -> Any:
 
 
 def python_number(x: Any, dtype: DType) -> Any:
-    """A Python number as an attribute of that dtype."""
+    """A Python number as an attribute of that dtype; UnsupportedError for one that only a call decides."""
+    if isinstance(x, (dims.Expr, Number)):
+        raise UnsupportedError("a number that only a call decides stands where it must be known at build")
     if dtype.kind == "bool":
         return bool(x)
     if dtype.is_integer:

@@ -130,12 +130,8 @@ def wanted_outputs(specs: Sequence[tuple[str, str | None]], names: Sequence[str]
 
 
 def tensors_only(imported: Imported) -> Module:
-    """The module; UnsupportedError where the program takes or gives something else than tensors."""
-    if any(feed.is_size for feed in imported.feeds):
-        raise UnsupportedError(
-            "the program takes an integer that is no size of a tensor", hint="pass it as a tensor, or fix it before the export"
-        )
-    if any(result.position is None for result in imported.results):
+    """The module; UnsupportedError where the program gives something else than tensors. An integer it takes is an i64 scalar."""
+    if any(result.position is None or result.is_number for result in imported.results):
         raise UnsupportedError("the program returns a number or None, expected tensors", hint="return tensors only")
     return imported.module
 

@@ -49,7 +49,7 @@ def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
     if isinstance(argument, Operand):
         tensor = tensors[argument.position]
         if argument.is_size:
-            return int(tensor)
+            return tensor.item()
         return tensor if argument.strides is None else with_strides(tensor, argument.strides)
     if isinstance(argument, (tuple, list)):
         return [_fill(part, tensors) for part in argument]

@@ -1,4 +1,8 @@
-"""Symbolic sizes: torch's sympy expressions converted node by node to our dimensions; nothing is parsed as code."""
+"""Symbolic integers: torch's sympy expressions converted node by node to our dimensions; nothing is parsed as code.
+
+A symbol is the size of an input, or it is a number: an integer argument, or a scalar captured from data. A number is an
+i64 value of the program. Where it is data it is read as such; where a size is made of it, an `item` op binds the symbol.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import UnsupportedError
-from ....ir.graph import Module
+from ....ir.graph import Builder, Module, Value
 
 # Above this torch means "no bound"; a size near it would not fit an address space either.
 LARGEST = 1 << 40
@@ -26,12 +30,58 @@ class Symbols:
         self.module = module
         self.ranges: Mapping[str, tuple[int | None, int | None]] = {}
         self.wanted: Mapping[str, int | str] = {}
+        self.numbers: dict[str, Value] = {}
+        self.arguments: dict[str, Callable[[], Value]] = {}
+        self.sizes: set[str] = set()
 
     def dim(self, value: Any) -> Dim:
         """A Python int or a torch SymInt as a dimension."""
         if isinstance(value, int):
             return int(value)
         return self.convert(value.node.expr, getattr(value.node.shape_env, "var_to_range", {}))
+
+    def is_known(self, name: str) -> bool:
+        """Whether an input's size, an argument or a captured scalar gives a symbol its value."""
+        return name in self.sizes or name in self.arguments or name in self.numbers
+
+    def number(self, name: str) -> Value | None:
+        """The i64 scalar that a symbol is the value of; None for the size of an input. An argument is an input from now on."""
+        if name not in self.numbers and name in self.arguments:
+            self.numbers[name] = self.arguments[name]()
+        return self.numbers.get(name)
+
+    def integer(self, b: Builder, value: Dim) -> Value:
+        """A dimension as data: arithmetic on the numbers that it is made of, the rest of it as sizes."""
+        if isinstance(value, int) or not any(self.number(name) is not None for name in dims.symbols(value)):
+            size: Value = b.dim(value=value)
+            return size
+        total: Value | None = None
+        for monomial, factor in value.terms:
+            term: Value | None = b.dim(value=factor) if factor != 1 or not monomial else None
+            for atom in monomial:
+                part = self._part(b, atom)
+                term = part if term is None else b.mul(term, part)
+            total = term if total is None else b.add(total, term)
+        if total is None:
+            raise UnsupportedError(f"the integer {value} has no terms")
+        return total
+
+    def _part(self, b: Builder, atom: dims.Atom) -> Value:
+        if isinstance(atom, dims.Symbol):
+            number = self.number(atom.name)
+            return number if number is not None else b.dim(value=dims.symbol(atom.name))
+        left, right = self.integer(b, atom.left), self.integer(b, atom.right)
+        if atom.kind in ("div", "mod"):
+            self.require_nonzero(b, atom.right, right)
+        operators = {"div": b.floor_div, "mod": b.mod, "max": b.maximum, "min": b.minimum}
+        result: Value = operators[atom.kind](left, right)
+        return result
+
+    def require_nonzero(self, b: Builder, divisor: Dim, value: Value) -> None:
+        """An error at run time where Python would refuse to divide."""
+        bounds = dims.range_of(divisor, self.module.facts)
+        if not ((bounds.low is not None and bounds.low > 0) or (bounds.high is not None and bounds.high < 0)):
+            b.require(b.ne(value, b.dim(value=0)), message=f"integer division or modulo by zero: {divisor} is 0")
 
     def shape(self, sizes: Any) -> tuple[Dim, ...]:
         """Sizes of a tensor."""

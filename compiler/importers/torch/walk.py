@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +14,14 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, VerifyError
 from ....ir.graph import Builder, ConstantData, Graph, Module, Value
-from ....ir.types import TensorType, boolean, type_of, u8
+from ....ir.types import TensorType, boolean, i64, type_of
 from ....runtime.contents import Port
 from ....runtime.signature import Signature
 from . import rules
-from .context import Node, SymbolicNumber, find_rule
+from .context import Node, Number, find_rule
 from .fallback import AtenCall, Operand, unusual_strides
-from .symbols import LARGEST, Symbols
+from .scalars import Scalars
+from .symbols import Symbols
 from .tensors import array_of, dtype_of
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
@@ -26,20 +29,33 @@ _FAMILIES = rules.FAMILIES  # importing the rules fills the table
 
 @dataclass(frozen=True)
 class Feed:
-    """An engine input: a tensor argument of the graph, or (`is_size`) an integer one, carried as a size plus `shift`."""
+    """An engine input: a tensor argument of the graph, or (`is_number`) an integer one, an i64 scalar."""
 
     argument: int
-    is_size: bool = False
-    shift: int = 0
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """Memory of an argument seen by other sizes and strides; `offset` counts from the argument's own first element."""
+
+    argument: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the graph returns at one place: an output of the engine (with torch's strides if unusual), a size, or None."""
+    """What the graph returns at one place: an output of the engine (with torch's strides if unusual, or as a number), a
+    view of an argument, a size, or None.
+    """
 
     position: int | None = None
     strides: tuple[Dim, ...] | None = None
     size: Dim | None = None
+    is_number: bool = False
+    view: View | None = None
 
 
 @dataclass(frozen=True)
@@ -109,11 +125,13 @@ class _Walker:
         self.fallbacks: list[Fallback] = []
         self.problems: list[Fallback] = []
         self.places: dict[str, tuple[int, int | None]] = {}
-        self.sizes: list[tuple[int, Dim]] = []
+        self.scalars = Scalars(self.b, self.symbols)
+        self.tensors: dict[int, Any] = {}
         self.count = 0
 
     def run(self, wanted: Mapping[int, str] | None) -> Imported:
         outputs: Any = ()
+        self._find_numbers()
         for node in self.graph_module.graph.nodes:
             self.b.source = source_of(node)
             if node.op == "placeholder":
@@ -129,7 +147,7 @@ class _Walker:
         if self.problems:
             raise self._unsupported()
         results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
-        self._carry_sizes()
+        self._bind_numbers()
         return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
 
     # inputs
@@ -144,6 +162,7 @@ class _Walker:
             if type_of(array) != expected:
                 raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
             self.values[node] = self.module.add_constant(self._name(node, number), ConstantData(array), self.b.source)
+            self.tensors[number] = fake
         elif any(is_effect(user) for user in node.users):
             # The token that keeps calls with side effects in order: ours stay in order by themselves.
             self.values[node] = None
@@ -151,6 +170,7 @@ class _Walker:
             type = self._type(fake)
             self.values[node] = self.graph.add_input(self._name(node, number), type, self.b.source)
             self.feeds.append(Feed(number))
+            self.tensors[number] = fake
             for axis, size in enumerate(type.shape):
                 self._place(size, number, axis)
         elif fake is None or isinstance(fake, (bool, float, str)):
@@ -159,8 +179,6 @@ class _Walker:
             size = self.symbols.dim(fake)
             self.values[node] = size
             self._place(size, number, None)
-            if not isinstance(size, int):
-                self.sizes.append((number, size))
 
     def _place(self, size: Dim, number: int, axis: int | None) -> None:
         if isinstance(size, dims.Expr) and str(size) in dims.symbols(size):
@@ -169,18 +187,43 @@ class _Walker:
     def _name(self, node: Any, number: int) -> str:
         return self.names[number] if self.names is not None and number < len(self.names) else plain(str(node.name))
 
-    def _carry_sizes(self) -> None:
-        """Integer arguments that no tensor's shape gives arrive as the size of an empty input."""
-        ports = [Port(value.name, value.type) for value in self.graph.inputs]
-        known = {solve.symbol for solve in Signature(ports, self.module.facts).solves}
-        for number, size in self.sizes:
-            if dims.symbols(size) <= known:
-                continue
-            low = dims.range_of(size, self.module.facts).low
-            shift = 0 if low is not None and low >= 0 else LARGEST
-            self.graph.add_input(f"size_{number}", TensorType(u8, (size + shift, 0)))
-            self.feeds.append(Feed(number, True, shift))
-            known |= dims.symbols(size)
+    def _find_numbers(self) -> None:
+        """Which symbols the tensors' sizes give, and the integer arguments that give others; those become inputs when used."""
+        placeholders = [node for node in self.graph_module.graph.nodes if node.op == "placeholder"]
+        ports = []
+        for number, node in enumerate(placeholders):
+            fake = node.meta.get("val")
+            if number not in self.frozen and hasattr(fake, "shape"):
+                ports.append(Port(str(node.name), self._type(fake)))
+        self.symbols.sizes = {solve.symbol for solve in Signature(ports, self.module.facts).solves}
+        for number, node in enumerate(placeholders):
+            fake = node.meta.get("val")
+            if is_symbolic_integer(fake):
+                size = self.symbols.dim(fake)
+                if str(size) in dims.symbols(size) and str(size) not in self.symbols.sizes:
+                    self.symbols.arguments.setdefault(str(size), functools.partial(self._number_input, node, number))
+
+    def _number_input(self, node: Any, number: int) -> Value:
+        self.feeds.append(Feed(number, True))
+        return self.graph.add_input(self._name(node, number), TensorType(i64, ()), source_of(node))
+
+    def _bind_numbers(self) -> None:
+        """Give the symbols of sizes that are numbers their value; the inputs stand in the order of the arguments."""
+        values = [*self.graph.inputs, *(result for op in self.graph for result in op.results)]
+        attrs = [value for op in self.graph for value in op.attrs.values()]
+        used = set().union(*(dims.symbols(size) for value in values for size in value.shape), *(_symbols_of(value) for value in attrs))
+        made = {str(size) for op in self.graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
+        for name in sorted(used - self.symbols.sizes):
+            number = self.symbols.number(name)
+            if number is None and name not in made:
+                raise UnsupportedError(f"the size {name} is the size or the value of no argument", hint="mark that dimension static")
+            if number is not None:
+                before = number.op.next if number.op is not None else self.graph.first
+                Builder(self.module, self.graph, before, number.source).item(number, symbol=dims.symbol(name))
+        facts = self.module.facts
+        self.module.facts = dims.Facts({name: bounds for name, bounds in facts.ranges.items() if name in used}, facts.divisors)
+        order = sorted(zip(self.feeds, self.graph.inputs, strict=True), key=lambda pair: pair[0].argument)
+        self.feeds, self.graph.inputs = [feed for feed, _ in order], [value for _, value in order]
 
     def _constant(self, node: Any) -> None:
         target: Any = self.graph_module
@@ -212,17 +255,51 @@ class _Walker:
             self._effect(node)
             return
         fake = node.meta.get("val")
-        if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
-            self.values[node] = self.symbols.dim(fake)
+        name = operator_name(node.target)
+        if name.startswith("aten._local_scalar_dense"):
+            self.values[node] = self.scalars.captured(self._argument(node.args[0]), fake)
             return
-        if isinstance(fake, torch.SymFloat):
-            self.values[node] = SymbolicNumber(fake.node.expr, fake.node.shape_env.var_to_range)
+        if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self.values[node] = self._number(node, fake)
             return
-        if fake is None or isinstance(fake, (float, torch.SymBool, bool)):
-            # An assertion over sizes, or a number that nothing but sizes decide: guards have settled it.
-            self.values[node] = fake if isinstance(fake, (float, bool)) else None
+        if name.startswith(REQUIREMENTS):
+            self._require(node, name)
+        if fake is None:
+            # An assertion over what was known when torch traced.
+            self.values[node] = None
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def _number(self, node: Any, fake: Any) -> Any:
+        """Arithmetic on numbers: a dimension where it has that form, else a scalar of the program, else what says why not."""
+        import torch
+
+        if isinstance(fake, (int, float, bool)):
+            return fake
+        if isinstance(fake, torch.SymInt):
+            with contextlib.suppress(UnsupportedError):
+                return self.symbols.dim(fake)
+        first = self.graph.last
+        try:
+            return self.scalars.computed(getattr(node.target, "__name__", ""), [self._argument(argument) for argument in node.args])
+        except UnsupportedError as error:
+            self._drop_after(first)
+            return Refused(error.message)
+
+    def _require(self, node: Any, name: str) -> None:
+        """A run-time assertion; over arguments alone torch's guards have settled it, where there are guards."""
+        condition = node.args[0]
+        fake = condition.meta.get("val") if hasattr(condition, "meta") else condition
+        free = {str(symbol) for symbol in getattr(getattr(getattr(fake, "node", None), "expr", None), "free_symbols", ())}
+        if not hasattr(fake, "shape") and (not free or (self.call_back and free <= self.places.keys())):
+            return
+        argument = self._argument(condition)
+        if name.startswith("aten.sym_constrain_range"):
+            low, high = (node.kwargs.get(key) for key in ("min", "max"))
+            self.scalars.require_range(argument, 0 if low is None and "for_size" in name else low, high)
+            return
+        message = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else f"{fake} does not hold"
+        self.scalars.require(self.scalars.value(argument, boolean), message)
 
     def _effect(self, node: Any) -> None:
         """An operator with a side effect and no result, such as a check that raises: always torch's own."""
@@ -268,7 +345,13 @@ class _Walker:
             raise UnsupportedError(f"{view.operator} has no rule")
         arguments = [self._argument(argument) for argument in node.args]
         keywords = {name: self._argument(argument) for name, argument in node.kwargs.items()}
-        answer = rule(view, *arguments, **keywords)
+        try:
+            answer = rule(view, *arguments, **keywords)
+        except TypeError as error:
+            # A rule that needs a number at build, such as the axis of a sum, was given one that only a call decides.
+            if not any(isinstance(part, (dims.Expr, Number)) for part in _flat((arguments, *keywords.values()))):
+                raise
+            raise UnsupportedError(f"{view.operator}: a number that only a call decides stands where it must be known at build") from error
         for number, value in enumerate(answer if isinstance(answer, (tuple, list)) else (answer,)):
             self._check(view, number, value)
         return tuple(answer) if isinstance(answer, list) else answer
@@ -292,7 +375,10 @@ class _Walker:
         import torch
 
         if isinstance(argument, torch.fx.Node):
-            return self.values[argument]
+            value = self.values[argument]
+            if isinstance(value, Refused):
+                raise UnsupportedError(value.why, source=self.b.source)
+            return value
         if isinstance(argument, (tuple, list)):
             return tuple(self._argument(part) for part in argument)
         if isinstance(argument, torch.Tensor):
@@ -358,15 +444,12 @@ class _Walker:
             return Operand(
                 len(operands) - 1, tuple(int(str(s)) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None
             )
-        if isinstance(value, dims.Expr):
-            operands.append(self.b.dim(value=value))
+        if isinstance(value, (dims.Expr, Number)):
+            operands.append(self.scalars.value(value))
             return Operand(len(operands) - 1, is_size=True)
-        if isinstance(value, (SymbolicNumber, tuple)):
-            raise UnsupportedError(
-                f"{argument.name} is a number computed from symbolic sizes, or several tensors, and an ATen call needs it",
-                source=self.b.source,
-                hint="mark that dimension static (torch._dynamo.mark_static)",
-            )
+        if isinstance(value, (Refused, tuple)):
+            why = value.why if isinstance(value, Refused) else "it is several tensors"
+            raise UnsupportedError(f"an ATen call needs {argument.name}: {why}", source=self.b.source, hint="take it out of the model")
         return value
 
     def _strides(self, fake: Any) -> tuple[Dim, ...] | None:
@@ -379,7 +462,34 @@ class _Walker:
             strides = self.symbols.shape(fake.stride())
         except UnsupportedError:
             return None
+        if not self._is_given(strides):
+            # Made of what the data decide: the values are right in dense memory too.
+            return None
         return strides if unusual_strides(self.symbols.shape(fake.shape), strides, self.module.facts) else None
+
+    def _view_of(self, fake: Any) -> View | None:
+        """The argument that a result shares its memory with; torch reads sizes, strides and offset off such a result."""
+        import torch
+
+        if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided or fake.is_conj() or fake.is_neg():
+            return None
+        for number, argument in self.tensors.items():
+            same = argument.untyped_storage()._cdata == fake.untyped_storage()._cdata and argument.dtype == fake.dtype
+            if not same or argument.is_conj() or argument.is_neg():
+                continue
+            try:
+                offset = self.symbols.dim(fake.storage_offset()) - self.symbols.dim(argument.storage_offset())
+                view = View(number, self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), offset)
+            except UnsupportedError:
+                return None
+            sizes = (*view.shape, *view.strides, offset)
+            # Torch makes a view whose numbers it knows anew by itself.
+            return view if self._is_given(sizes) and not all(isinstance(size, int) for size in sizes) else None
+        return None
+
+    def _is_given(self, sizes: Sequence[Dim]) -> bool:
+        """Whether arguments alone decide sizes."""
+        return all(dims.symbols(size) <= self.places.keys() for size in sizes)
 
     def _unsupported(self) -> UnsupportedError:
         names = sorted({problem.operator for problem in self.problems})
@@ -401,18 +511,56 @@ class _Walker:
             if wanted is not None and number not in wanted:
                 continue
             value = self._argument(output)
-            if isinstance(value, Value):
-                results.append(Result(len(values), self._strides(getattr(output, "meta", {}).get("val"))))
+            fake = getattr(output, "meta", {}).get("val")
+            view = self._view_of(fake) if isinstance(value, Value) and wanted is None else None
+            if view is not None:
+                results.append(Result(view=view))
+            elif isinstance(value, Value):
+                results.append(Result(len(values), self._strides(fake)))
                 values.append(value)
                 labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
-            elif isinstance(value, int) or isinstance(value, dims.Expr):
+            elif isinstance(value, (int, dims.Expr)) and dims.symbols(value) <= self.places.keys():
                 results.append(Result(size=value))
+            elif isinstance(value, (dims.Expr, Number)):
+                results.append(Result(len(values), is_number=True))
+                values.append(self.scalars.value(value))
+                labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
             elif value is None:
                 results.append(Result())
             else:
                 raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
         self.graph.set_outputs(values, labels)
         return tuple(results)
+
+
+REQUIREMENTS = ("aten._assert_scalar", "aten._assert_async", "aten.sym_constrain_range")
+"""What a traced program requires of its numbers when it runs."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A number that has no form here; whoever reads it is refused."""
+
+    why: str
+
+
+def is_symbolic_integer(fake: Any) -> bool:
+    """Whether an argument is an integer that torch made a symbol."""
+    import torch
+
+    return isinstance(fake, torch.SymInt)
+
+
+def _flat(argument: Any) -> Iterator[Any]:
+    if isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from _flat(part)
+    else:
+        yield argument
+
+
+def _symbols_of(attribute: Any) -> set[str]:
+    return set().union(*(dims.symbols(part) for part in _flat(attribute) if isinstance(part, dims.Expr)))
 
 
 def is_effect(node: Any) -> bool:

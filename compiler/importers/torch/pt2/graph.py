@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -85,8 +86,15 @@ class GraphBuilder:
             return
         several = isinstance(value, (tuple, list))
         call = self.graph.create_node("call_function", function, arguments, keywords, names[0] if names and not several else None)
-        call.meta.update({"val": value, **_metadata(node)})
+        call.meta.update({"val": value, **self._bindings(value), **_metadata(node)})
         self._results(node, [self._part(call, *part) for part in zip_longest(value, names[: len(value)])] if several else [call], call)
+
+    def _bindings(self, value: Any) -> dict[str, Any]:
+        """The symbols that a node's result makes, such as a captured scalar: torch wants to know where each comes from."""
+        from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
+        found = compute_unbacked_bindings(self.fake_mode.shape_env, value)
+        return {"unbacked_bindings": found} if found else {}
 
     def _part(self, call: Any, value: Any, name: str | None) -> Any:
         number = len(call.users)
@@ -108,10 +116,13 @@ class GraphBuilder:
     def _run(self, node: Entry, target: str, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         """The result as torch's shape rules give it, without data."""
         import torch
+        from torch._dispatch.python import enable_python_dispatcher
 
         values, named = torch.fx.map_arg(arguments, _value), torch.fx.map_arg(dict(keywords), _value)
         try:
-            with self.fake_mode, torch.no_grad():
+            # Torch's rules in Python take symbolic integers where its compiled ones want numbers.
+            dispatcher = enable_python_dispatcher() if _has_integer((values, named)) else contextlib.nullcontext()
+            with dispatcher, self.fake_mode, torch.no_grad():
                 return function(*values, **named)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
@@ -248,6 +259,14 @@ def _value(argument: Any) -> Any:
     import torch
 
     return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+def _has_integer(arguments: Any) -> bool:
+    """Whether an operator is given a symbolic integer."""
+    import torch
+    from torch.utils import _pytree
+
+    return any(isinstance(part, torch.SymInt) for part in _pytree.tree_leaves(arguments))
 
 
 def _traced(value: Any) -> bool:

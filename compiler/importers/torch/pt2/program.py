@@ -182,7 +182,7 @@ class _Reader:
             return self._argument(entry, name, fake, InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None))
         if kind == "as_sym_int":
             name = value.at("as_name").identifier()
-            size = self.sizes.size(self.graph.at("sym_int_values").at(name))
+            size = self.sizes.number(self.graph.at("sym_int_values").at(name))
             argument = SymIntArgument(name=name) if isinstance(size, torch.SymInt) else ConstantArgument(name=name, value=size)
             return self._argument(entry, name, size, InputSpec(InputKind.USER_INPUT, argument, None))
         raise UnsupportedError(

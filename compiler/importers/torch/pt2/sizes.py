@@ -26,8 +26,9 @@ class Sizes:
 
         self.environment = ShapeEnv()
         self.ranges = {name: _range(ranges.at(name)) for name in ranges.keys()}
-        self.fixed: dict[str, Dim] = {name: low for name, (low, high) in self.ranges.items() if low == high}
+        self.fixed: dict[str, Dim] = {name: low for name, (low, high) in self.ranges.items() if low is not None and low == high}
         self.hints: dict[str, int] = {}
+        self.numbers: set[str] = set()
         self.integers: dict[str, Any] = {}
 
     def learn(self, sizes: Iterable[Entry]) -> None:
@@ -55,6 +56,20 @@ class Sizes:
                 raise size.fail(f"got size {value}, expected 0..{LARGEST}")
             return value
         return self._integer(value, size)
+
+    def number(self, entry: Entry) -> Any:
+        """An integer argument: a symbol that is a number has its own range, which may be negative."""
+        kind, value = entry.case()
+        if kind != "as_expr":
+            return value.integer()
+        parsed = self._parse(value)
+        self.numbers |= dims.symbols(parsed)
+        return parsed if isinstance(parsed, int) else self._integer(parsed, entry)
+
+    def _bounds(self, name: str) -> tuple[int | None, int | None]:
+        """The range of a symbol; a size is never negative."""
+        low, high = self.ranges.get(name, (None, None))
+        return (low if name in self.numbers else max(low or 0, 0)), high
 
     def _parse(self, entry: Entry) -> Dim:
         try:
@@ -89,15 +104,20 @@ class Sizes:
 
         if _SYMBOL.fullmatch(name) is None:
             raise size.fail(f"got the symbol {name[:40]!r}, expected the size of an input, such as 's0'")
-        low, high = self.ranges.get(name, (0, None))
-        low = max(low, 0)
-        if high is not None and high < low:
+        low, high = self._bounds(name)
+        if high is not None and low is not None and high < low:
             raise size.fail(f"the symbol {name} is at most {high}, expected a size")
-        hint = max(low, self.hints.get(name, TYPICAL))
+        hint = self.hints.get(name, TYPICAL)
+        hint = hint if low is None else max(low, hint)
         hint = hint if high is None else min(high, hint)
-        symbol = sympy.Symbol(name, positive=True if low > 0 else None, nonnegative=True, integer=True)
+        is_size = low is not None and low >= 0
+        symbol = sympy.Symbol(
+            name, positive=True if low is not None and low > 0 else None, nonnegative=True if is_size else None, integer=True
+        )
         self.environment.add_backed_var_to_val(symbol, hint)
-        self.environment.constrain_symbol_range(symbol, compiler_min=low, compiler_max=int_oo if high is None else high)
+        self.environment.constrain_symbol_range(
+            symbol, compiler_min=-int_oo if low is None else low, compiler_max=int_oo if high is None else high
+        )
         return self.environment.create_symintnode(symbol, hint=hint)
 
     def constraints(self) -> dict[Any, Any]:
@@ -107,15 +127,15 @@ class Sizes:
 
         found = {}
         for name, integer in self.integers.items():
-            low, high = self.ranges.get(name, (0, None))
-            found[integer.node.expr] = ValueRanges(max(low, 0), int_oo if high is None else high)
+            low, high = self._bounds(name)
+            found[integer.node.expr] = ValueRanges(-int_oo if low is None else low, int_oo if high is None else high)
         return found
 
 
-def _range(entry: Entry) -> tuple[int, int | None]:
+def _range(entry: Entry) -> tuple[int | None, int | None]:
     low, high = entry.maybe("min_val"), entry.maybe("max_val")
-    least = 0 if low is None else low.integer()
+    least = None if low is None or low.integer() <= -LARGEST else low.integer()
     most = None if high is None or high.integer() >= LARGEST else high.integer()
-    if most is not None and most < least:
+    if most is not None and least is not None and most < least:
         raise entry.fail(f"got the range {least}..{most}, expected its end to be at least its start")
     return least, most

@@ -7,7 +7,7 @@ from typing import Any
 from .....ir.dims import Expr
 from .....ir.graph import Value
 from .....ir.types import f64, i64
-from ..context import Node, SymbolicNumber, aten
+from ..context import Node, Number, aten
 
 
 @aten("full", "full_like", "new_full", "fill")
@@ -21,7 +21,7 @@ def _scalar_tensor(n: Node, value: Any, **_: Any) -> Value:
 
 
 def _filled(n: Node, value: Any) -> Value:
-    if isinstance(value, (Value, Expr, SymbolicNumber)):
+    if isinstance(value, (Value, Expr, Number)):
         return n.expand(n.reshape(n.value(value, n.dtype), ()), n.shape)
     return n.expand(n.value(value, n.dtype), n.shape) if not n.shape else _constant(n, value)
 

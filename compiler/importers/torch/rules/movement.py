@@ -8,8 +8,8 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import i64
-from ..context import Node, aten, python_number
+from .....ir.types import boolean, i64
+from ..context import Node, Number, aten, python_number
 
 
 @aten("view.default", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "_reshape_alias", "view_copy.default")
@@ -121,10 +121,8 @@ def _roll(n: Node, x: Value, shifts: tuple[Any, ...], axes: tuple[int, ...] = ()
 
 def _rolled(n: Node, x: Value, shift: Any, axis: int) -> Value:
     size = x.shape[axis]
-    if not isinstance(size, int) or not isinstance(shift, int):
-        raise n.fail("rolls by or over a symbolic size")
-    cut = size - shift % size if size else 0
-    if cut in (0, size):
+    cut = -shift % dims.maximum(size, 1)
+    if cut == 0:
         return x
     result: Value = n.b.concat(n.slice(x, axis, cut, size - cut), n.slice(x, axis, 0, cut), axis=axis)
     return result
@@ -155,6 +153,11 @@ def _pads(x: Value, amounts: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[An
 @aten("constant_pad_nd")
 def _constant_pad(n: Node, x: Value, amounts: tuple[Any, ...], value: Any = 0) -> Value:
     before, after = _pads(x, amounts)
+    if isinstance(value, (dims.Expr, Number)):
+        # The value is no attribute: it is chosen where padding says so.
+        outside = n.b.pad(n.b.full(shape=x.shape, value=False, dtype=boolean), before=before, after=after, mode="constant", value=1)
+        chosen: Value = n.b.where(outside, n.value(value, n.dtype), n.b.pad(x, before=before, after=after, mode="constant", value=0))
+        return chosen
     result: Value = n.b.pad(x, before=before, after=after, mode="constant", value=python_number(value, n.dtype))
     return result
 
@@ -217,6 +220,8 @@ def _select_scatter(n: Node, x: Value, update: Value, axis: int, index: Any) -> 
 
 
 def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> Value:
+    if not isinstance(step, int):
+        raise n.fail(f"steps by {step}, which only a call decides")
     starts = tuple(start if a == axis else 0 for a in range(x.type.rank))
     result: Value = n.b.put_slice(
         x, n.cast(update, n.dtype), starts=starts, steps=tuple(step if a == axis else 1 for a in range(x.type.rank))

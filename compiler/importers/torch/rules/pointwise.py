@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .....ir.dims import Expr
 from .....ir.graph import Value
 from .....ir.ops import FAMILIES
 from .....ir.ops.table import OPS, OpDef
 from .....ir.types import boolean
-from ..context import ATEN, Node, aten, find_rule
+from ..context import ATEN, Node, Number, aten, find_rule
 
 DECLARED = tuple(definition for definition in OPS.values() if definition.kind == "pointwise" and FAMILIES)
 
@@ -22,6 +23,8 @@ def _one_to_one(definition: OpDef) -> Callable[..., Value]:
         operands = n.values(*arguments[:count])
         attrs = dict(zip((attribute.name for attribute in definition.attributes), arguments[count:], strict=False))
         attrs.update(keywords)
+        if any(isinstance(value, (Expr, Number)) for value in attrs.values()):
+            raise n.fail("a number that only a call decides stands where it must be known at build")
         result = n.b.build(
             definition, operands, {name: float(v) if isinstance(v, int) and not isinstance(v, bool) else v for name, v in attrs.items()}
         )

@@ -12,7 +12,7 @@ import ourcc
 from ourcc.compiler.driver import import_model
 from ourcc.compiler.importers.torch.export import export_module, import_exported, input_shapes
 from ourcc.compiler.options import build_options
-from ourcc.ir.errors import UnsupportedError, UsageError
+from ourcc.ir.errors import InputError, UnsupportedError, UsageError
 from ourcc.ir.text import module_text
 
 
@@ -206,14 +206,18 @@ def test_all_unsupported_nodes_are_named_with_their_lines() -> None:
     assert str(caught.value).count("test_export.py:") >= 2 and "torch.compile" in str(caught.value)
 
 
-def test_an_integer_argument_is_refused() -> None:
+def test_an_integer_argument_is_a_scalar_of_the_engine() -> None:
     class Grows(nn.Module):
         def forward(self, x: torch.Tensor, n: int) -> torch.Tensor:
             return x.new_zeros(n) + x.sum()
 
     exported = torch.export.export(Grows(), (X, 3), dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
-    with pytest.raises(UnsupportedError, match="the program takes an integer that is no size of a tensor"):
-        import_exported(exported)
+    engine = ourcc.build(exported)
+    assert [str(port) for port in engine.inputs] == ["x: f32[3, 5, 4]", "n: i64[]"]
+    for n in (3, 2, 7):
+        torch.testing.assert_close(engine(X, n), Grows()(X, n))
+    with pytest.raises(InputError, match="input 'n' is -2, so"):
+        engine(X, -2)
 
 
 def test_an_export_for_all_sizes_of_one_axis() -> None:

@@ -1,0 +1,140 @@
+"""Numbers that are no tensors: scalars captured from data, Python's arithmetic on them, and what a program requires of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ....ir import dims
+from ....ir.errors import UnsupportedError
+from ....ir.graph import Builder, Value
+from ....ir.ops.table import OPS
+from ....ir.types import DType, boolean, f64, i64
+from .context import Number
+from .symbols import Symbols
+
+_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "pow": "pow", "sym_max": "maximum", "sym_min": "minimum"}
+_DIVISIONS = {"truediv": "div", "floordiv": "floor_div", "mod": "mod"}
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_LOGIC = {"and_": "logical_and", "or_": "logical_or", "not_": "logical_not", "sym_not": "logical_not"}
+_SIGNS = {"neg": "neg", "abs": "abs", "pos": "pos"}
+_WHOLE = {"sym_int": "trunc", "trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "round"}
+_FUNCTIONS = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
+
+
+class Scalars:
+    """The numbers of one import."""
+
+    def __init__(self, b: Builder, symbols: Symbols) -> None:
+        self.b = b
+        self.symbols = symbols
+
+    def value(self, x: Any, dtype: DType | None = None) -> Value:
+        """A number as a scalar of the program, in its own dtype or in another."""
+        if isinstance(x, Number):
+            found = x.value
+        elif isinstance(x, Value):
+            found = x if not x.type.rank else self.b.reshape(x, shape=())
+        elif isinstance(x, dims.Expr) or (isinstance(x, int) and not isinstance(x, bool)):
+            found = self.symbols.integer(self.b, x)
+        elif isinstance(x, (bool, float)):
+            found = self.b.full(shape=(), value=x, dtype=boolean if isinstance(x, bool) else f64)
+        else:
+            raise UnsupportedError(f"got a {type(x).__name__} where a number is expected")
+        if dtype is None or found.dtype == dtype:
+            return found
+        result: Value = self.b.cast(found, dtype=dtype)
+        return result
+
+    # captured
+
+    def captured(self, x: Value, fake: Any) -> Any:
+        """What `.item()` gives: an integer is the value of its symbol from here on."""
+        import torch
+
+        scalar = self.value(x)
+        if isinstance(fake, (bool, torch.SymBool)):
+            return Number(self.value(scalar, boolean))
+        if isinstance(fake, (float, torch.SymFloat)):
+            return Number(self.value(scalar, f64))
+        integer, size = self.value(scalar, i64), self.symbols.dim(fake)
+        name = str(size)
+        if name in dims.symbols(size) and not self.symbols.is_known(name):
+            self.symbols.numbers[name] = integer
+        else:
+            # Torch knows what it must be: the program has checked that it is equal to something.
+            self.require(self.b.eq(integer, self.value(size)), f"a captured integer is not equal to {size}")
+        return size
+
+    # arithmetic
+
+    def computed(self, name: str, arguments: Sequence[Any]) -> Number:
+        """Python's arithmetic on numbers, by the function's name; UnsupportedError for what has no form here."""
+        name = name.removeprefix("_sym_")
+        if name == "sym_sum" and len(arguments) == 1:
+            return self._folded("add", arguments[0])
+        values = [self.value(argument) for argument in arguments]
+        if name in _DIVISIONS and len(values) == 2:
+            return self._divided(name, values)
+        if name in _ARITHMETIC and len(values) == 2:
+            return Number(self._binary(_ARITHMETIC[name], values, _common(values)))
+        if name in _COMPARISONS and len(values) == 2:
+            return Number(self._binary(name, values, _common(values)))
+        if name in _LOGIC:
+            return Number(self.b.build(OPS[_LOGIC[name]], [self.value(value, boolean) for value in values], {})[0])
+        if name == "sym_ite" and len(values) == 3:
+            dtype = _common(values[1:])
+            return Number(self.b.where(self.value(values[0], boolean), *(self.value(value, dtype) for value in values[1:])))
+        if len(values) == 1:
+            return self._unary(name, values[0])
+        raise UnsupportedError(f"the arithmetic {name} on numbers has no form here")
+
+    def _unary(self, name: str, x: Value) -> Number:
+        if name in _SIGNS:
+            number = self.value(x, i64) if x.dtype == boolean else x
+            return Number(number if name == "pos" else self.b.build(OPS[_SIGNS[name]], (number,), {})[0])
+        if name == "sym_float":
+            return Number(self.value(x, f64))
+        if name in _WHOLE:
+            return Number(self.value(x if x.dtype != f64 else self.b.build(OPS[_WHOLE[name]], (x,), {})[0], i64))
+        function = name.removeprefix("sym_")
+        if function in _FUNCTIONS:
+            return Number(self.b.build(OPS[function], (self.value(x, f64),), {})[0])
+        raise UnsupportedError(f"the function {name} of a number has no form here")
+
+    def _divided(self, name: str, values: Sequence[Value]) -> Number:
+        dtype = f64 if name == "truediv" else _common(values)
+        left, right = (self.value(value, dtype) for value in values)
+        made = right.op
+        if made is None or made.name != "full" or not made.attrs["value"]:
+            self.require(self.b.ne(right, self.value(0, dtype)), "division by zero")
+        return Number(self.b.build(OPS[_DIVISIONS[name]], (left, right), {})[0])
+
+    def _binary(self, op: str, values: Sequence[Value], dtype: DType) -> Value:
+        return self.b.build(OPS[op], [self.value(value, dtype) for value in values], {})[0]
+
+    def _folded(self, op: str, parts: Sequence[Any]) -> Number:
+        values = [self.value(part) for part in parts]
+        total = values[0]
+        for value in values[1:]:
+            total = self._binary(op, (total, value), _common((total, value)))
+        return Number(total)
+
+    # requirements
+
+    def require(self, condition: Value, message: str) -> None:
+        """An error at run time where the condition is false."""
+        self.b.require(condition, message=message)
+
+    def require_range(self, x: Any, low: Any, high: Any) -> None:
+        """An error at run time where a number leaves its range; None means no bound."""
+        value = self.value(x, i64)
+        for bound, op, word in ((low, "ge", "at least"), (high, "le", "at most")):
+            if bound is not None and abs(bound) < math.inf and abs(bound) < 1 << 62:
+                self.require(self._binary(op, (value, self.value(int(bound))), i64), f"{x} is not {word} {bound}")
+
+
+def _common(values: Sequence[Value]) -> DType:
+    """The type that Python computes in: floats where one is a float, else integers."""
+    return f64 if any(value.dtype == f64 for value in values) else i64
