@@ -33,7 +33,7 @@ FLOATS = (f32, f32, f16, f16, bf16, f64, f8e4m3, f8e5m2)
 TARGETS = (f32, f32, f32, f16, f16, bf16, f64, f8e4m3, f8e5m2, i8, i32, u8, boolean)
 KEEPS = frozenset("neg abs maximum minimum relu where concat pad reduce_max".split())
 """Arithmetic that rounds nothing by itself: what comes in wide goes out wide."""
-ROUNDS = frozenset("add sub mul sum cumsum".split())
+ROUNDS = frozenset("add sub mul dequantize sum cumsum".split())
 MOVES = frozenset("reshape transpose slice".split())
 EDGES = (65504.0, 65519.9, 65520.0, 1e6, -1e6, 3e38, 448.0, 464.0, 464.1, 57344.0, 61440.0, 6e-8, 2.9e-8, 1e-30, 0.0, -0.0, 1.0009765)
 
