@@ -18,7 +18,11 @@ Array = np.ndarray[Any, Any]
 
 
 def interpret(module: Module, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
-    """Run `main`. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64."""
+    """Run `main`. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64.
+
+    Wide drops every op's own rounding and no written one: `cast` and `quantize` convert to their dtype, and what comes
+    of that goes on as f64. Excess precision is a better answer of the same program; a conversion left out is another one.
+    """
     return interpret_graph(module.main, inputs, wide=wide)
 
 

@@ -9,7 +9,7 @@ from . import dims
 from .expression import Apply
 from .region import Load, Operand, Reduce, Region, Scan, Statement, Store, walk
 
-FREE = frozenset({"cast", "bitcast"})
+FREE = frozenset({"cast", "round", "bitcast"})
 
 
 @dataclass(frozen=True)

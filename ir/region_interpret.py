@@ -246,7 +246,7 @@ def _evaluate(machine: Machine, value: Scalar, space: Space) -> Array:
     if isinstance(value, Load):
         return _load(machine, value, space)
     args = [_evaluate(machine, arg, space) for arg in value.args]
-    if value.primitive == "cast":
+    if value.primitive in ("cast", "round"):
         return scalar.convert(args[0], value.dtype)
     if value.primitive == "bitcast":
         return np.asarray(scalar.bitcast(args[0], value.dtype))

@@ -113,7 +113,7 @@ def _scalar(value: Scalar) -> str:
         other = f" else {literal(value.other.value)}" if value.other is not None else ""
         return f"%{_name(value.operand)}[{', '.join(map(str, value.subscripts))}]{other}{_gathers(value.gathers)}"
     args = [_scalar(arg) for arg in value.args]
-    if value.primitive in ("cast", "bitcast"):
+    if value.primitive in ("cast", "round", "bitcast"):
         args.append(str(value.dtype))
     return f"{value.primitive}({', '.join(args)})"
 

@@ -8,7 +8,7 @@ from . import dims
 from .dims import Dim
 from .errors import VerifyError
 from .expression import Apply, Index
-from .ops.scalar import PRIMITIVES
+from .ops.scalar import PRIMITIVES, rounds
 from .region import REDUCTIONS, SCANS, Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from .region_text import print_statement
 from .types import DType, boolean, i64
@@ -133,6 +133,10 @@ class _Verifier:
         if entry is None:
             raise self.fail(f"{value.primitive} is not a scalar primitive")
         if entry.result == "given":
+            if value.primitive == "round" and not rounds(value.args[0].dtype, value.dtype):
+                raise self.fail(
+                    f"round of {value.args[0].dtype} to {value.dtype}, expected f32 to a narrower float; a conversion is a cast"
+                )
             return
         if len(value.args) != entry.arity:
             raise self.fail(f"{value.primitive} has {len(value.args)} operands, expected {entry.arity}")

@@ -15,6 +15,7 @@ from ..ir.expression import Apply, Constant, Index
 from ..ir.graph import Op, Value
 from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, transform, walk
 from ..ir.types import TensorType, boolean, i64
+from .roundings import Roundings
 
 
 class CannotInline(Exception):
@@ -109,6 +110,10 @@ class _Composer:
     ops: dict[Op, None] = field(default_factory=dict)
     value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[tuple[Value, tuple[Dim, ...]], Scalar] = field(default_factory=dict)
+    roundings: Roundings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.roundings = Roundings(self.regions, self.is_inlined)
 
     def compose(self, root: Op, views: Sequence[Op]) -> Group:
         region = self._region(root)
@@ -174,7 +179,7 @@ class _Composer:
             if isinstance(value, Ref):
                 return refs[value.name]
             if isinstance(value, Apply):
-                return _collapse_casts(replace(value, args=tuple(rewrite(arg) for arg in value.args)))
+                return _needed(replace(value, args=tuple(rewrite(arg) for arg in value.args)))
             return self._load(value, operands[value.operand], axis_map, rewrite, shared=uses[value.operand] > 1)
 
         for statement in region.body:
@@ -244,7 +249,9 @@ class _Composer:
                 inside = test if inside is None else Apply("bit_and", (inside, test), boolean)
         if inside is None:
             return element
-        return Apply("where", (inside, transform(element, _anywhere), other), element.dtype)
+        # An element that was not rounded is as wide as it was computed.
+        beside = replace(other, dtype=element.dtype)
+        return Apply("where", (inside, transform(element, _anywhere), beside), element.dtype)
 
     def _ordered(self, value: Value, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Subscripts of a buffer in its memory order."""
@@ -273,6 +280,9 @@ class _Composer:
                     # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
                     raise CannotInline(value)
         (store,) = self._inline(op, region, self._operands(op, region), axis_map)
+        rounds = isinstance(store.value, Apply) and store.value.primitive == "round"
+        if isinstance(store.value, Apply) and rounds and self.roundings.may_stay_wide(value):
+            return store.value.args[0]
         return store.value
 
     def _axes_of(self, value: Scalar) -> tuple[str, ...]:
@@ -299,23 +309,14 @@ ZERO: dict[str, bool | int | float] = {"bool": False, "int": 0, "uint": 0, "floa
 
 def _is_work(value: Scalar) -> bool:
     """Whether an expression is worth a name: anything but a leaf or a cast of one."""
-    while isinstance(value, Apply) and value.primitive == "cast":
+    while isinstance(value, Apply) and value.primitive in ("cast", "round"):
         value = value.args[0]
     return isinstance(value, Apply)
 
 
-def _collapse_casts(value: Scalar) -> Scalar:
-    """cast(cast(x: f32) to a narrower float) to f32 is x: inside one kernel nothing is rounded in between."""
-    if not (isinstance(value, Apply) and value.primitive == "cast"):
-        return value
-    (inner,) = value.args
-    if inner.dtype == value.dtype:
-        return inner
-    if isinstance(inner, Apply) and inner.primitive == "cast":
-        (source,) = inner.args
-        if source.dtype == value.dtype and inner.dtype.is_float and inner.dtype.compute == source.dtype:
-            return source
-    return value
+def _needed(value: Apply[Scalar]) -> Scalar:
+    """A value without the cast that widens an operand, where the operand stayed wide."""
+    return value.args[0] if value.primitive == "cast" and value.args[0].dtype == value.dtype else value
 
 
 __all__ = ["CannotInline", "Group", "compose", "in_order", "plain_axes", "viewed"]

@@ -78,8 +78,6 @@ def classify(region: Region | None) -> str:
 def is_contraction(statement: Reduce) -> bool:
     """Whether a reduction sums products of two factors that vary over different axes."""
     value = statement.value
-    while isinstance(value, Apply) and value.primitive == "cast":
-        value = value.args[0]
     if statement.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return False
     left, right = (_axes(arg) for arg in value.args)

@@ -50,10 +50,10 @@ def _factors(value: Scalar, dtype: str) -> list[Scalar]:
 
 
 def _is_scale(value: Scalar, over: tuple[str, ...]) -> bool:
-    """Whether a factor is one loaded number, under casts, at subscripts that do not vary along the sum."""
+    """Whether a factor is one loaded number, under conversions, at subscripts that do not vary along the sum."""
     parts = list(walk(value))
     loads = [part for part in parts if isinstance(part, Load)]
-    plain = all(isinstance(part, Load) or (isinstance(part, Apply) and part.primitive == "cast") for part in parts)
+    plain = all(isinstance(part, Load) or (isinstance(part, Apply) and part.primitive in ("cast", "round")) for part in parts)
     if not plain or len(loads) != 1 or loads[0].gathers or loads[0].other is not None:
         return False
     return not any(dims.symbols(subscript) & set(over) for subscript in loads[0].subscripts)

@@ -13,6 +13,7 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import VerifyError
 from ..ir.graph import Builder, Module, Op, Value
+from ..ir.ops.rounding import holds
 from ..ir.ops.table import OPS
 from ..ir.rewrite import Numerics, Rule
 from ..ir.types import TensorType
@@ -169,7 +170,7 @@ def _softmax(value: Value) -> tuple[Op | None, bool]:
             if inner is None:
                 return None, False
             value, safe = inner, True
-        elif moved is not None and _is_harmless(moved):
+        elif moved is not None and (_is_harmless(moved) or _narrows_weights(moved)):
             value = operand(moved, 0)
         else:
             return None, False
@@ -188,11 +189,16 @@ def _without_nan(op: Op) -> Value | None:
 
 
 def _is_harmless(moved: Op) -> bool:
-    """A cast between floats, or a reshape that keeps the last two dimensions."""
+    """A cast that widens floats, or a reshape that keeps the last two dimensions."""
     before = operand(moved, 0)
     if moved.name == "cast":
-        return before.dtype.is_float and moved.result.dtype.is_float
+        return before.dtype.is_float and moved.result.dtype.is_float and holds(moved.result.dtype, before.dtype)
     return before.type.rank >= 2 and moved.result.type.rank >= 2 and before.shape[-2:] == moved.result.shape[-2:]
+
+
+def _narrows_weights(moved: Op) -> bool:
+    """A cast of the weights to a type of 16 bits: the op's own weights are as they were computed, which is nearer."""
+    return moved.name == "cast" and operand(moved, 0).dtype.is_float and moved.result.dtype.name in ("f16", "bf16")
 
 
 def _scores(value: Value) -> Scores:

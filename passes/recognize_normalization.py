@@ -10,7 +10,7 @@ from ..ir.dims import Dim
 from ..ir.graph import Builder, Module, Op, Value
 from ..ir.rewrite import Numerics, Rule
 from .base import RulePass
-from .match import Replacement, matched, operand, producer, split_number, uniform
+from .match import Replacement, operand, producer, split_number, uniform
 
 NORMS = ("layer_norm", "rms_norm")
 
@@ -28,7 +28,7 @@ class RecognizeNormalization(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """The bare norm, the casts around it, then its parameters."""
-        return (Norm(), NormBetweenCasts(), ScaleOfNorm(), BiasOfNorm())
+        return (Norm(), ScaleOfNorm(), BiasOfNorm())
 
 
 @dataclass(frozen=True)
@@ -154,28 +154,6 @@ def same_value(left: Value, right: Value, depth: int = 3) -> bool:
         return False
     pairs = zip(one.operands, other.operands, strict=True)
     return all(a is b or (a is not None and b is not None and same_value(a, b, depth - 1)) for a, b in pairs)
-
-
-class NormBetweenCasts(Rule):
-    """cast(norm(cast(x, f32)), dtype of x) -> norm(x), which computes in f32 by itself"""
-
-    ops = ("cast",)
-    numerics: ClassVar[Numerics] = "REASSOCIATES"
-
-    def check(self, op: Op, module: Module) -> str | None:
-        norm = producer(op.operands[0], *NORMS)
-        if norm is None:
-            return "the operand is no norm"
-        widened = producer(norm.operands[0], "cast")
-        if widened is None or any(value is not None for value in norm.operands[1:]):
-            return "the norm's operand is no cast, or it has parameters"
-        narrow = operand(widened, 0).dtype
-        return None if op.result.dtype == narrow and narrow.compute == norm.result.dtype else "the dtypes do not match"
-
-    def rewrite(self, op: Op, g: Builder) -> Replacement:
-        norm = matched(op.operands[0], *NORMS)
-        x = operand(matched(norm.operands[0], "cast"), 0)
-        return getattr(g, norm.name)(x, **norm.attrs)
 
 
 class ScaleOfNorm(Rule):

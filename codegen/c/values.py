@@ -217,7 +217,7 @@ class Values:
         lanes = max(code[1] for code in codes)
         texts = [self.spread(arg.type.dtype, code, lanes) for arg, code in zip(value.args, codes, strict=True)]
         source = value.args[-1].type.dtype
-        if value.primitive == "cast":
+        if value.primitive in ("cast", "round"):
             text = primitives.cast(self.library, source, value.dtype, lanes, texts[0])
         elif value.primitive == "bitcast":
             text = primitives.bitcast(self.library, source, value.dtype, lanes, texts[0])

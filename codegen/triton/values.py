@@ -141,7 +141,7 @@ def _apply(emitter: Emitter, scope: Scope, value: TileApply, order: tuple[str, .
     emitter.shape(scope, axes)
     texts = [Operand(_short(emitter, emitter.aligned(arg, axes), value.primitive), arg.constant) for arg in args]
     dtype = value.type.dtype
-    if value.primitive == "cast":
+    if value.primitive in ("cast", "round"):
         return Tile(primitives.cast(_typed(texts[0]), args[0].dtype, dtype, emitter.helpers), axes, dtype)
     if value.primitive == "bitcast":
         return Tile(f"{_typed(texts[0])}.to({language_type(dtype)}, bitcast=True)", axes, dtype)

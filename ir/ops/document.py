@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 from . import FAMILIES
+from .rounding import rule_text
 from .table import OPS, REQUIRED, OpDef
 
 HEAD = """# Ops
@@ -15,13 +16,13 @@ Written from the op table by `python -m ourcc.ir.ops.document > docs/ops.md`; a 
 
 An op's operands stand before `/`, its attributes after it. *Pointwise* ops have one expression in scalar primitives
 and broadcast their operands; *structured* ops have a numpy body and a declared region; *opaque* ops run as steps of
-the host program. Narrow floats are computed in f32. The names that importers map one to one stand behind each op.
+the host program. The names that importers map one to one stand behind each op.
 """
 
 
 def ops_page() -> str:
     """The whole page."""
-    sections = [HEAD]
+    sections = [HEAD, rule_text([definition.name for definition in OPS.values() if definition.converts])]
     for family in FAMILIES:
         members = [definition for definition in OPS.values() if inspect.getmodule(definition.body) is family]
         sections.append(_section(family, members))

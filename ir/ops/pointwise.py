@@ -268,7 +268,7 @@ def where(condition: Array, x: Array, y: Array, /) -> Array:
     return scalar.where(condition, x, y)
 
 
-@pointwise()
+@pointwise(traits=("converts",))
 def cast(x: Array, /, *, dtype: DType) -> Array:
     """Convert to `dtype`: floats truncate toward zero, narrower integers wrap, bool is != 0, narrower floats round."""
     return scalar.cast(x, dtype)

@@ -70,7 +70,7 @@ def _check_parameters(op: str, x: TensorType, scale: TensorType, zero_point: Ten
             raise VerifyError(f"{op}: got {what} {parameter}, expected sizes [{', '.join(str(d) for d in expected)}] for {x}")
 
 
-@structured()
+@structured(traits=("converts",))
 def quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType
 ) -> Tensor:

@@ -23,7 +23,7 @@ Array: TypeAlias = Any  # a numpy array or a Traced; numpy's own typing cannot e
 
 @dataclass(frozen=True)
 class Primitive:
-    """A scalar primitive: `result` is "same" (as its operands), "bool", or "given" (cast and bitcast)."""
+    """A scalar primitive: `result` is "same" (as its operands), "bool", or "given" (cast, round and bitcast)."""
 
     name: str
     arity: int
@@ -83,12 +83,32 @@ def cast(x: Array, dtype: DType) -> Array:
     return convert(np.asarray(x), dtype)
 
 
-def _converted(value: Any, dtype: DType) -> Any:
+def _converted(value: Any, dtype: DType, primitive: str = "cast") -> Any:
     """A value as a cast of it, or as what it was before it was widened to be computed with: nothing was, then."""
     widened = isinstance(value, Apply) and value.primitive == "cast" and value.dtype == dtype.compute
     if isinstance(value, Apply) and widened and value.args[0].dtype == dtype:
         return value.args[0]
-    return Apply("cast", (value,), dtype)
+    return Apply(primitive, (value,), dtype)
+
+
+def rounds(source: DType, target: DType) -> bool:
+    """Whether going from `source` to `target` can be an op's own rounding: out of a narrow float's compute type."""
+    return source != target and source == target.compute
+
+
+def rounded(x: Traced, dtype: DType) -> Traced:
+    """A result in the type its op declares: `round` from that type's compute type, a `cast` from any other."""
+    if not rounds(x.dtype, dtype):
+        return cast(x, dtype)  # type: ignore[no-any-return]
+    return Traced(_converted(x.value, dtype, "round"), dtype)
+
+
+def _round(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """An op's own rounding to the narrow float type it declares, out of its compute type; the numbers are those of cast.
+
+    Only arithmetic may go on with what was there before it (ir/ops/rounding.py says which).
+    """
+    return convert(x, dtype)
 
 
 def convert(x: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
@@ -541,6 +561,7 @@ def where(condition: Array, x: Array, y: Array) -> Array:
 
 
 PRIMITIVES["cast"] = Primitive("cast", 1, "given", cast.__doc__ or "", convert)
+PRIMITIVES["round"] = Primitive("round", 1, "given", _round.__doc__ or "", _round)
 PRIMITIVES["bitcast"] = Primitive("bitcast", 1, "given", bitcast.__doc__ or "", bitcast)
 
 # Spellings that bodies may use; each is made of the primitives above, so printers never meet them.

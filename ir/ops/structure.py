@@ -110,7 +110,7 @@ class RegionBuilder:
         spec = self.outputs[output]
         plain, gathers = self._subscripts(subscripts)
         names = _names(axes) if axes is not None else _names([s for s in plain if not isinstance(s, int)])
-        self.body.append(Store(spec.name, names, plain, scalar.cast(value, spec.type.dtype).value, gathers, combine))
+        self.body.append(Store(spec.name, names, plain, scalar.rounded(value, spec.type.dtype).value, gathers, combine))
 
     def finish(self) -> Region:
         """The region."""

@@ -83,6 +83,11 @@ class OpDef:
         """Whether the op may be removed, folded and shared (not random, no side effect)."""
         return "impure" not in self.traits
 
+    @property
+    def converts(self) -> bool:
+        """Whether the op is a conversion that a model writes: its rounding is its meaning, not an effect of its dtype."""
+        return "converts" in self.traits
+
     def infers(self, function: Callable[..., Types]) -> Callable[..., Types]:
         """Attach type inference: operand types in, result type or types out."""
         self._infer = function
@@ -187,7 +192,7 @@ OPS: dict[str, OpDef] = {}
 def pointwise(
     *, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()
 ) -> Callable[[Callable[..., Array]], OpDef]:
-    """Declare a pointwise op; traits: commutative, associative, idempotent, monotone, impure."""
+    """Declare a pointwise op; traits: commutative, associative, idempotent, monotone, converts, impure."""
     return _declare("pointwise", onnx, torch, traits)
 
 
@@ -290,9 +295,12 @@ def run(
     results: tuple[TensorType, ...],
     wide: bool,
 ) -> tuple[np.ndarray[Any, Any], ...]:
-    """Execute an op's body. Stepwise: in the compute type, rounded to the result's dtype; wide: floats are f64."""
+    """Execute an op's body. Stepwise: in the compute type, rounded to the result's dtype; wide: floats are f64.
+
+    An op that `converts` rounds to its dtype in both modes: that is what it is for.
+    """
     attrs = definition.complete(attrs)
-    if wide:
+    if wide and not definition.converts:
         attrs = {name: _widened(value) if isinstance(value, DType) else value for name, value in attrs.items()}
     arrays = tuple(None if operand is None else _prepared(operand, wide) for operand in operands)
     with np.errstate(all="ignore"):

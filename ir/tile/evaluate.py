@@ -59,7 +59,7 @@ def apply(value: TileApply, args: list[Tile]) -> Tile:
     """A scalar primitive, operands broadcast by axis name."""
     axes = value.type.axes
     parts = [arg.over(axes) for arg in args]
-    if value.primitive == "cast":
+    if value.primitive in ("cast", "round"):
         return Tile(axes, scalar.convert(parts[0].data, value.dtype), parts[0].poison)
     if value.primitive == "bitcast":
         return Tile(axes, scalar.bitcast(np.ascontiguousarray(parts[0].data), value.dtype), parts[0].poison)

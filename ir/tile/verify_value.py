@@ -8,7 +8,7 @@ from collections.abc import Collection
 from .. import dims
 from ..dims import Dim
 from ..errors import UnsupportedError, VerifyError
-from ..ops.scalar import PRIMITIVES
+from ..ops.scalar import PRIMITIVES, rounds
 from ..types import DType
 from .bounds import varies_over
 from .program import (
@@ -146,6 +146,8 @@ def _check_apply(value: TileApply) -> None:
     expected = {"same": source.name, "bool": "bool", "given": value.dtype.name}[entry.result]
     if value.dtype.name != expected:
         raise VerifyError(f"{value.primitive} of {source} has type {value.type}, expected {expected}")
+    if value.primitive == "round" and not rounds(source, value.dtype):
+        raise VerifyError(f"round of {source} to {value.dtype}, expected f32 to a narrower float", hint="a conversion is a cast")
     if value.primitive == "bitcast" and source.bits != value.dtype.bits:
         raise VerifyError(f"bitcast from {source} to {value.dtype}, expected the same width")
 

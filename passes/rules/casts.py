@@ -5,36 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ir.graph import Builder, Module, Op
+from ...ir.ops.rounding import holds
 from ...ir.rewrite import Rule
-from ...ir.types import DType
 from ..match import Replacement, is_number, matched, operand, producer
-
-# Bits of the significand (with the leading one) and of the exponent.
-FLOATS: Mapping[str, tuple[int, int]] = {
-    "f64": (53, 11),
-    "f32": (24, 8),
-    "f16": (11, 5),
-    "bf16": (8, 8),
-    "f8e5m2": (3, 5),
-    "f8e4m3": (4, 4),
-}
-
-
-def holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is a value of `wide`."""
-    if wide == narrow:
-        return True
-    if narrow.kind == "bool":
-        return wide.is_integer or wide.is_float
-    if wide.is_float and narrow.is_float:
-        known = wide.name in FLOATS and narrow.name in FLOATS
-        return known and all(a >= b for a, b in zip(FLOATS[wide.name], FLOATS[narrow.name], strict=True))
-    if wide.is_float and narrow.is_integer:
-        return wide.name in ("f32", "f64") and narrow.bits - (narrow.kind == "int") <= FLOATS[wide.name][0]
-    if wide.is_integer and narrow.is_integer:
-        signs = narrow.kind == wide.kind or (narrow.kind == "uint" and wide.kind == "int")
-        return signs and wide.bits >= narrow.bits + (narrow.kind != wide.kind)
-    return False
 
 
 class CastToItself(Rule):

@@ -9,6 +9,7 @@ import numpy as np
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Builder, Module, Op, Value
+from ...ir.ops.rounding import holds
 from ...ir.rewrite import Rule
 from ..match import UNIFORM_LIMIT, Replacement, matched, operand, producer, same_shape, uniform
 
@@ -43,7 +44,7 @@ def progression(value: Value | None, depth: int = MAXIMUM_DEPTH) -> Progression 
     if inner is None:
         return None
     if op.name == "cast":
-        return inner if value.dtype.bits >= source.dtype.bits else None
+        return inner if holds(value.dtype, source.dtype) else None
     if op.name == "slice":
         start = inner.start + op.attrs["starts"][inner.axis] * inner.step
         return Progression(inner.axis, start, inner.step * op.attrs["steps"][inner.axis])

@@ -40,8 +40,6 @@ def read_contraction(region: Region) -> Contraction | str:
         return "the region does not store one result at plain subscripts"
     reduce, store = reduces[0], stores[0]
     value: Scalar = reduce.value
-    while isinstance(value, Apply) and value.primitive == "cast":
-        value = value.args[0]
     if reduce.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return "the reduction is not a sum of products"
     place = region.body.index(reduce)
@@ -106,8 +104,8 @@ def _innermost(region: Region, store: Store) -> str:
 
 
 def plain_load(value: Scalar) -> Load | None:
-    """The load under casts, if the factor is nothing else."""
-    while isinstance(value, Apply) and value.primitive == "cast":
+    """The load under casts and roundings, if the factor is nothing else."""
+    while isinstance(value, Apply) and value.primitive in ("cast", "round"):
         value = value.args[0]
     return value if isinstance(value, Load) else None
 

@@ -124,8 +124,6 @@ def _weight(region: Region, highest: Reduce) -> Let | None:
 
 
 def _factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
-    while isinstance(value, Apply) and value.primitive == "cast":
-        value = value.args[0]
     if isinstance(value, Apply) and value.primitive == "mul":
         left, right = value.args
         return left, right

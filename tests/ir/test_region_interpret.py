@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from ourcc.ir.errors import InputError, VerifyError
+from ourcc.ir.ops.scalar import convert
 from ourcc.ir.region_interpret import run_region
 from ourcc.ir.region_text import parse_region
+from ourcc.ir.types import DTYPES
 
 X = np.arange(20, dtype=np.float32).reshape(4, 5)
 
@@ -107,6 +109,15 @@ def test_a_scalar_output_and_the_last_write_wins():
     text = "region @r(%x: f32[3]) -> %y: f32[] {\n  axes i: 3\n  %y[] over (i) = %x[i]\n}\n"
     assert run(text, x=np.asarray([1, 2, 3], dtype=np.float32))["y"] == 3
     assert run(text.replace("over", "combine add over"), x=np.asarray([1, 2, 3], dtype=np.float32), y=np.asarray(10, np.float32))["y"] == 16
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f8e4m3", "f8e5m2"])
+def test_a_rounding_is_the_cast_to_its_type(dtype):
+    text = f"region @r(%x: f32[7]) -> %y: {dtype}[7] {{\n  axes i: 7\n  %y[i] = round(%x[i], {dtype})\n}}\n"
+    x = np.asarray([1e6, -70000.0, 1.0009765, 449.0, 3e-8, 0.3, np.nan], np.float32)
+    expected = convert(x, DTYPES[dtype])
+    assert run(text, x=x)["y"].tobytes() == expected.tobytes()
+    assert run(text.replace("round(", "cast("), x=x)["y"].tobytes() == expected.tobytes()
 
 
 def test_bitcast():

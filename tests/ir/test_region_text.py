@@ -57,6 +57,7 @@ def test_names_and_literals_of_every_kind_survive():
     body = (
         Let('a "b"', ("i",), Apply("cast", (x,), f16)),
         Let("c", (), Constant(float("-inf"), f32)),
+        Let("r", (), Apply("round", (Ref("c", f32),), f16)),
         Let("d", (), Constant(float("nan"), f32)),
         Let("e", (), Constant(-0.0, f32)),
         Store("y.0", ("i",), (axis,), Ref('a "b"', f16)),

@@ -53,6 +53,8 @@ def test_a_right_region_passes():
         ("  %y[i] over (i, z) = %x[i, 0]\n", "z is not an axis"),
         ("  %y[i] over (i, i) = %x[i, 0]\n", "axis i is defined twice"),
         ("  %y[i] = add(%x[i, 0], %n[i])\n", "add of f32 and i64, expected one dtype"),
+        ("  %y[i] = cast(round(%n[i], f16), f32)\n", "round of i64 to f16, expected f32 to a narrower float; a conversion is a cast"),
+        ("  %y[i] = round(%x[i, 0], f32)\n", "round of f32 to f32, expected f32 to a narrower float; a conversion is a cast"),
         ("  %y[i] = where(%x[i, 0], %x[i, 0], %x[i, 0])\n", "the condition of where is f32, expected bool"),
         ("  %t = argmax i, k: %x[i, k] : i64[]\n  %y[i] = %x[i, 0]\n", "argmax folds 2 axes, expected 1"),
         ("  %t = argmax k: %x[i, k] : f32[i]\n  %y[i] = %t\n", "argmax has dtype f32, expected i64"),

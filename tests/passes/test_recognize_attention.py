@@ -200,3 +200,32 @@ def test_heads_that_no_kernel_keeps_stay(check_pass, size):
     %y = matmul(%p, %v) : f32[B, 4, S, {size}]"""
     text = program(body, sides, f"f32[B, 4, S, {size}]")
     check_pass(RecognizeAttention(), text, None)
+
+
+NARROW = "%q: f16[B, 4, S, 8], %k: f16[B, 4, S, 8], %v: f16[B, 4, S, 8]"
+WIDENED = """    %s = matmul(%q, %k) {transpose_b = true} : f16[B, 4, S, S]
+    %a = cast(%s) {dtype = f32} : f32[B, 4, S, S]
+    %p = softmax(%a) {axis = -1} : f32[B, 4, S, S]
+    %w = cast(%p) {dtype = f16} : f16[B, 4, S, S]
+    %y = matmul(%w, %v) : f16[B, 4, S, 8]"""
+
+
+def test_softmax_in_f32_is_what_attention_computes(check_pass):
+    after = "    %y = attention(%q, %k, %v, _) {scale = 1.0} : f16[B, 4, S, 8]"
+    check_pass(RecognizeAttention(), program(WIDENED, NARROW, "f16[B, 4, S, 8]"), program(after, NARROW, "f16[B, 4, S, 8]"))
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "narrow"),
+    [("%s", "%a", "f16"), ("%s", "%a", "f8e4m3"), ("%p", "%w", "f8e5m2")],
+    ids=["scores", "scores of 8 bits", "weights of 8 bits"],
+)
+def test_conversions_that_attention_does_not_make_stay(check_pass, value, name, narrow):
+    there = f"    %n = cast({value}) {{dtype = {narrow}}} : {narrow}[B, 4, S, S]\n"
+    back = f"    {name} = cast(%n) {{dtype = f32}} : f32[B, 4, S, S]\n"
+    if value == "%s":
+        body = SCORES[1:] + "\n" + there + back[:-1] + PRODUCT
+    else:
+        product = f"\n    %p = softmax(%s) {{axis = -1}} : f32[B, 4, S, S]\n{there}{back}    %y = matmul(%w, %v) : f32[B, 4, S, 8]"
+        body = SCORES[1:] + product
+    check_pass(RecognizeAttention(), program(body), None)

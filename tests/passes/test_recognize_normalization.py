@@ -73,15 +73,15 @@ def test_rms_norm(check_pass):
     check_pass(RecognizeNormalization(), program(*lines, "%n = mul(%x, %r)", "%y = mul(@scale, %n)"), program(after))
 
 
-def test_casts_around_a_norm_go(check_pass):
+def test_casts_around_a_norm_stay(check_pass):
     inputs, result = "%x: f16[B, 3, 8]", "f16[B, 3, 8]"
     before = (
         "%a = cast(%x) {dtype = f32}",
         "%n = rms_norm(%a) {axes = [-1], epsilon = 0.001}",
         "%y = cast(%n) {dtype = f16} : f16[B, 3, 8]",
     )
-    after = ("%y = rms_norm(%x) {axes = [-1], epsilon = 0.001} : f16[B, 3, 8]",)
-    check_pass(RecognizeNormalization(), program(*before, inputs=inputs, result=result), program(*after, inputs=inputs, result=result))
+    # The norm's own rounding to f16 could be dropped before a scale, the cast that the model wrote may not.
+    check_pass(RecognizeNormalization(), program(*before, inputs=inputs, result=result), None)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from generator import Case, cases
@@ -19,6 +19,9 @@ from ourcc.ir.text import module_text
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.runtime.engine import Engine
+
+Compare: TypeAlias = Callable[[Case, int, Sequence[Array]], str | None]
+"""What is wrong with the results of a case at one of its bindings, None where nothing is."""
 
 
 def drawn(count: int, number: int) -> list[Case]:
@@ -79,7 +82,7 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
     return values
 
 
-def failures(group: Sequence[Case]) -> dict[int, str]:
+def failures(group: Sequence[Case], compare: Compare | None = None) -> dict[int, str]:
     """Which cases of a group compute something else than the reference, and what."""
     module = joined(group)
     options = BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))
@@ -94,7 +97,7 @@ def failures(group: Sequence[Case]) -> dict[int, str]:
         for number, case in enumerate(group):
             count = len(case.module.main.outputs)
             ours, theirs = results[place : place + count], again[place : place + count]
-            verdict = compared(case, run, ours) or differing(ours, theirs)
+            verdict = (compare or compared)(case, run, ours) or differing(ours, theirs)
             if verdict is not None:
                 found.setdefault(number, f"binding {run}: {verdict}")
             place += count
@@ -120,15 +123,15 @@ def differing(results: Sequence[Array], others: Sequence[Array]) -> str | None:
     return None
 
 
-def failing(group: Sequence[Case]) -> list[tuple[Case, str]]:
+def failing(group: Sequence[Case], compare: Compare | None = None) -> list[tuple[Case, str]]:
     """The cases that fail, each with why; where the whole group cannot be compiled, each is tried alone."""
     try:
-        return [(group[n], why) for n, why in failures(group).items()]
+        return [(group[n], why) for n, why in failures(group, compare).items()]
     except Exception as error:  # noqa: BLE001 - whatever the compiler does wrong is what this is looking for
         if len(group) == 1:
             return [(group[0], f"{type(error).__name__}: {error}")]
     half = len(group) // 2
-    return failing(group[:half]) + failing(group[half:])
+    return failing(group[:half], compare) + failing(group[half:], compare)
 
 
 def reduced(case: Case, fails: Callable[[Case], bool]) -> Case:
@@ -207,12 +210,12 @@ def _given(case: Case, run: int, wanted: Sequence[Value]) -> tuple[Array, ...]:
         graph.outputs = outputs
 
 
-def report(case: Case, why: str, number: int = 0) -> str:
+def report(case: Case, why: str, compare: Compare | None = None) -> str:
     """A failing case as a person wants to see it: reduced, as text, with the sizes it was run at."""
-    small = reduced(case, lambda smaller: bool(failing([smaller])))
+    small = reduced(case, lambda smaller: bool(failing([smaller], compare)))
     names = [value.name for value in small.module.main.inputs]
     sizes = "; ".join(", ".join(f"{name}{list(a.shape)}" for name, a in zip(names, run, strict=True)) for run in small.inputs)
-    reason = next((text for _, text in failing([small])), why)
+    reason = next((text for _, text in failing([small], compare)), why)
     return f"{reason}\n{module_text(small.module)}\ninputs: {sizes}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply
+from ....ir.ops.rounding import holds
 from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
@@ -37,14 +38,9 @@ class Operands:
 
 def factor_dtype(value: Scalar) -> DType:
     """The element type of a factor before it was widened for the sum."""
-    while isinstance(value, Apply) and value.primitive == "cast" and _widens(value.args[0].dtype, value.dtype):
+    while isinstance(value, Apply) and value.primitive == "cast" and holds(value.dtype, value.args[0].dtype):
         value = value.args[0]
     return value.dtype
-
-
-def _widens(before: DType, after: DType) -> bool:
-    """Whether every number of `before` is one of `after`, so that a product of the narrow ones is the same."""
-    return before.kind == after.kind and before.bits <= after.bits
 
 
 def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
@@ -70,7 +66,7 @@ def operands_of(found: Contraction) -> Operands | str:
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
     """The factor in `dtype`: without the casts that widened it, or with one that does."""
-    while isinstance(value, Apply) and value.primitive == "cast" and value.dtype != dtype and _widens(value.args[0].dtype, value.dtype):
+    while isinstance(value, Apply) and value.primitive == "cast" and value.dtype != dtype and holds(value.dtype, value.args[0].dtype):
         value = value.args[0]
     return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 

@@ -44,8 +44,6 @@ def _has_product(region: Region) -> bool:
         if not isinstance(statement, Reduce) or statement.kind != "sum":
             continue
         value = statement.value
-        while isinstance(value, Apply) and value.primitive == "cast":
-            value = value.args[0]
         if isinstance(value, Apply) and value.primitive == "mul":
             over = set(statement.over)
             varying = [{n for p in walk(arg) if isinstance(p, Load) for s in p.subscripts for n in dims.symbols(s)} for arg in value.args]

@@ -107,7 +107,7 @@ def names_for(dtype: DType) -> list[str]:
     if dtype.kind == "bool":
         return list(BOOL)
     skip = INTEGER_ONLY if dtype.is_float else FLOAT_ONLY | {"floor", "ceil", "trunc", "round_even"}
-    return [name for name in scalar.PRIMITIVES if name not in skip and name not in ("cast", "bitcast")]
+    return [name for name in scalar.PRIMITIVES if name not in skip and name not in ("cast", "round", "bitcast")]
 
 
 def pointwise(dtypes: list[DType], result: DType, primitive: str, name: str) -> Launch:
@@ -257,6 +257,17 @@ def test_casts_agree_with_numpy(source: str, level: CpuLevel, run_c: Callable[..
     outputs = run_c(program, arrays, {}, level)
     for name, expected in wanted.items():
         assert_same(f"{source} {name}", outputs[name], expected)
+
+
+def test_roundings_are_the_casts_to_their_type(level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    launches, values = [], edges(DTYPES["f32"])
+    for target in ("f16", "bf16", "f8e4m3", "f8e5m2"):
+        kind = DTYPES[target]
+        launches.append((f"to_{target}", pointwise([DTYPES["f32"]], kind, "round", "round"), [values], scalar.convert(values, kind)))
+    program, arrays, wanted = rename(launches)
+    outputs = run_c(program, arrays, {}, level)
+    for name, expected in wanted.items():
+        assert_same(name, outputs[name], expected)
 
 
 @pytest.mark.parametrize(

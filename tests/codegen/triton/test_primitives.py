@@ -140,8 +140,11 @@ CASTS += [("i32", n) for n in ("i8", "u8", "f32", "f16", "bf16", "bool", "i64")]
 CASTS += [("i8", "i32"), ("u8", "f32"), ("bool", "f32"), ("bool", "i32"), ("i64", "f32")]
 
 
-@pytest.mark.parametrize(("source", "target"), CASTS)
-def test_casts(source: str, target: str) -> None:
+ROUNDINGS = [("round", "f32", name) for name in ("f16", "bf16", "f8e4m3", "f8e5m2")]
+
+
+@pytest.mark.parametrize(("primitive", "source", "target"), [*(("cast", *pair) for pair in CASTS), *ROUNDINGS])
+def test_casts(primitive: str, source: str, target: str) -> None:
     before, after = DTYPES[source], DTYPES[target]
     if before.kind == "bool":
         values = np.arange(NUMBER) % 3 == 0
@@ -151,7 +154,7 @@ def test_casts(source: str, target: str) -> None:
             edges = [464, 465, 448, 61439, 61440, -61440, np.inf, np.nan]
             values = np.concatenate([np.linspace(-600, 600, NUMBER - 8), edges]).astype(before.numpy)
     load = Load("x", (LANES,), TileType(before, ("i",)))
-    store = Store("y", (LANES,), TileApply("cast", (load,), after, type=TileType(after, ("i",))))
+    store = Store("y", (LANES,), TileApply(primitive, (load,), after, type=TileType(after, ("i",))))
     params = (Param("x", before, (("i", NUMBER),)), Param("y", after, (("i", NUMBER),), "out"))
     kernel = print_launch(Launch("cast", params, (GridAxis("i", 0, NUMBER, 512),), (store,)))
     result = interpret(kernel, {"x": values, "y": np.zeros(NUMBER, after.numpy)}, {})["y"]

@@ -17,7 +17,7 @@ def test_page_holds_every_op_once():
     page = ops_page()
     for definition in OPS.values():
         assert page.count(f"### `{definition.name}(") == 1
-    assert page.count("\n## ") == len(FAMILIES)
+    assert page.count("\n## ") == 1 + len(FAMILIES)  # the rule of rounding, and the families
 
 
 def test_signatures_show_operands_and_attributes():

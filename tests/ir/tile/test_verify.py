@@ -119,6 +119,7 @@ RULES = {
     "result same": (X + " %a = add(%t, %t) : f16[i, k]", "add of f32 has type f16"),
     "where": (X + " %a = where(%t, %t, %t) : f32[i, k]", r"where: the condition is f32\[i, k\], expected bool"),
     "bitcast": (X + " %a = bitcast(%t) : i16[i, k]", "bitcast from f32 to i16, expected the same width"),
+    "round": (X + " %a = round(%t) : i16[i, k]", "round of f32 to i16, expected f32 to a narrower float"),
     "dot accumulator": (X + " %a = dot(%t, %t, full(0) : f32[i]) : f32", r"accumulator of f32\[i\] and type f32, expected the same"),
     "dot extra": (X + " %a = dot(%t, %t, full(0) : f32[h]) : f32[h]", r"the accumulator f32\[h\] has an axis that neither"),
     "dot nothing": (X + " %a = dot(%t, %t, %t) : f32[i, k]", "contracts no axis"),
