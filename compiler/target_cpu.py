@@ -38,8 +38,8 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     libraries: list[Library] = []
     files: dict[str, bytes] = {}
     best: tuple[Lowered, CpuLevel, SharedObject] | None = None
-    for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
-        lowered = lower_cpu(module, level, tuning.for_cpu(target.name, level, compiler))
+    levels = sorted(levels_of(target), key=lambda item: -item.vector_bits)
+    for level, lowered in _lower_levels(module, {level: tuning.for_cpu(target.name, level, compiler) for level in levels}):
         tuning.done(target.name, level.name, lowered)
         sources = print_cpu(lowered, level)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
