@@ -59,15 +59,17 @@ def compile_prepared(
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
     kernels: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     tuning = Tuning(options, progress)
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
         built = compile_target(module, target, options, progress, tuning)
         name = built.contents.plan.target
         targets[name], weights[name], kernels[name] = built.contents, built.weights, built.rows
+        kept[name] = built.kept_rows()
     contract = contract_of(asked, module, options)
     enforce(contract, options.require, tuple(dict.fromkeys([*(target.name for target in options.targets), *targets])))
-    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "tuning": tuning.report()}
+    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "kept": kept, "tuning": tuning.report()}
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options)}
     return EngineContents.of(targets, weights, **rest)
 

@@ -19,7 +19,6 @@ from ..ir.graph import Op, Value
 from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ..ir.types import TensorType, boolean, i64
 
-
 DEPTH = 24
 """How deep an expression may be; what is deeper gets a name."""
 COPIES = 8

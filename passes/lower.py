@@ -7,13 +7,13 @@ error. What was kept in memory, and why, goes with the plan into the reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
 from ..ir.errors import is_own, reason
 from ..ir.graph import Module, Value
-from ..ir.tile.program import Launch
 from .build_plan import Kept, Lowered, build_plan
 from .fuse import Fusion
 from .schedule import Scheduler
@@ -32,22 +32,34 @@ def lower(fusion: Fusion, scheduler: Scheduler, target: str) -> Lowered:
     return replace(build_plan(fusion.module, fusion.graph, units, target), kept=kept(fusion))
 
 
-def lower_printed(
-    fusion: Fusion, scheduler: Scheduler, target: str, print_kernel: Callable[[str, Launch, Lowered], P]
-) -> tuple[Lowered, dict[str, P]]:
-    """As `lower`, and what `print_kernel` makes of each kernel; a schedule whose kernel it refuses is never taken again."""
+class BadKernel(Exception):
+    """A kernel that its printer refuses, and why."""
+
+    def __init__(self, kernel: str, why: str) -> None:
+        super().__init__(f"kernel {kernel} cannot be printed: {why}")
+        self.kernel = kernel
+        self.why = why
+
+
+@contextmanager
+def printing(kernel: str) -> Iterator[None]:
+    """Turn what fails inside, where another schedule may not, into a `BadKernel`."""
+    try:
+        yield
+    except Exception as failure:
+        if not is_own(failure):
+            raise
+        raise BadKernel(kernel, reason(failure)) from failure
+
+
+def lower_printed(fusion: Fusion, scheduler: Scheduler, target: str, print_all: Callable[[Lowered], P]) -> tuple[Lowered, P]:
+    """As `lower`, and the text of the kernels; a schedule of which `print_all` gives a `BadKernel` is never taken again."""
     while True:
         lowered = lower(fusion, scheduler, target)
-        printed: dict[str, P] = {}
-        for name, launch in lowered.kernels.items():
-            try:
-                printed[name] = print_kernel(name, launch, lowered)
-            except Exception as failure:
-                if not is_own(failure):
-                    raise
-                scheduler.refuse(lowered.scheduled[name], reason(failure))
-        if len(printed) == len(lowered.kernels):
-            return lowered, printed
+        try:
+            return lowered, print_all(lowered)
+        except BadKernel as bad:
+            scheduler.refuse(lowered.scheduled[bad.kernel], bad.why)
 
 
 def kept(fusion: Fusion) -> tuple[Kept, ...]:

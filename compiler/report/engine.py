@@ -10,12 +10,15 @@ from ...runtime.engine import choose_target
 from ..contract import is_notable
 from .table import Report, Table
 
+KEPT = ("value", "source", "why")
+
 
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
     """The summary that `ourcc build` prints and `ourcc inspect` begins with; the engine is data here and never run."""
     ports = [(port, "input") for port in contents.inputs] + [(port, "output") for port in contents.outputs]
     promises = Contract.from_json(contents.report.get("contract", []))
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
+    kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
     return Report(
         {
@@ -27,6 +30,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         (
             Table("signature", ("name", "kind", "type"), tuple((port.name, kind, str(port.type)) for port, kind in ports)),
             *([contract] if rows else []),
+            *([Table("kept in memory", ("target", *KEPT), tuple(kept))] if kept else []),
         ),
     )
 

@@ -213,12 +213,14 @@ def _(r: RegionBuilder, *xs: TensorType, axis: int) -> None:
     zero = False if xs[0].dtype == boolean else 0
     outside = None if len(xs) == 1 else zero
     parts = [r.load(n, [*axes[:axis], axes[axis] - start, *axes[axis + 1 :]], outside) for n, start in enumerate(starts)]
+
     # Halves of halves: the choice among many operands is no deeper than the logarithm of their number.
-    def among(first: int, last: int) -> scalar.Traced:
+    def among(first: int, last: int) -> Traced:
         if last - first == 1:
             return parts[first]
         middle = (first + last) // 2
-        return scalar.where(scalar.lt(r.index(axes[axis]), r.index(starts[middle])), among(first, middle), among(middle, last))
+        chosen: Traced = scalar.where(scalar.lt(r.index(axes[axis]), r.index(starts[middle])), among(first, middle), among(middle, last))
+        return chosen
 
     r.store(0, axes, among(0, len(parts)))
 
