@@ -106,7 +106,7 @@ def _axes(value: Scalar) -> set[str]:
 
 @dataclass
 class Fusion:
-    """The choices of one graph; `sinks` are the group roots that an op's results end up in, `sizes` the ops of each group.
+    """The choices of one graph; `sinks` are the group roots that an op's results end up in.
 
     `kept` says of values that could have been computed in their readers why they are in memory.
     """
@@ -121,7 +121,6 @@ class Fusion:
     group_kinds: dict[Op, str] = field(default_factory=dict)
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
-    sizes: dict[Op, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for op in self.graph:
@@ -129,6 +128,18 @@ class Fusion:
         outputs = set(self.graph.outputs)
         for op in self.graph.reversed():
             self._decide(op, outputs)
+        self._bound_groups()
+
+    def _bound_groups(self) -> None:
+        """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
+        made_of: dict[Op, frozenset[Op]] = {}
+        for op in self.graph:
+            read = {v: made_of[v.op] for v in op.operands if v is not None and v in self.inlined and v.op is not None}
+            while len(cone := frozenset({op}).union(*read.values())) > GROUP_OPS:
+                largest = max(read, key=lambda value: len(read[value]))
+                self._keep_in_memory(largest, f"with it the kernel that reads it would have more than {GROUP_OPS} ops")
+                del read[largest]
+            made_of[op] = cone
 
     def units(self, make: Callable[[Group], T]) -> list[T | HostOp]:
         """What `make` gives for each group, and the host steps, in an order that respects data flow.
@@ -219,19 +230,13 @@ class Fusion:
         if sums and all(self.group_kinds[root] == "movement" for root in readers):
             # Stored through what only moves it an op keeps its axes, by which strategies know it.
             self._view(op)
-        inlines = op not in self.views and self._may_inline(op, value, readers)
-        if inlines and any(self.sizes[root] >= GROUP_OPS for root in readers):
-            self.kept[value] = f"the kernel that reads it has {GROUP_OPS} ops"
-            inlines = False
-        if not inlines:
+        if op in self.views or not self._may_inline(op, value, readers):
             self._keep(op)
             if sums and op not in self.views:
                 self._view(op)
             return
         self.inlined.add(value)
         self.sinks[op] = readers
-        for sink in readers:
-            self.sizes[sink] += 1
         if facts.kind in ("contract", "reduce"):
             for sink in readers:
                 self.group_kinds[sink] = facts.kind
@@ -240,7 +245,6 @@ class Fusion:
     def _keep(self, op: Op) -> None:
         """The op is computed by a group of its own."""
         self.sinks[op] = frozenset({op})
-        self.sizes[op] = 1
         self.group_kinds[op] = self.facts[op].kind
         self.group_rows[op] = self._rows(op)
 
