@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.errors import InternalError
 from ..ir.ops.table import bound
-from ..passes.build_plan import PackedConstant
+from ..passes.build_plan import Kept, PackedConstant
 from ..runtime.contents import TargetContents
 
 
@@ -20,6 +20,11 @@ class Built:
     contents: TargetContents
     weights: dict[str, np.ndarray[Any, Any]]
     rows: list[dict[str, Any]] = field(default_factory=list)
+    kept: tuple[Kept, ...] = ()
+
+    def kept_rows(self) -> list[dict[str, str]]:
+        """What fusion had to keep in memory, as the report holds it."""
+        return [dict(vars(row)) for row in self.kept]
 
 
 def pack(constant: PackedConstant) -> np.ndarray[Any, Any]:

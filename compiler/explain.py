@@ -10,8 +10,7 @@ from ..ir.errors import UsageError
 from ..ir.graph import Module
 from ..ir.plan import Launch
 from ..ir.target import gpu_target
-from ..passes.build_plan import Lowered
-from ..passes.fuse import partition
+from ..passes.build_plan import Kept, Lowered
 from ..passes.schedule import Scheduler, cheapest
 from .backend import CompiledGraph, aot, unboxed, with_target
 from .importers.torch.walk import Imported
@@ -91,7 +90,8 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
         imported = listed.seen()
         symbols = tuple(imported.module.symbols)
         ops = len(imported.module.main) - len(imported.calls)
-        kernels, launches, engine = planned.plan(number, listed)
+        kernels, launches, engine, kept = planned.plan(number, listed)
+        notes += [f"graph {number}: {row}" for row in kept]
         kind = "inference" if listed.is_inference else "training"
         rows.append((number, kind, ops, kernels, launches, len(imported.fallbacks), ", ".join(symbols), engine))
         fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
@@ -117,22 +117,22 @@ class _Planned:
     def __init__(self) -> None:
         self.known: list[tuple[Program, int, int]] = []
 
-    def plan(self, number: int, listed: _Listed) -> tuple[int, int, str]:
-        """Kernels and launches of a graph on the first target, by the cost model's schedules, and whose engine it runs."""
+    def plan(self, number: int, listed: _Listed) -> tuple[int, int, str, tuple[Kept, ...]]:
+        """Kernels and launches of a graph on the first target, by the cost model's schedules, whose engine it runs, what fusion kept."""
         module, options = listed.seen().module, listed.options
         if not module.main.outputs:
-            return 0, 0, "none"
+            return 0, 0, "none", ()
         simplify(module, options)
         program = Program.of(module, options, listed.places)
         for earlier, owner, launches in self.known:
             if earlier.serves(program):
-                return 0, launches, f"shared with graph {owner}"
+                return 0, launches, f"shared with graph {owner}", ()
         if program.is_shareable:
             admit_ones(module)
         lowered = _lower(module, options.targets[0])
         launches = sum(isinstance(step, Launch) for step in lowered.plan.steps)
         self.known.append((program, number, launches))
-        return len(lowered.kernels), launches, "its own"
+        return len(lowered.kernels), launches, "its own", lowered.kept
 
 
 def _lower(module: Module, target: Target) -> Lowered:
@@ -145,7 +145,7 @@ def _lower(module: Module, target: Target) -> Lowered:
 
     device = gpu_target(target.levels[0])
     scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
-    return lower_cuda(module, partition(module, module.main), scheduler)
+    return lower_cuda(module, scheduler)
 
 
 def explain_module(module: Module) -> Report:

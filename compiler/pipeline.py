@@ -61,15 +61,17 @@ def compile_prepared(
     targets: dict[str, TargetContents] = {}
     weights: dict[str, Mapping[str, Any]] = {}
     kernels: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     tuning = Tuning(options, progress)
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
         built = compile_target(module, target, options, progress, tuning)
         name = built.contents.plan.target
         targets[name], weights[name], kernels[name] = built.contents, built.weights, built.rows
+        kept[name] = built.kept_rows()
     contract = contract_of(asked, module, options)
     enforce(contract, options.require, tuple(dict.fromkeys([*(target.name for target in options.targets), *targets])))
-    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "tuning": tuning.report()}
+    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "kept": kept, "tuning": tuning.report()}
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options)}
     return EngineContents.of(targets, weights, **rest)
 
@@ -146,13 +148,12 @@ def lower(module: Module, target: Target) -> Lowered:
         level = levels_of(target)[-1]
         return lower_cpu(module, level, cheapest(level))
     # Triton is a heavy import that a CPU build does without.
-    from ..passes.fuse import partition
     from ..passes.schedule import Scheduler
     from ..passes.tile.gpu import STRATEGIES
     from .target_cuda import lower_cuda
 
     device = gpu_target(target.levels[0])
-    return lower_cuda(module, partition(module, module.main), Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
+    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
 
 
 def _plan_text(data: Mapping[str, Any]) -> str:

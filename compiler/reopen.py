@@ -63,12 +63,12 @@ def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -
             weights[name] = {key: contents.constant(name, key) for key in keys}
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}
-    report = _merged(contents.report, {name: part.rows for name, part in new.items()}, tuning)
+    report = _merged(contents.report, new, tuning)
     rest = {"graph": contents.graph, "lock": lock.text(), "report": report, "provenance": contents.provenance}
     return EngineContents.of(targets, weights, **rest)
 
 
-def _merged(old: Mapping[str, Any], kernels: Mapping[str, Any], tuning: Tuning) -> dict[str, Any]:
+def _merged(old: Mapping[str, Any], new: Mapping[str, Built], tuning: Tuning) -> dict[str, Any]:
     """The report with the rows of what was compiled again replaced."""
     tuned, fresh = {level for _, level in tuning.levels}, tuning.report()
     before = old.get("tuning", {})
@@ -77,6 +77,7 @@ def _merged(old: Mapping[str, Any], kernels: Mapping[str, Any], tuning: Tuning) 
     return {
         **old,
         "contract": [*contract, *tuning.contract()],
-        "kernels": {**old.get("kernels", {}), **kernels},
+        "kernels": {**old.get("kernels", {}), **{name: part.rows for name, part in new.items()}},
+        "kept": {**old.get("kept", {}), **{name: part.kept_rows() for name, part in new.items()}},
         "tuning": {"rows": [*rows, *fresh["rows"]], "problems": {**before.get("problems", {}), **fresh["problems"]}},
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
@@ -10,9 +11,9 @@ from ..codegen.host.c import print_plan
 from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
-from ..passes.build_plan import Lowered, build_plan
-from ..passes.fuse import HostOp, partition
+from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
+from ..passes.lower import fuse, kept, lower_printed, printing
 from ..passes.schedule import Choose, Scheduler
 from ..passes.tile.cpu import STRATEGIES
 from ..runtime.contents import Library, TargetContents
@@ -38,10 +39,10 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     libraries: list[Library] = []
     files: dict[str, bytes] = {}
     best: tuple[Lowered, CpuLevel, SharedObject] | None = None
-    for level in sorted(levels_of(target), key=lambda item: -item.vector_bits):
-        lowered = lower_cpu(module, level, tuning.for_cpu(target.name, level, compiler))
+    levels = sorted(levels_of(target), key=lambda item: -item.vector_bits)
+    choosers = [tuning.for_cpu(target.name, level, compiler) for level in levels]
+    for level, (lowered, sources) in zip(levels, _lower_levels(module, levels, choosers), strict=True):
         tuning.done(target.name, level.name, lowered)
-        sources = print_cpu(lowered, level)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
         compiled = compile_shared(sources, level, compiler, kernels=list(lowered.kernels))
         files[f"{level.name}.so"] = compiled.data
@@ -54,9 +55,8 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level, compiled = best
     weights = {key: pack(constant) for key, constant in lowered.constants.items()}
-    return Built(
-        TargetContents(lowered.plan, files, tuple(libraries)), weights, kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
-    )
+    rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
+    return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, rows, lowered.kept)
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
@@ -76,10 +76,21 @@ def levels_of(target: Target) -> list[CpuLevel]:
 
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
-    units = partition(module, module.main, channels_last(module.main))
-    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts)
-    scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
-    return build_plan(module, module.main, scheduled, "cpu")
+    return lower_printed(fuse(module, channels_last(module.main)), _scheduler(level, choose), "cpu", partial(print_cpu, level=level))[0]
+
+
+def _scheduler(level: CpuLevel, choose: Choose) -> Scheduler:
+    return Scheduler(STRATEGIES, level, choose, constant_layouts)
+
+
+def _lower_levels(module: Module, levels: Sequence[CpuLevel], choosers: Sequence[Choose]) -> list[tuple[Lowered, Mapping[str, str]]]:
+    """The plan and the C files of each level; what one of them has to keep in memory the others keep as well."""
+    fusion = fuse(module, channels_last(module.main))
+    schedulers = [_scheduler(level, choose) for level, choose in zip(levels, choosers, strict=True)]
+    while True:
+        made = [lower_printed(fusion, s, "cpu", partial(print_cpu, level=level)) for s, level in zip(schedulers, levels, strict=True)]
+        if all(lowered.kept == kept(fusion) for lowered, _ in made):
+            return made
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
@@ -91,7 +102,8 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     for n in range(count):
         file = SourceFile(level)
         for name in names[n::count]:
-            file.add(lowered.kernels[name], name, tuple(symbols.ranges), symbols)
+            with printing(name):
+                file.add(lowered.kernels[name], name, tuple(symbols.ranges), symbols)
         sources[f"kernels_{n}.c"] = file.text()
     return {**sources, **print_plan(lowered.plan)}
 

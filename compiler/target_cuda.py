@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..codegen.triton.compile import CompiledKernel, compile_kernels
@@ -16,9 +17,8 @@ from ..ir.graph import Module
 from ..ir.plan import Guard, Launch, Plan, Variant
 from ..ir.target import GpuTarget, gpu_target
 from ..ir.tile.program import Launch as TileLaunch
-from ..passes.build_plan import Lowered, build_plan
-from ..passes.compose import Group
-from ..passes.fuse import HostOp, partition
+from ..passes.build_plan import Lowered
+from ..passes.lower import fuse, lower, lower_printed, printing
 from ..passes.schedule import Scheduled, Scheduler
 from ..passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ..runtime.contents import TargetContents
@@ -45,13 +45,12 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    units = partition(module, module.main)
+    fusion = fuse(module)
     tuning = tuning or Tuning(options, progress)
     scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {})
     known: dict[str, CompiledKernel] = {}
     while True:
-        lowered = lower_cuda(module, units, scheduler)
-        printed = {name: _print(name, launch, lowered.plan, device) for name, launch in lowered.kernels.items()}
+        lowered, printed = lower_printed(fusion, scheduler, device.name, partial(_print_all, device=device))
         compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
         spilling = {name for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
         if not spilling:
@@ -67,13 +66,12 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     weights = {key: pack(constant) for key, constant in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources))
+    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
 
 
-def lower_cuda(module: Module, units: Sequence[Group | HostOp], scheduler: Scheduler) -> Lowered:
+def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    scheduled = [unit if isinstance(unit, HostOp) else scheduler.schedule(unit, module.facts) for unit in units]
-    return build_plan(module, module.main, scheduled, scheduler.target.name)
+    return lower(fuse(module), scheduler, scheduler.target.name)
 
 
 def _compile(
@@ -88,6 +86,15 @@ def _compile(
 
 def _spills(compiled: CompiledKernel) -> bool:
     return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
+
+
+def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
+    """The kernels of a plan as Triton source, by name."""
+    found: dict[str, list[_Printed]] = {}
+    for name, launch in lowered.kernels.items():
+        with printing(name):
+            found[name] = _print(name, launch, lowered.plan, device)
+    return found
 
 
 def _print(name: str, launch: TileLaunch, plan: Plan, device: GpuTarget) -> list[_Printed]:

@@ -100,3 +100,18 @@ class InternalError(Exception):
     def __init__(self, message: str, reproducer: str | None = None) -> None:
         super().__init__(message)
         self.reproducer = reproducer
+
+
+def is_own(failure: Exception) -> bool:
+    """Whether a failure is of the compiler's own making, so that another choice may avoid it; not what a user must mend."""
+    if isinstance(failure, CompilerError):
+        return isinstance(failure, (UnsupportedError, VerifyError))
+    return not isinstance(failure, (MemoryError, OSError))
+
+
+def reason(failure: Exception) -> str:
+    """A failure in one line, for a report of what was done instead."""
+    message = str(failure).partition("\n")[0]
+    if isinstance(failure, (CompilerError, InternalError)) and message:
+        return message
+    return f"{type(failure).__name__}: {message}" if message else type(failure).__name__

@@ -156,26 +156,48 @@ class Region:
         return facts
 
 
+def parts(value: Scalar) -> tuple[Scalar, ...]:
+    """The operands of an expression, the gathers of a load."""
+    if isinstance(value, Apply):
+        return value.args
+    return tuple(gather for _, gather in value.gathers) if isinstance(value, Load) else ()
+
+
 def walk(value: Scalar) -> Iterator[Scalar]:
     """Every sub-expression of `value`, itself first, gathers included."""
-    yield value
-    if isinstance(value, Apply):
-        for arg in value.args:
-            yield from walk(arg)
-    elif isinstance(value, Load):
-        for _, gather in value.gathers:
-            yield from walk(gather)
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        yield part
+        pending.extend(reversed(parts(part)))
 
 
 def transform(value: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:
-    """`value` rebuilt with `change` applied top down; None keeps an expression and goes on into its parts."""
-    changed = change(value)
-    if changed is not None:
-        return changed
+    """`value` rebuilt with `change` applied top down; None keeps an expression and goes on into its parts.
+
+    A part that stands in several places is changed once and stays one.
+    """
+    done: dict[int, Scalar] = {}
+    pending = [(value, False)]
+    while pending:
+        part, is_ready = pending.pop()
+        if id(part) in done:
+            continue
+        changed = _with_parts(part, [done[id(p)] for p in parts(part)]) if is_ready else change(part)
+        if changed is None and parts(part):
+            pending.append((part, True))
+            pending.extend((inner, False) for inner in reversed(parts(part)))
+            continue
+        done[id(part)] = part if changed is None else changed
+    return done[id(value)]
+
+
+def _with_parts(value: Scalar, changed: list[Scalar]) -> Scalar:
+    """An expression with other operands, a load with other gathers."""
     if isinstance(value, Apply):
-        return replace(value, args=tuple(transform(arg, change) for arg in value.args))
-    if isinstance(value, Load) and value.gathers:
-        return replace(value, gathers=tuple((name, transform(gather, change)) for name, gather in value.gathers))
+        return replace(value, args=tuple(changed))
+    if isinstance(value, Load):
+        return replace(value, gathers=tuple((name, gather) for (name, _), gather in zip(value.gathers, changed, strict=True)))
     return value
 
 

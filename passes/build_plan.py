@@ -31,14 +31,27 @@ class PackedConstant:
     shape: tuple[dims.Dim, ...]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A value that is in memory although it could have been computed where it is read, and why."""
+
+    value: str
+    source: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"kept %{self.value} in memory: {self.why}"
+
+
 @dataclass
 class Lowered:
-    """A plan, its kernels by name (tile launches), and the constants that it reads, by key."""
+    """A plan, its kernels by name (tile launches), the constants that it reads, by key, and what fusion had to give up."""
 
     plan: Plan
     kernels: dict[str, TileLaunch]
     constants: dict[str, PackedConstant]
     scheduled: dict[str, Scheduled]
+    kept: tuple[Kept, ...] = ()
 
 
 def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str) -> Lowered:

@@ -1,29 +1,51 @@
 """Composition: the region of a fused group, made by inlining producers into the loads of their consumer.
 
 A producer can be inlined when its region writes its one result once, at plain axes. Its axes are replaced by the
-consumer's subscripts; its reductions keep their own axes under fresh names.
+consumer's subscripts; its reductions keep their own axes under fresh names. What is read twice, or is deep, is a named
+value: the expressions of a region are shallow trees, however many ops it is made of. The steps wait on a stack of their
+own, not on Python's, so that a group may be as deep as it likes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.expression import Apply, Constant, Index
 from ..ir.graph import Op, Value
-from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, transform, walk
+from ..ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ..ir.types import TensorType, boolean, i64
 from .roundings import Roundings
 
+DEPTH = 24
+"""How deep an expression may be; what is deeper gets a name."""
+COPIES = 8
+"""At how many places of its reader a value may be computed: `concat(v, v)` reads v at two."""
+NODES = 8192
+"""How many primitives the statements of one group may hold."""
+TERMS = 100
+"""How many parts an index expression may have: reshapes of sizes that are not known pile up divisions."""
+KEPT_INSIDE = 16_384
+"""How many results of an inlined reduction a kernel may hold at once."""
+
+Steps: TypeAlias = "Generator[Steps, Any, Any]"
+"""A computation that yields the ones it waits for; `_run` sends it their results."""
+
 
 class CannotInline(Exception):
-    """A value folds an axis that its reader steps through in pieces; it has to be a buffer."""
+    """A value that has to be a buffer, and why."""
 
-    def __init__(self, value: Value) -> None:
-        super().__init__(f"%{value.name} cannot be inlined where it is read")
+    def __init__(self, value: Value, why: str) -> None:
+        super().__init__(f"%{value.name} cannot be inlined where it is read: {why}")
         self.value = value
+        self.why = why
+
+
+class TooLarge(Exception):
+    """A group that computes more than one kernel should."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,20 @@ def in_order(value: Value, orders: Mapping[Value, tuple[int, ...]]) -> TensorTyp
 
 
 @dataclass
+class _Inlined:
+    """One region on its way into the group: where its operands come from, what its axes and its values have become."""
+
+    op: Op
+    region: Region
+    operands: dict[str, Value]
+    axis_map: dict[str, Dim]
+    anywhere: bool
+    loads: dict[Value, int] = field(default_factory=dict)
+    refs: dict[str, Ref] = field(default_factory=dict)
+    folds: list[Reduce] = field(default_factory=list)
+
+
+@dataclass
 class _Composer:
     """Builds one group's region; owns the naming of its axes, values and operands."""
 
@@ -109,7 +145,10 @@ class _Composer:
     inputs: dict[Value, Operand] = field(default_factory=dict)
     ops: dict[Op, None] = field(default_factory=dict)
     value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    known: dict[tuple[Value, tuple[Dim, ...]], Scalar] = field(default_factory=dict)
+    known: dict[tuple[Value, tuple[Dim, ...], bool], Scalar] = field(default_factory=dict)
+    copies: dict[Value, int] = field(default_factory=dict)
+    depths: dict[int, tuple[Scalar, int]] = field(default_factory=dict)
+    inlined: list[_Inlined] = field(default_factory=list)
     roundings: Roundings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,21 +160,15 @@ class _Composer:
         outputs = tuple(Operand(f"y{n}", in_order(result, self.orders)) for n, result in enumerate(results))
         values = dict(zip((o.name for o in region.outputs), results, strict=True))
         renamed = dict(zip((o.name for o in region.outputs), outputs, strict=True))
-        operands = self._operands(root, region)
         axis_map = {axis.name: self._axis(axis.name, axis.extent) for axis in region.axes}
-        for statement in self._inline(root, region, operands, axis_map):
+        for statement in _run(self._inline(_Inlined(root, region, self._operands(root, region), axis_map, anywhere=False))):
             subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in statement.subscripts)
             for view in views:
                 subscripts = viewed(subscripts, view, self.facts)
             subscripts = self._ordered(values[statement.output], subscripts)
-            self.body.append(
-                replace(
-                    statement,
-                    output=renamed[statement.output].name,
-                    axes=tuple(str(axis_map[a]) for a in statement.axes),
-                    subscripts=subscripts,
-                )
-            )
+            axes = tuple(str(axis_map[a]) for a in statement.axes)
+            self.body.append(replace(statement, output=renamed[statement.output].name, axes=axes, subscripts=subscripts))
+        self._check_folds()
         result = Region(results[0].name, tuple(self.inputs.values()), outputs, tuple(self.axes), tuple(self.body))
         return Group(result, tuple(self.inputs), results, (*reversed(self.ops), *views))
 
@@ -160,47 +193,33 @@ class _Composer:
     def _simplify(self, dim: Dim) -> Dim:
         return dims.simplify(dim, self.facts)
 
-    def _inline(self, op: Op, region: Region, operands: dict[str, Value], axis_map: dict[str, Dim]) -> list[Store]:
-        """Emit the statements of a region under an axis map; returns its stores with their values rewritten."""
-        uses: dict[str, int] = {}
-        for statement in region.body:
-            gathered = [gather for _, gather in statement.gathers] if isinstance(statement, Store) else []
-            for part in (part for value in (statement.value, *gathered) for part in walk(value)):
-                if isinstance(part, Load):
-                    uses[part.operand] = uses.get(part.operand, 0) + 1
-        refs: dict[str, Ref] = {}
-        stores = []
+    # --- statements ---------------------------------------------------------------------------------------------------
 
-        def rewrite(value: Scalar) -> Scalar:
-            if isinstance(value, Constant):
-                return value
-            if isinstance(value, Index):
-                return replace(value, value=self._simplify(dims.substitute(value.value, axis_map)))
-            if isinstance(value, Ref):
-                return refs[value.name]
-            if isinstance(value, Apply):
-                return _needed(replace(value, args=tuple(rewrite(arg) for arg in value.args)))
-            return self._load(value, operands[value.operand], axis_map, rewrite, shared=uses[value.operand] > 1)
-
-        for statement in region.body:
-            value = rewrite(statement.value)
+    def _inline(self, inlined: _Inlined) -> Steps:
+        """Emit the statements of a region under an axis map; gives its stores with their values rewritten."""
+        self.inlined.append(inlined)
+        inlined.loads = _count_loads(inlined)
+        axis_map, stores = inlined.axis_map, []
+        for statement in inlined.region.body:
+            value = yield self._rewrite(statement.value, inlined)
             if isinstance(statement, Store):
-                gathers = tuple((name, rewrite(gather)) for name, gather in statement.gathers)
+                gathers = yield self._gathers(statement.gathers, inlined)
                 stores.append(replace(statement, value=value, gathers=gathers))
                 continue
             over = statement.over if isinstance(statement, Reduce) else (statement.along,) if isinstance(statement, Scan) else ()
             for name in over:
                 if name not in axis_map:
-                    axis_map[name] = self._axis(name, region.axis(name).extent)
-            refs[statement.name] = self._emit(statement, value, axis_map)
+                    axis_map[name] = self._axis(name, inlined.region.axis(name).extent)
+            inlined.refs[statement.name] = self._emit(statement, value, inlined)
         return stores
 
-    def _emit(self, statement: Let | Reduce | Scan, value: Scalar, axis_map: dict[str, Dim]) -> Ref:
-        name = f"t{len(self.value_axes)}"
+    def _emit(self, statement: Let | Reduce | Scan, value: Scalar, inlined: _Inlined) -> Ref:
+        axis_map, name = inlined.axis_map, f"t{len(self.value_axes)}"
         axes = self._names(axis_map[axis] for axis in statement.axes)
         changed: Statement
         if isinstance(statement, Reduce):
             changed = replace(statement, name=name, axes=axes, value=value, over=tuple(str(axis_map[a]) for a in statement.over))
+            inlined.folds.append(changed)
         elif isinstance(statement, Scan):
             changed = replace(statement, name=name, axes=axes, value=value, along=str(axis_map[statement.along]))
         else:
@@ -216,28 +235,97 @@ class _Composer:
             found |= dims.symbols(subscript)
         return tuple(axis.name for axis in self.axes if axis.name in found)
 
-    def _load(self, load: Load, value: Value, axis_map: dict[str, Dim], rewrite: Callable[[Scalar], Scalar], shared: bool) -> Scalar:
-        subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in load.subscripts)
+    def _check_folds(self) -> None:
+        """CannotInline where fusion takes axes from an inlined reduction that it would run along by itself, too many to hold.
+
+        In softmax(x, -1).sum(1) the sum folds the rows of the softmax: each result would need the sums of all rows.
+        """
+        shared = self._parallel_axes()
+        for inlined in self.inlined[1:]:
+            own = set.intersection(*({*fold.axes} for fold in inlined.folds)) if inlined.folds else set()
+            lost = [axis for axis in self.axes if axis.name in own - shared]
+            high = [dims.range_of(axis.extent, self.facts).high for axis in lost]
+            held = 1
+            for size in high:
+                held = held * size if size is not None else KEPT_INSIDE + 1
+            if held > KEPT_INSIDE:
+                names = ", ".join(axis.name for axis in lost)
+                raise CannotInline(inlined.op.result, f"one kernel would hold its reductions for all {names} at once")
+
+    def _parallel_axes(self) -> set[str]:
+        """The axes that every reduction, scan and store varies over: a kernel may run along them in parallel."""
+        shared = {axis.name for axis in self.axes}
+        for statement in self.body:
+            if not isinstance(statement, Let):
+                shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
+        return shared
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def _rewrite(self, value: Scalar, inlined: _Inlined) -> Steps:
+        """An expression of a region as one of the group."""
+        if isinstance(value, Constant):
+            return value
+        if isinstance(value, Index):
+            return replace(value, value=self._simplify(dims.substitute(value.value, inlined.axis_map)))
+        if isinstance(value, Ref):
+            return inlined.refs[value.name]
+        if isinstance(value, Load):
+            return (yield self._load(value, inlined))
+        args = []
+        for arg in value.args:
+            args.append((yield self._rewrite(arg, inlined)))
+        return self._grown(_needed(replace(value, args=tuple(self._shallow(arg) for arg in args))))
+
+    def _gathers(self, gathers: tuple[tuple[str, Scalar], ...], inlined: _Inlined) -> Steps:
+        found = []
+        for name, gather in gathers:
+            found.append((name, (yield self._rewrite(gather, inlined))))
+        return tuple(found)
+
+    def _grown(self, value: Scalar) -> Scalar:
+        """The value, its depth noted."""
+        if isinstance(value, Apply) and id(value) not in self.depths:
+            self.depths[id(value)] = value, 1 + max((self._depth(arg) for arg in value.args), default=0)
+            if len(self.depths) > NODES and len(self.ops) > 1:
+                raise TooLarge(f"the group holds more than {NODES} primitives")
+        return value
+
+    def _depth(self, value: Scalar) -> int:
+        return self.depths[id(value)][1] if id(value) in self.depths else 0
+
+    def _shallow(self, value: Scalar) -> Scalar:
+        """The value, by name where it is as deep as an expression may be."""
+        return self._named(value) if self._depth(value) >= DEPTH else value
+
+    def _named(self, value: Scalar) -> Ref:
+        name = f"t{len(self.value_axes)}"
+        axes = self._axes_of(value)
+        self.body.append(Let(name, axes, value))
+        self.value_axes[name] = axes
+        return Ref(name, value.dtype)
+
+    def _load(self, load: Load, inlined: _Inlined) -> Steps:
+        value = inlined.operands[load.operand]
+        subscripts = tuple(self._simplify(dims.substitute(s, inlined.axis_map)) for s in load.subscripts)
         if not self.is_inlined(value):
             operand = self.inputs.setdefault(value, Operand(f"x{len(self.inputs)}", in_order(value, self.orders)))
-            gathers = tuple((name, rewrite(gather)) for name, gather in load.gathers)
-            return Load(operand.name, self._ordered(value, subscripts), load.dtype, load.other, gathers)
-        if load.other is None and (value, subscripts) in self.known:
-            return self.known[value, subscripts]
-        element = self._element(value, subscripts)
-        if load.other is not None:
-            return self._guarded(value, subscripts, element, load.other)
-        if (shared or len(value.uses) > 1) and _is_work(element):
-            name = f"t{len(self.value_axes)}"
-            axes = self._axes_of(element)
-            self.body.append(Let(name, axes, element))
-            self.value_axes[name] = axes
-            element = Ref(name, element.dtype)
-        self.known[value, subscripts] = element
-        return element
+            gathers = yield self._gathers(load.gathers, inlined)
+            other = Constant(ZERO[load.dtype.kind], load.dtype) if load.other is None and inlined.anywhere else load.other
+            return Load(operand.name, self._ordered(value, subscripts), load.dtype, other, gathers)
+        if any(_parts(subscript) > TERMS for subscript in subscripts):
+            raise CannotInline(value, f"its subscripts would have more than {TERMS} parts")
+        inside = None if load.other is None else self._inside(value, subscripts)
+        anywhere = inlined.anywhere or inside is not None
+        element = yield self._element(value, subscripts, anywhere, shared=inlined.loads[value] > 1)
+        if inside is None or load.other is None:
+            return element
+        # An element that was not rounded is as wide as it was computed.
+        beside = replace(load.other, dtype=element.dtype)
+        return self._grown(Apply("where", (inside, self._shallow(element), beside), element.dtype))
 
-    def _guarded(self, value: Value, subscripts: tuple[Dim, ...], element: Scalar, other: Constant) -> Scalar:
-        """An inlined element where the subscripts lie inside its value, else `other`; its loads may then lie anywhere."""
+    def _inside(self, value: Value, subscripts: tuple[Dim, ...]) -> Scalar | None:
+        """Whether the subscripts lie inside a value; None if they always do."""
         inside: Scalar | None = None
         for size, subscript in zip(value.shape, subscripts, strict=True):
             tests: list[Scalar] = []
@@ -246,19 +334,33 @@ class _Composer:
             if dims.at_most(subscript + 1, size, self.facts) is not True:
                 tests.append(Apply("lt", (Index(subscript, i64), Index(size, i64)), boolean))
             for test in tests:
-                inside = test if inside is None else Apply("bit_and", (inside, test), boolean)
-        if inside is None:
-            return element
-        # An element that was not rounded is as wide as it was computed.
-        beside = replace(other, dtype=element.dtype)
-        return Apply("where", (inside, transform(element, _anywhere), beside), element.dtype)
+                inside = self._grown(test if inside is None else Apply("bit_and", (inside, test), boolean))
+        return inside
 
     def _ordered(self, value: Value, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Subscripts of a buffer in its memory order."""
         order = self.orders.get(value)
         return subscripts if order is None else tuple(subscripts[n] for n in order)
 
-    def _element(self, value: Value, subscripts: tuple[Dim, ...]) -> Scalar:
+    def _element(self, value: Value, subscripts: tuple[Dim, ...], anywhere: bool, shared: bool) -> Steps:
+        """One element of an inlined value, by name where others read it; computed once for each place it is read at.
+
+        With `anywhere` the subscripts may lie outside the value: loads then give zero outside of their operand.
+        """
+        key = value, subscripts, anywhere
+        if key in self.known:
+            return self.known[key]
+        element: Scalar = yield self._computed(value, subscripts, anywhere)
+        if _is_work(element):
+            self.copies[value] = self.copies.get(value, 0) + 1
+            if self.copies[value] > COPIES:
+                raise CannotInline(value, f"it is read at more than {COPIES} places of one kernel")
+            if shared or sum(value.uses.values()) > 1:
+                element = self._named(element)
+        self.known[key] = element
+        return element
+
+    def _computed(self, value: Value, subscripts: tuple[Dim, ...], anywhere: bool) -> Steps:
         """The expression of one element of an inlined value."""
         op = value.op
         if op is None:
@@ -278,8 +380,8 @@ class _Composer:
                     axis_map[name] = self._axis(name, extent)
                 elif not any(axis.name == str(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
                     # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
-                    raise CannotInline(value)
-        (store,) = self._inline(op, region, self._operands(op, region), axis_map)
+                    raise CannotInline(value, f"it folds the axis {name}, which its reader steps through in pieces")
+        (store,) = yield self._inline(_Inlined(op, region, self._operands(op, region), axis_map, anywhere))
         rounds = isinstance(store.value, Apply) and store.value.primitive == "round"
         if isinstance(store.value, Apply) and rounds and self.roundings.may_stay_wide(value):
             return store.value.args[0]
@@ -297,11 +399,42 @@ class _Composer:
         return tuple(axis.name for axis in self.axes if axis.name in found)
 
 
-def _anywhere(value: Scalar) -> Scalar | None:
-    """A load that gives zero outside of its operand."""
-    if isinstance(value, Load) and value.other is None:
-        return replace(value, other=Constant(ZERO[value.dtype.kind], value.dtype))
-    return None
+def _run(steps: Steps) -> Any:
+    """The result of a computation; those that wait for others stand on a stack."""
+    waiting, result = [steps], None
+    while True:
+        try:
+            waiting.append(waiting[-1].send(result))
+            result = None
+        except StopIteration as finished:
+            waiting.pop()
+            result = finished.value
+            if not waiting:
+                return result
+
+
+def _count_loads(inlined: _Inlined) -> dict[Value, int]:
+    """How often a region loads each of its operands."""
+    found = dict.fromkeys(inlined.operands.values(), 0)
+    for statement in inlined.region.body:
+        gathered = [gather for _, gather in statement.gathers] if isinstance(statement, Store) else []
+        for part in (part for value in (statement.value, *gathered) for part in walk(value)):
+            if isinstance(part, Load):
+                found[inlined.operands[part.operand]] += 1
+    return found
+
+
+def _parts(dim: Dim) -> int:
+    """How many atoms an index expression is made of."""
+    found, pending = 0, [dim]
+    while pending:
+        part = pending.pop()
+        for monomial, _ in () if isinstance(part, int) else part.terms:
+            found += 1
+            for atom in monomial:
+                if isinstance(atom, dims.Function):
+                    pending += (atom.left, atom.right)
+    return found
 
 
 ZERO: dict[str, bool | int | float] = {"bool": False, "int": 0, "uint": 0, "float": 0.0}
@@ -319,4 +452,4 @@ def _needed(value: Apply[Scalar]) -> Scalar:
     return value.args[0] if value.primitive == "cast" and value.args[0].dtype == value.dtype else value
 
 
-__all__ = ["CannotInline", "Group", "compose", "in_order", "plain_axes", "viewed"]
+__all__ = ["CannotInline", "Group", "TooLarge", "compose", "in_order", "plain_axes", "viewed"]

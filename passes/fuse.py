@@ -7,15 +7,20 @@ Walking from the outputs to the inputs, every op is either *materialised* (its r
 - a pointwise op goes into its one reading group
 - a reduction goes into the pointwise or reduction group that reads it
 - a contraction goes into the pointwise group that reads each of its elements once (an epilogue)
+
+A group has at most `GROUP_OPS` ops. Whatever fails when a group is made one kernel is a choice of the compiler's own:
+some of its values are kept in memory after all, with the reason, down to one op in each group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ..ir import dims
 from ..ir.dims import Dim
+from ..ir.errors import is_own, reason
 from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
@@ -30,6 +35,12 @@ EXPENSIVE = frozenset(
         "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma"
     ).split()
 )
+
+
+GROUP_OPS = 128
+"""At most so many ops are computed by one kernel; by then arithmetic, not memory, is what takes its time."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,7 @@ class _Facts:
 
 def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]] | None = None) -> list[Group | HostOp]:
     """The kernels and host steps of a graph, in an order that respects data flow; `orders` as in `compose`."""
-    return _Partition(module, graph, orders or {}).run()
+    return Fusion(module, graph, orders or {}).units(lambda group: group)
 
 
 def has_kernel(op: Op) -> bool:
@@ -92,12 +103,16 @@ def _axes(value: Scalar) -> set[str]:
 
 
 @dataclass
-class _Partition:
-    """One run over a graph; `sinks` are the group roots that an op's results end up in."""
+class Fusion:
+    """The choices of one graph; `sinks` are the group roots that an op's results end up in.
+
+    `kept` says of values that could have been computed in their readers why they are in memory.
+    """
 
     module: Module
     graph: Graph
-    orders: Mapping[Value, tuple[int, ...]]
+    orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    kept: dict[Value, str] = field(default_factory=dict)
     facts: dict[Op, _Facts] = field(default_factory=dict)
     inlined: set[Value] = field(default_factory=set)
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
@@ -105,22 +120,89 @@ class _Partition:
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
 
-    def run(self) -> list[Group | HostOp]:
+    def __post_init__(self) -> None:
         for op in self.graph:
             self.facts[op] = self._describe(op)
         outputs = set(self.graph.outputs)
         for op in self.graph.reversed():
             self._decide(op, outputs)
+        self._bound_groups()
+
+    def _bound_groups(self) -> None:
+        """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
+        made_of: dict[Op, frozenset[Op]] = {}
+        for op in self.graph:
+            read = {v: made_of[v.op] for v in op.operands if v is not None and v in self.inlined and v.op is not None}
+            while len(cone := frozenset({op}).union(*read.values())) > GROUP_OPS:
+                largest = max(read, key=lambda value: len(read[value]))
+                self._keep_in_memory(largest, f"with it the kernel that reads it would have more than {GROUP_OPS} ops")
+                del read[largest]
+            made_of[op] = cone
+
+    def units(self, make: Callable[[Group], T]) -> list[T | HostOp]:
+        """What `make` gives for each group, and the host steps, in an order that respects data flow.
+
+        Where it fails for a reason of the compiler's own the group is made smaller; only a group of one op may not fail.
+        """
+        seen = {view for views in self.views.values() for view in views}
+        found: list[T | HostOp] = []
+        for op in self.graph.reversed():
+            if op in seen or any(result in self.inlined for result in op.results):
+                continue
+            if self.facts[op].region is None:
+                found.append(HostOp(op))
+                continue
+            views = self.views.get(op, ())
+            made = self._attempt(op, make)
+            # What was to be stored through views that are gone is moved by kernels of their own.
+            found += [self._attempt(view, make) for view in reversed(views) if op not in self.views]
+            found.append(made)
+        return found[::-1]
+
+    def _attempt(self, op: Op, make: Callable[[Group], T]) -> T:
+        """One kernel that ends in `op`, of as many ops as can be."""
+        attempts = 0
         while True:
             try:
-                return self._units()
+                return make(self._group(op))
             except CannotInline as refused:
-                self.inlined.remove(refused.value)
+                self._keep_in_memory(refused.value, refused.why)
+            except Exception as failure:
+                if not is_own(failure) or not self._shrink(op, attempts, reason(failure)):
+                    raise
+                attempts += 1
 
-    def _units(self) -> list[Group | HostOp]:
-        seen = {view for views in self.views.values() for view in views}
-        materialised = [op for op in self.graph if op not in seen and not any(result in self.inlined for result in op.results)]
-        return [HostOp(op) if self.facts[op].region is None else self._group(op) for op in materialised]
+    def _keep_in_memory(self, value: Value, why: str) -> None:
+        self.inlined.remove(value)
+        self.kept[value] = why
+
+    def _shrink(self, op: Op, attempts: int, failure: str) -> bool:
+        """Keep values of a group that failed in memory; False if it is one op already.
+
+        First what is folded inside of it, then a value in its middle, then ever more: the parts are tried on their own.
+        """
+        members = self._members(op)
+        chosen = [value for value in members if value.op is not None and self.facts[value.op].kind not in ("map", "movement")]
+        if attempts or not chosen:
+            count = min(len(members), 1 << attempts)
+            chosen = [members[len(members) * (2 * n + 1) // (2 * count)] for n in range(count)]
+        if not chosen and op not in self.views:
+            return False
+        for value in chosen:
+            self._keep_in_memory(value, f"in one kernel with what reads it: {failure}")
+        if not chosen:
+            self.kept |= {view.result: f"as another view of %{op.result.name}: {failure}" for view in self.views.pop(op)}
+        return True
+
+    def _members(self, op: Op) -> list[Value]:
+        """The inlined values that a group computes, those near its end first."""
+        found: dict[Value, None] = {}
+        pending = [op]
+        for reader in pending:
+            fresh = [v for v in reader.operands if v is not None and v in self.inlined and v not in found]
+            found.update(dict.fromkeys(fresh))
+            pending += [value.op for value in dict.fromkeys(fresh) if value.op is not None]
+        return list(found)
 
     def _describe(self, op: Op) -> _Facts:
         region = region_of(op.definition, op.types, op.attrs) if has_kernel(op) else None

@@ -5,13 +5,13 @@ Equal problems (repeated layers) are scheduled once and share their kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 from ..ir import dims
-from ..ir.errors import InternalError
+from ..ir.errors import InternalError, is_own, reason
 from ..ir.layout import Layout
 from ..ir.region import Region
 from ..ir.tile.program import TileProgram
@@ -51,16 +51,23 @@ def cheapest(target: Any) -> Choose:
     return choose
 
 
+_Known = tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]
+
+
 @dataclass
 class Scheduler:
-    """Schedules groups for one target level; remembers problems it has met."""
+    """Schedules groups for one target level; remembers problems it has met.
+
+    A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
+    """
 
     strategies: Sequence[Strategy]
     target: Any
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
-    known: dict[Any, tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]] = field(default_factory=dict)
+    known: dict[Any, _Known] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
+    failed: dict[Any, str] = field(default_factory=dict)
 
     def refuse(self, scheduled: Scheduled, why: str) -> None:
         """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit)."""
@@ -72,34 +79,73 @@ class Scheduler:
         """The group's schedule and tile program."""
         problem = problem_of(group, symbols, self.layouts)
         key = _key(problem)
-        if key not in self.known:
-            self.known[key] = self._decide(problem)
+        if key in self.failed:
+            raise InternalError(self.failed[key])
+        while key not in self.known:
+            made = self._decide(problem, key)
+            if made is not None:
+                self.known[key] = made
         schedule, refusals, program, cost = self.known[key]
         return Scheduled(group, problem, schedule, refusals, program, cost)
 
-    def _decide(self, problem: Problem) -> tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]:
+    def _decide(self, problem: Problem, key: Any) -> _Known | None:
+        """What is chosen; None where that failed, and is refused from now on."""
         refusals: list[tuple[str, str]] = []
-        families = self._families(problem, refusals)
+        offered: list[Candidate] = []
+        families = self._families(problem, self.refused.get(key, {}), refusals, offered)
         first = next(families, None)
         if first is None:
-            raise InternalError(f"no strategy takes region {problem.region.name}: {'; '.join(f'{n}: {w}' for n, w in refusals)}")
-        strategy, schedule = self.choose(problem, chain([first], families))
-        program = strategy.tile(problem, schedule, self.target)
-        return schedule, tuple(refusals), program, strategy.cost(problem, schedule, self.target)
+            why = "; ".join(f"{name}: {refusal}" for name, refusal in refusals)
+            self.failed[key] = f"no strategy takes region {problem.region.name}: {why}"
+            raise InternalError(self.failed[key])
+        try:
+            strategy, schedule = self.choose(problem, chain([first], families))
+        except Exception as failure:
+            if not is_own(failure) or not self._refuse_costs(problem, key, offered):
+                raise
+            return None
+        try:
+            program, cost = strategy.tile(problem, schedule, self.target), strategy.cost(problem, schedule, self.target)
+        except Exception as failure:
+            if not is_own(failure):
+                raise
+            self.refused.setdefault(key, {})[schedule] = reason(failure)
+            return None
+        passed = ((str(schedule), why) for schedule, why in self.refused.get(key, {}).items())
+        return schedule, (*refusals, *passed), program, cost
 
-    def _families(self, problem: Problem, refusals: list[tuple[str, str]]) -> Iterator[Sequence[Candidate]]:
-        """The candidates of each strategy that applies; why those asked before do not is put into `refusals`."""
+    def _refuse_costs(self, problem: Problem, key: Any, candidates: Sequence[Candidate]) -> bool:
+        """Refuse the candidates whose cost cannot be told; whether there are any."""
+        found: dict[Schedule, str] = {}
+        for strategy, schedule in candidates:
+            try:
+                strategy.cost(problem, schedule, self.target)
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                found[schedule] = reason(failure)
+        self.refused.setdefault(key, {}).update(found)
+        return bool(found)
+
+    def _families(
+        self, problem: Problem, refused: Mapping[Schedule, str], refusals: list[tuple[str, str]], offered: list[Candidate]
+    ) -> Iterator[Sequence[Candidate]]:
+        """The candidates of each strategy that applies, noted in `offered`; why other strategies do not in `refusals`."""
         for strategy in self.strategies:
-            why_not = strategy.applies(problem, self.target)
-            if why_not is not None:
-                refusals.append((strategy.name, why_not))
-                continue
-            refused = self.refused.get(_key(problem), {})
-            candidates = [(strategy, schedule) for schedule in strategy.space(problem, self.target) if schedule not in refused]
+            try:
+                why_not = strategy.applies(problem, self.target)
+                space = list(strategy.space(problem, self.target)) if why_not is None else []
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                why_not, space = reason(failure), []
+            candidates = [(strategy, schedule) for schedule in space if schedule not in refused]
             if candidates:
+                offered += candidates
                 yield candidates
-            else:
-                refusals.append((strategy.name, f"every schedule is bad: {'; '.join(sorted(set(refused.values())))}"))
+                continue
+            bad = sorted({refused[schedule] for schedule in space})
+            refusals.append((strategy.name, why_not or f"every schedule is bad: {'; '.join(bad)}"))
 
 
 def _key(problem: Problem) -> Any:

@@ -16,6 +16,8 @@ from .table import Report, Table
 if TYPE_CHECKING:
     from ...ir.graph import Module
 
+KEPT = ("value", "source", "why")
+
 
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
     """The summary that `ourcc build` prints and `ourcc inspect` begins with; the engine is data here and never run."""
@@ -23,6 +25,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     ports += [(port.name, "output", str(port.type)) for port in contents.outputs]
     promises = Contract.from_json(contents.report.get("contract", []))
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
+    kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
     facts: dict[str, str | int | float | bool | None] = {
         "engine": str(path),
@@ -30,7 +33,8 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "targets": ", ".join(contents.targets),
         "runs_here": _runs_here(contents, target),
     }
-    return Report(facts, (_signature(ports), *([contract] if rows else [])))
+    values = Table("kept in memory", ("target", *KEPT), tuple(kept))
+    return Report(facts, (_signature(ports), *([contract] if rows else []), *([values] if kept else [])))
 
 
 def _runs_here(contents: EngineContents, target: str | None) -> str | None:

@@ -40,6 +40,7 @@ def page(contents: EngineContents, title: str) -> str:
     ]
     for name, target in contents.targets.items():
         parts += _target(name, target.plan, contents.report.get("kernels", {}).get(name, []))
+        parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
     return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>\n' + "\n".join(parts)
 
@@ -65,6 +66,13 @@ def _target(name: str, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> Iterabl
     constants = sum(int(b.type.nbytes) for b in plan.buffers if b.storage == "constant" and isinstance(b.type.nbytes, int))
     boxes = "each box is a buffer, from the step that writes it to the last that reads it"
     yield _figure(_arena(plan, offsets, total, sizes), f"One arena of {_bytes(total)}{where}: {boxes}. Constants: {_bytes(constants)}.")
+
+
+def _kept(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    if rows:
+        yield f"<h2>{escape(name)}: kept in memory</h2>"
+        yield "<p>Values that could have been computed where they are read, and why they are not.</p>"
+        yield _table(("value", "source", "why"), [(row["value"], row["source"], row["why"]) for row in rows])
 
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:

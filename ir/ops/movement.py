@@ -177,6 +177,9 @@ def _() -> Iterator[Sample]:
     yield refused((draw(2, 3),), "[2, 3] does not broadcast to [3]", shape=(3,))
 
 
+CONCAT_STRETCH = 16
+"""Operands of a concat that one store chooses among."""
+
 # --- concat, slice ----------------------------------------------------------------------------------------------------
 
 
@@ -206,17 +209,30 @@ def _(*xs: TensorType, axis: int) -> TensorType:
 @concat.region
 def _(r: RegionBuilder, *xs: TensorType, axis: int) -> None:
     axis = axis % xs[0].rank
-    axes = r.grid(r.outputs[0].type.shape)
     starts: list[Dim] = [0]
-    for x in xs[:-1]:
+    for x in xs:
         starts.append(starts[-1] + x.shape[axis])
-    zero = False if xs[0].dtype == boolean else 0
-    outside = None if len(xs) == 1 else zero
-    parts = [r.load(n, [*axes[:axis], axes[axis] - start, *axes[axis + 1 :]], outside) for n, start in enumerate(starts)]
-    value = parts[-1]
-    for n in reversed(range(len(xs) - 1)):
-        value = scalar.where(scalar.lt(r.index(axes[axis]), r.index(starts[n + 1])), parts[n], value)
-    r.store(0, axes, value)
+    # Every element looks at the operands of its stretch: one store for each stretch keeps the work linear in the operands.
+    for first in range(0, len(xs), CONCAT_STRETCH):
+        last = min(first + CONCAT_STRETCH, len(xs))
+        _stretch(r, xs, axis, starts, first, last)
+
+
+def _stretch(r: RegionBuilder, xs: Sequence[TensorType], axis: int, starts: Sequence[Dim], first: int, last: int) -> None:
+    """Store the operands first..last of a concat; the choice among them is no deeper than the logarithm of their number."""
+    shape = r.outputs[0].type.shape
+    axes = r.grid((*shape[:axis], starts[last] - starts[first], *shape[axis + 1 :]))
+    outside = None if last - first == 1 else False if xs[0].dtype == boolean else 0
+
+    def among(low: int, high: int) -> Traced:
+        if high - low == 1:
+            return r.load(low, [*axes[:axis], axes[axis] - (starts[low] - starts[first]), *axes[axis + 1 :]], outside)
+        middle = (low + high) // 2
+        is_before = scalar.lt(r.index(axes[axis]), r.index(starts[middle] - starts[first]))
+        chosen: Traced = scalar.where(is_before, among(low, middle), among(middle, high))
+        return chosen
+
+    r.store(0, [*axes[:axis], axes[axis] + starts[first], *axes[axis + 1 :]], among(first, last), axes)
 
 
 @concat.samples

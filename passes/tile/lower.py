@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Constant
+from ...ir.expression import Apply, Constant
 from ...ir.expression import Index as ScalarIndex
 from ...ir.ops.scalar import PRIMITIVES
+from ...ir.region import Let as ScalarLet
 from ...ir.region import Load as ScalarLoad
-from ...ir.region import Operand, Scalar
+from ...ir.region import Operand, Region, Scalar, walk
 from ...ir.region import Ref as ScalarRef
 from ...ir.tile.program import (
     AxisDecl,
@@ -39,7 +40,18 @@ from ...ir.tile.program import (
 from ...ir.types import DType, boolean, i64
 from .schedule import Problem
 
-Reader = Callable[[], Value]
+Reader = Callable[["Block"], Value]
+WEIGHT = 32
+"""A named value of the region with more primitives is computed once in a scope; a lighter one wherever it is read."""
+
+
+@dataclass
+class _Bound:
+    """A named value of the region where it is now a tile: the indices and the masking that it was computed under."""
+
+    index: tuple[Dim | None, ...]
+    outside: bool
+    ref: Ref
 
 
 @dataclass
@@ -49,11 +61,14 @@ class Block:
     problem: Problem
     axes: list[str] = field(default_factory=list)
     index: dict[str, Dim] = field(default_factory=dict)
-    readers: dict[str, Callable[[Block], Value]] = field(default_factory=dict)
+    readers: dict[str, Reader] = field(default_factory=dict)
     body: list[Statement] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     types: dict[str, TileType] = field(default_factory=dict)
     outside: bool = False
+    bound: dict[str, _Bound] = field(default_factory=dict)
+    deferred: dict[str, tuple[Reader, ScalarLet]] = field(default_factory=dict)
+    heavy: frozenset[str] | None = None
 
     def unique(self, name: str) -> str:
         """A name not used yet in this launch."""
@@ -107,22 +122,22 @@ class Block:
         unique = self.unique(name)
         outer, axes = self.body, self.axes
         self.body, self.axes = [], [*axes, unique] if kind != "scalar" else list(axes)
-        saved = dict(self.index), dict(self.readers)
+        saved = dict(self.index), dict(self.readers), dict(self.bound)
         try:
             yield unique
         finally:
             inner, self.body, self.axes = self.body, outer, axes
-            self.index, self.readers = saved
+            self.index, self.readers, self.bound = saved
         self.body.append(For(unique, kind, low, high, step, tuple(inner), parent, tail, tuple(ref.name for ref in carries)))
 
     @contextmanager
     def condition(self, value: Value) -> Iterator[None]:
         """Statements added inside run only where the scalar condition holds."""
-        outer, self.body = self.body, []
+        outer, self.body, bound = self.body, [], dict(self.bound)
         try:
             yield
         finally:
-            inner, self.body = self.body, outer
+            inner, self.body, self.bound = self.body, outer, bound
         self.body.append(If(value, tuple(inner)))
 
     # --- values ---
@@ -181,6 +196,49 @@ class Block:
         args = tuple(self.lower(arg) for arg in value.args)
         return self.apply(value.primitive, *args, dtype=value.dtype)
 
+    def later(self, let: ScalarLet) -> None:
+        """Compute a named value of the region where it is read; a heavy one once in each scope, as a tile of its own."""
+        heavy = let.name in self._heavy_lets()
+        read: Reader = (lambda inner: inner._shared(let)) if heavy else (lambda inner: inner.lower(let.value))
+        self.readers[let.name] = read
+        self.deferred[let.name] = (read, let)
+        self.bound.pop(let.name, None)
+
+    def _heavy_lets(self) -> frozenset[str]:
+        if self.heavy is None:
+            self.heavy = _heavy(self.problem.region)
+        return self.heavy
+
+    def _shared(self, let: ScalarLet) -> Value:
+        """The tile of a heavy named value; before it those that it reads, so that long chains do not nest."""
+        wanted, pending = {let.name: let}, [let]
+        for reader in pending:
+            names = {part.name for part in walk(reader.value) if isinstance(part, ScalarRef)} - wanted.keys()
+            for name in sorted(names & self.deferred.keys()):
+                read, found = self.deferred[name]
+                if self.readers.get(name) is read and self._tile_of(found) is None:
+                    wanted[name] = found
+                    pending.append(found)
+        for statement in self.problem.region.body:
+            if isinstance(statement, ScalarLet) and statement.name in wanted and statement.name in self._heavy_lets():
+                self._bind(wanted[statement.name])
+        return self._bind(let)
+
+    def _tile_of(self, let: ScalarLet) -> Ref | None:
+        """The tile that holds a named value here, if there is one."""
+        known = self.bound.get(let.name)
+        return known.ref if known is not None and known.index == self._place_of(let) and known.outside == self.outside else None
+
+    def _place_of(self, let: ScalarLet) -> tuple[Dim | None, ...]:
+        return tuple(self.index.get(axis) for axis in let.axes)
+
+    def _bind(self, let: ScalarLet) -> Ref:
+        ref = self._tile_of(let)
+        if ref is None:
+            ref = self.let(let.name, self.lower(let.value))
+            self.bound[let.name] = _Bound(self._place_of(let), self.outside, ref)
+        return ref
+
     def subscripts(self, subscripts: Sequence[Dim], gathers: Sequence[tuple[str, Scalar]]) -> tuple[Dim, ...]:
         """Subscripts at the current indices; gathered ones are loaded into named values first."""
         mapping = dict(self.index)
@@ -202,6 +260,23 @@ class Block:
 def zero(dtype: DType) -> bool | int | float | complex:
     """Zero as a literal of a dtype."""
     return False if dtype.kind == "bool" else 0.0 if dtype.is_float else 0j if dtype.kind == "complex" else 0
+
+
+def _heavy(region: Region) -> frozenset[str]:
+    """The named values of a region that are too much to compute wherever they are read, what they read in turn included."""
+    weights: dict[str, int] = {}
+    found: set[str] = set()
+    for statement in region.body:
+        if not isinstance(statement, ScalarLet):
+            continue
+        weight = 0
+        for part in walk(statement.value):
+            weight += 1 if isinstance(part, Apply) else weights.get(part.name, 0) if isinstance(part, ScalarRef) else 0
+        if weight > WEIGHT:
+            found.add(statement.name)
+            weight = 0
+        weights[statement.name] = weight
+    return frozenset(found)
 
 
 def parameters(problem: Problem, combined: frozenset[str] = frozenset()) -> tuple[Param, ...]:

@@ -23,7 +23,6 @@ from ourcc.ir.plan import Copy, Launch, Zero
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.passes.build_plan import Lowered
-from ourcc.passes.fuse import partition
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
 
@@ -42,7 +41,7 @@ def lowered(name: str, path: Path) -> tuple[Module, Lowered]:
     simplify(module, options)
     device = gpu_target("sm_90a")
     scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
-    return module, lower_cuda(module, partition(module, module.main), scheduler)
+    return module, lower_cuda(module, scheduler)
 
 
 def run_plan(found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:

@@ -35,6 +35,8 @@ AFTER_ATTENTION: dict[str, Function] = {
 OTHERS: dict[str, Function] = {
     "symbolic heads": lambda x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
     "sums of sums": lambda x: x.sum(-1).amax(-1),
+    "sums of a softmax over rows": lambda x: (x @ x.transpose(1, 2)).softmax(-1).sum(1),
+    "sums of a softmax": lambda x: x.softmax(-1).sum(1),
     "two softmaxes": lambda x: x.softmax(-1).softmax(-2),
     "sum of a product": lambda x: (x @ x.transpose(1, 2)).sum(-1),
     "softmax of a product": lambda x: (x @ x.transpose(1, 2)).softmax(-1),

@@ -153,7 +153,7 @@ class _Launch:
 
     def _named(self, block: Block) -> None:
         for let in self.found.before:
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
 
     def _row_blocks(self, block: Block, body: Callable[[Block, str | None], None]) -> None:
         """`body(rows)` for each register block of rows; rows is None where there is one row."""
@@ -256,7 +256,7 @@ class _Launch:
             block.readers[found.result.name] = lambda _: result
             block.readers[found.total.name] = lambda _: total
             for let in found.after:
-                block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+                block.later(let)
             block.store(found.store.output, block.subscripts(found.store.subscripts, ()), block.lower(found.store.value))
 
     def _wide(self, value: Scalar) -> Scalar:

@@ -245,8 +245,7 @@ class _Nest:
         for extent in extents:
             size = size * extent if extent is not None and size is not None else None  # type: ignore[assignment]
         if size is None or size > LOCAL_LIMIT or not self._is_costly(statement):
-            saved = statement.value
-            block.readers[statement.name] = lambda inner: inner.lower(saved)
+            block.later(statement)
             return
         self._keep(block, statement, rest, [e or 1 for e in extents], lambda: block.lower(statement.value))
 

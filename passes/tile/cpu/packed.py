@@ -247,7 +247,7 @@ class _Packed:
 
     def _dot(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
         for let in self.found.prologue:
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
         block.outside = guarded
         left = block.lower(_accumulated(self.found.left, kind))
         right = self._right(block, kind, columns, panel)

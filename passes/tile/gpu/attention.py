@@ -183,7 +183,7 @@ class _Launch:
 
     def _named(self, block: Block) -> None:
         for let in self.found.before:
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
 
     def _product(self, block: Block, query: Ref | None, axes: tuple[str, ...]) -> Ref:
         """query * key of one step; without a query in registers the head goes in steps, both sides streamed."""
@@ -240,7 +240,7 @@ class _Launch:
         block.readers[found.result.name] = lambda _: sums
         block.readers[found.total.name] = lambda _: total
         for let in found.after:
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
         subscripts = block.subscripts(found.store.subscripts, ())
         value = block.lower(found.store.value)
         block.store(found.store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))))

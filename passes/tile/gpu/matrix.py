@@ -149,7 +149,7 @@ def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, ste
             block.index |= parted(dims.symbol(k), over, extents)
             starts_whole = len(over) == 1 and bool(dims.divides(step, low, symbols))
         for let in found.prologue:
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
         covered = is_covered(high - low, step, symbols)
         factors = [found.left, found.right]
         if starts_whole:

@@ -54,7 +54,7 @@ class Scatter:
         if lane is not None:
             block.axes.append(lane)
         for let in (s for s in self.statements if isinstance(s, Let)):
-            block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+            block.later(let)
         self._walk(block, [axis for axis in names if axis not in apart], by_atomics)
         combined = frozenset({store.output}) if self._reads_output(block) else frozenset[str]()
         params = used_parameters(self.problem, (*self.statements, store), combined)

@@ -50,7 +50,7 @@ class Sequence:
             block.index[scan.along] = extent - 1 - place if scan.reverse else place
             before = block.let("before", acc)
             for let in (s for s in self.statements if isinstance(s, Let)):
-                block.readers[let.name] = lambda b, let=let: b.lower(let.value)  # type: ignore[misc]
+                block.later(let)
             value = spread(block, block.lower(scan.value), acc.type.axes)
             block.rebind(acc, block.apply(COMBINE[SCAN_KIND[scan.kind]], acc, value))
             result = before if scan.exclusive else acc

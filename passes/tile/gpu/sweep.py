@@ -94,7 +94,7 @@ class Sweep:
     def _statement(self, block: Block, statement: Let | Reduce | Scan) -> None:
         if isinstance(statement, Let):
             if any(axis in self.tiling.loops for axis in statement.axes):
-                block.readers[statement.name] = lambda inner: inner.lower(statement.value)
+                block.later(statement)
                 return
             value = block.let(statement.name, block.lower(statement.value))
         elif isinstance(statement, Reduce):
@@ -251,7 +251,7 @@ class Sweep:
         """Compute named values that vary over `axis` again where they are read, at the index that holds there."""
         for let in self.lets.values():
             if axis in let.axes:
-                block.readers[let.name] = lambda inner, let=let: inner.lower(let.value)  # type: ignore[misc]
+                block.later(let)
 
     # --- scans ----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,68 @@
+"""Lowering: from the choices of fusion to a plan; every group becomes kernels, or a smaller one does.
+
+What fails on the way from a group to the text of its kernels is never the user's fault: the next schedule is tried, then
+the next strategy, then a group that keeps more values in memory. Only a single op that no strategy can compute is an
+error. What was kept in memory, and why, goes with the plan into the reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from ..ir.errors import is_own, reason
+from ..ir.graph import Module, Value
+from .build_plan import Kept, Lowered, build_plan
+from .fuse import Fusion
+from .schedule import Scheduler
+
+P = TypeVar("P")
+
+
+def fuse(module: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) -> Fusion:
+    """The choices for a module's main function, which all levels of a target share; `orders` as in `compose`."""
+    return Fusion(module, module.main, orders or {})
+
+
+def lower(fusion: Fusion, scheduler: Scheduler, target: str) -> Lowered:
+    """The groups as tile programs, and their plan."""
+    units = fusion.units(lambda group: scheduler.schedule(group, fusion.module.facts))
+    return replace(build_plan(fusion.module, fusion.graph, units, target), kept=kept(fusion))
+
+
+class BadKernel(Exception):
+    """A kernel that its printer refuses, and why."""
+
+    def __init__(self, kernel: str, why: str) -> None:
+        super().__init__(f"kernel {kernel} cannot be printed: {why}")
+        self.kernel = kernel
+        self.why = why
+
+
+@contextmanager
+def printing(kernel: str) -> Iterator[None]:
+    """Turn what fails inside, where another schedule may not, into a `BadKernel`."""
+    try:
+        yield
+    except Exception as failure:
+        if not is_own(failure):
+            raise
+        raise BadKernel(kernel, reason(failure)) from failure
+
+
+def lower_printed(fusion: Fusion, scheduler: Scheduler, target: str, print_all: Callable[[Lowered], P]) -> tuple[Lowered, P]:
+    """As `lower`, and the text of the kernels; a schedule of which `print_all` gives a `BadKernel` is never taken again."""
+    while True:
+        lowered = lower(fusion, scheduler, target)
+        try:
+            return lowered, print_all(lowered)
+        except BadKernel as bad:
+            scheduler.refuse(lowered.scheduled[bad.kernel], bad.why)
+
+
+def kept(fusion: Fusion) -> tuple[Kept, ...]:
+    """The values that are in memory although they could have been computed where they are read, in the graph's order."""
+    found = ((value, fusion.kept.get(value)) for op in fusion.graph for value in op.results)
+    return tuple(Kept(value.name, str(value.source) if value.source else "", why) for value, why in found if why is not None)

@@ -1,0 +1,304 @@
+"""Fusion: groups of bounded size, shared values computed once, and what cannot be one kernel kept in memory with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.target_cpu import lower_cpu, print_cpu
+from ourcc.ir.errors import InternalError, UnsupportedError, UsageError
+from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
+from ourcc.ir.reference import interpret
+from ourcc.ir.region import Scalar, Store, parts
+from ourcc.ir.region_interpret import run_region
+from ourcc.ir.target import AVX2
+from ourcc.ir.types import TensorType, f32
+from ourcc.passes.compose import COPIES, DEPTH, Group
+from ourcc.passes.fuse import GROUP_OPS, Fusion
+from ourcc.passes.lower import fuse, kept, lower, lower_printed, printing
+from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.cpu.nest import Nest
+
+Body = Callable[[Builder, Value], Value]
+
+
+def program(body: Body, *shape: str | int) -> Module:
+    """A module with one input and one output; names are symbols without a bound."""
+    module = Module("m")
+    graph = Graph("main")
+    module.functions["main"] = graph
+    sizes = tuple(module.declare(size) if isinstance(size, str) else size for size in shape)
+    x = graph.add_input("x", TensorType(f32, sizes))
+    graph.set_outputs([body(Builder(module, graph), x)], ["y"])
+    return module
+
+
+def chain(length: int) -> Body:
+    def body(b: Builder, x: Value) -> Value:
+        for n in range(length):
+            x = b.sin(x) if n % 2 else b.relu(x)
+        return x
+
+    return body
+
+
+def branches(count: int) -> Body:
+    def body(b: Builder, x: Value) -> Value:
+        scales = [b.module.add_constant(f"c{n}", ConstantData(np.float32(n / count))) for n in range(count)]
+        total = b.sin(x)
+        for scale in scales:
+            total = b.add(total, b.sin(b.mul(x, scale)))
+        return total
+
+    return body
+
+
+def repeated(step: Callable[[Builder, Value], Value], count: int) -> Body:
+    def body(b: Builder, x: Value) -> Value:
+        x = b.sin(x)
+        for _ in range(count):
+            x = step(b, x)
+        return x
+
+    return body
+
+
+def doubled(b: Builder, x: Value) -> Value:
+    return b.add(x, x)
+
+
+def twice(b: Builder, x: Value) -> Value:
+    return b.concat(x, x, axis=0)
+
+
+def groups(module: Module) -> list[Group]:
+    found = Fusion(module, module.main).units(lambda group: group)
+    return [unit for unit in found if isinstance(unit, Group)]
+
+
+def lines(module: Module) -> int:
+    """Lines of C of all kernels."""
+    lowered = lower_cpu(module, AVX2, cheapest(AVX2))
+    return sum(text.count("\n") for name, text in print_cpu(lowered, AVX2).items() if name.startswith("kernels"))
+
+
+def depth(value: Scalar) -> int:
+    return 1 + max((depth(part) for part in parts(value)), default=0)
+
+
+def deepest(found: list[Group]) -> int:
+    return max(depth(statement.value) for group in found for statement in group.region.body)
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "count"),
+    [
+        (chain(148), (64,), 2),
+        (chain(5000), (64,), 40),
+        (branches(500), (64,), 12),
+        (repeated(doubled, 40), (64,), 1),
+        (repeated(twice, 12), (8,), 12),
+        (repeated(twice, 12), ("N",), 12),
+    ],
+    ids=["148 ops", "5,000 ops", "500 branches", "v + v", "concat(v, v)", "concat(v, v) of any size"],
+)
+def test_groups_grow_with_the_program(body: Body, shape: tuple[str | int, ...], count: int) -> None:
+    module = program(body, *shape)
+    found = groups(module)
+    assert len(found) <= count
+    assert all(len(group.ops) <= GROUP_OPS for group in found)
+    assert sum(len(group.region.body) for group in found) <= COPIES * len(module.main)
+    assert deepest(found) <= DEPTH + 3
+
+
+@pytest.mark.parametrize("body", [chain(300), branches(100), repeated(doubled, 40), repeated(twice, 5)])
+def test_groups_keep_the_meaning(body: Body) -> None:
+    module = program(body, 5)
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+    values: dict[Value, np.ndarray] = {module.main.inputs[0]: x}
+    values |= {value: value.constant.array for value in module.constants.values() if value.constant is not None}
+    for group in groups(module):
+        arrays = {operand.name: values[value] for operand, value in zip(group.region.inputs, group.inputs, strict=True)}
+        results = run_region(group.region, arrays)
+        values |= {value: results[operand.name] for operand, value in zip(group.region.outputs, group.outputs, strict=True)}
+    (expected,) = interpret(module, [x])
+    np.testing.assert_array_equal(values[module.main.outputs[0]], expected)
+
+
+@pytest.mark.parametrize(("step", "few", "many"), [(doubled, 10, 40), (twice, 6, 12)], ids=["v + v", "concat(v, v)"])
+def test_the_code_of_shared_values_is_linear(step: Callable[[Builder, Value], Value], few: int, many: int) -> None:
+    """Each op adds the same number of lines, where each used to double them."""
+    some, more = lines(program(repeated(step, few), 8)), lines(program(repeated(step, many), 8))
+    assert more - some < 2 * (many - few) / few * some
+
+
+def test_named_values_that_are_read_by_a_fold_are_computed_once_in_its_loop() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        for _ in range(40):
+            x = b.add(b.sin(x), x)
+        return b.sum(x, axes=(0,), keepdims=False)
+
+    module = program(body, 64, 8)
+    assert lines(module) < 3000
+    assert len(lower_cpu(module, AVX2, cheapest(AVX2)).kernels) == 1
+
+
+def test_a_shared_value_behind_padding_is_not_read_outside_of_its_operand() -> None:
+    def body(b: Builder, x: Value) -> Value:
+        value = b.sin(x)
+        both = b.mul(b.neg(value), b.neg(value))
+        return b.pad(b.add(both, value), before=(2,), after=(1,), mode="constant", value=3.0)
+
+    module = program(body, 5)
+    x = np.linspace(-1, 1, 5, dtype=np.float32)
+    (group,) = groups(module)
+    result = run_region(group.region, {group.region.inputs[0].name: x})
+    np.testing.assert_array_equal(next(iter(result.values())), interpret(module, [x])[0])
+
+
+def test_a_concat_of_many_operands_chooses_among_few() -> None:
+    module = program(lambda b, x: b.concat(*[x] * 100, axis=0), 3)
+    (group,) = groups(module)
+    stores = [statement for statement in group.region.body if isinstance(statement, Store)]
+    assert len(stores) == 7
+    assert deepest([group]) < 8
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(run_region(group.region, {group.region.inputs[0].name: x})["y0"], np.tile(x, 100))
+
+
+# --- what is kept in memory ---------------------------------------------------------------------------------------------
+
+
+def softmax_then_sum(b: Builder, x: Value) -> Value:
+    return b.sum(b.softmax(x, axis=-1), axes=(1,), keepdims=False)
+
+
+def test_a_sum_over_the_rows_of_a_softmax_of_any_size_keeps_the_softmax() -> None:
+    lowered = lower_cpu(program(softmax_then_sum, "B", "S", "S"), AVX2, cheapest(AVX2))
+    assert len(lowered.kernels) == 2
+    (row,) = lowered.kept
+    assert row.why == "one kernel would hold its reductions for all k at once"
+    assert str(row).startswith(f"kept %{row.value} in memory: ")
+
+
+def test_a_small_one_is_one_kernel() -> None:
+    lowered = lower_cpu(program(softmax_then_sum, 2, 5, 5), AVX2, cheapest(AVX2))
+    assert len(lowered.kernels) == 1
+    assert lowered.kept == ()
+
+
+def test_the_reason_of_a_bounded_group_is_told() -> None:
+    lowered = lower_cpu(program(chain(200), 8), AVX2, cheapest(AVX2))
+    assert [row.why for row in lowered.kept] == ["with it the kernel that reads it would have more than 128 ops"]
+
+
+def failing_over(most: int, failure: Exception) -> Callable[[Group], Group]:
+    def make(group: Group) -> Group:
+        if len(group.ops) > most:
+            raise failure
+        return group
+
+    return make
+
+
+@pytest.mark.parametrize("body", [chain(100), branches(40), repeated(doubled, 30), repeated(twice, 4)])
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_fails_as_one_kernel_is_made_smaller(body: Body, most: int) -> None:
+    module = program(body, 4, 4, 4)
+    fusion = Fusion(module, module.main)
+    made = fusion.units(failing_over(most, KeyError("no place")))
+    assert {op for group in made if isinstance(group, Group) for op in group.ops} == set(module.main)
+    assert all("in one kernel with what reads it: KeyError: 'no place'" in row.why for row in kept(fusion))
+    assert kept(fusion)
+
+
+def test_what_is_folded_inside_is_kept_first() -> None:
+    module = program(lambda b, x: softmax_then_sum(b, b.abs(b.neg(x))), 4, 5, 5)
+    fusion = Fusion(module, module.main)
+    fusion.units(failing_over(3, RuntimeError("no")))
+    assert [row.value for row in kept(fusion)] == [next(op for op in module.main if op.name == "softmax").result.name]
+
+
+def test_halving_needs_few_attempts() -> None:
+    module, attempts = program(chain(128), 4), []
+
+    def make(group: Group) -> Group:
+        attempts.append(len(group.ops))
+        return failing_over(1, ValueError("no"))(group)
+
+    Fusion(module, module.main).units(make)
+    assert len(attempts) < 4 * 128
+
+
+def test_views_behind_a_sum_become_kernels_of_their_own() -> None:
+    module = program(lambda b, x: b.transpose(b.sum(x, axes=(0,), keepdims=False), permutation=(1, 0)), 3, 4, 5)
+    assert len(groups(module)) == 1
+    fusion = Fusion(module, module.main)
+    assert len(fusion.units(failing_over(1, RuntimeError("no")))) == 2
+    assert [row.why for row in kept(fusion)] == ["as another view of %v1: RuntimeError: no"]
+
+
+@pytest.mark.parametrize("failure", [UsageError("got x, expected y"), MemoryError(), OSError("disk")])
+def test_what_is_not_the_compilers_fault_goes_on(failure: Exception) -> None:
+    module = program(chain(4), 4)
+    with pytest.raises(type(failure)):
+        Fusion(module, module.main).units(failing_over(1, failure))
+
+
+def test_a_single_op_that_fails_is_an_error() -> None:
+    module = program(chain(4), 4)
+    with pytest.raises(UnsupportedError, match="never"):
+        Fusion(module, module.main).units(failing_over(0, UnsupportedError("never")))
+
+
+class Bad(Nest):
+    """Fails where it is told to."""
+
+    def __init__(self, where: str, vectors: int = 0) -> None:
+        super().__init__(name="bad")
+        object.__setattr__(self, "where", where)
+        object.__setattr__(self, "vectors", vectors)
+
+    def __getattribute__(self, name: str):  # type: ignore[no-untyped-def]
+        if name == object.__getattribute__(self, "where"):
+            raise RuntimeError(f"no {name}")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("where", ["applies", "space", "cost", "tile"])
+def test_a_strategy_that_fails_is_passed_over_with_its_reason(where: str) -> None:
+    module = program(chain(4), 4)
+    scheduler = Scheduler([Bad(where), *STRATEGIES], AVX2, cheapest(AVX2), lambda region, constants: {})
+    lowered = lower(fuse(module), scheduler, "cpu")
+    (unit,) = lowered.scheduled.values()
+    assert unit.schedule.strategy == "nest"
+    assert any(f"RuntimeError: no {where}" in why for _, why in unit.refusals)
+    assert lowered.kept == ()
+
+
+def test_no_strategy_left_is_an_error_for_one_op_only() -> None:
+    scheduler = Scheduler([Bad("tile")], AVX2, cheapest(AVX2), lambda region, constants: {})
+    with pytest.raises(InternalError, match="no strategy takes region region: bad: every schedule is bad: RuntimeError: no tile"):
+        lower(fuse(program(chain(4), 4)), scheduler, "cpu")
+
+
+def test_a_kernel_that_cannot_be_printed_is_scheduled_otherwise() -> None:
+    refused: list[str] = []
+
+    def print_all(lowered):  # type: ignore[no-untyped-def]
+        for name, unit in lowered.scheduled.items():
+            with printing(name):
+                if len(unit.group.ops) > 2:
+                    refused.append(str(unit.schedule))
+                    raise UnsupportedError("too wide")
+        return "printed"
+
+    scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
+    lowered, text = lower_printed(fuse(program(chain(4), 4)), scheduler, "cpu", print_all)
+    assert text == "printed"
+    assert len(set(refused)) > 1
+    assert lowered.kept
+    assert "too wide" in lowered.kept[0].why

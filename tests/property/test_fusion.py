@@ -1,0 +1,344 @@
+"""Drawn programs that fusion finds hard: long chains, wide sums, shared values, self-concats, folds of folds, unbounded sizes.
+
+Each is composed and run region by region, computed by engines, and built once more with a compiler that fails at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from generator import Case
+from harness import compared, failing
+
+from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.ir.dims import Dim
+from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
+from ourcc.ir.reference import Array, bind_symbols
+from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region_verify import verify_region
+from ourcc.ir.target import AVX2
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, f64, i32, i64
+from ourcc.passes import schedule as scheduling
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.compose import Group
+from ourcc.passes.fuse import GROUP_OPS, Fusion
+from ourcc.passes.lower import BadKernel, fuse, lower_printed
+from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.tile.cpu import STRATEGIES
+
+DTYPES = (f32, f32, f32, f64, f16, bf16, i32, i64)
+SHAPES = ((5,), (17,), (3, 5), (2, 3, 4))
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@dataclass
+class Sketch:
+    """A program under construction: one input of a drawn shape and dtype, its sizes symbols without a bound or numbers."""
+
+    choices: random.Random
+    square: bool = False
+    module: Module = field(default_factory=lambda: Module("case"))
+
+    def __post_init__(self) -> None:
+        self.graph = Graph("main")
+        self.module.functions["main"] = self.graph
+        self.builder = Builder(self.module, self.graph)
+        self.dtype: DType = self.choices.choice(DTYPES[:6] if self.square else DTYPES)
+        self.static = (3, 4, 4) if self.square else self.choices.choice(SHAPES)
+        names = ("B", "S", "S") if self.square else ("B", "S", "T")
+        self.dynamic = self.square or self.choices.random() < 0.4
+        shape = tuple(self.module.declare(name) for name in names[: len(self.static)]) if self.dynamic else self.static
+        self.x = self.graph.add_input("x", TensorType(self.dtype, shape))
+
+    def number(self, value: float) -> Value:
+        array = np.asarray(value, dtype=self.dtype.numpy)
+        return self.module.add_constant(f"c{len(self.module.constants)}", ConstantData(array))
+
+    def step(self, value: Value) -> Value:
+        """A pointwise op that keeps values small."""
+        b, kinds = self.builder, ["neg", "abs", "add", "maximum", "minimum", "sub"]
+        kind = self.choices.choice([*kinds, "relu", "half", "square"] if self.dtype.is_float else kinds)
+        if kind in ("neg", "abs", "relu"):
+            return getattr(b, kind)(value)
+        if kind == "half":
+            return b.mul(value, self.number(0.5))
+        if kind == "square":
+            small = b.minimum(b.maximum(value, self.number(-1)), self.number(1))
+            return b.mul(small, small)
+        return getattr(b, kind)(value, self.number(self.choices.choice((1, 2, 3))))
+
+    def case(self, value: Value) -> Case:
+        self.graph.set_outputs([value], ["y"])
+        generator = np.random.default_rng(self.choices.getrandbits(32))
+        inputs = []
+        for more in (0, 3 if self.dynamic else 0):
+            sizes = tuple(size + more for size in self.static)
+            array = generator.standard_normal(sizes) * 2 if self.dtype.is_float else generator.integers(-3, 4, sizes)
+            inputs.append((np.asarray(array).astype(self.dtype.numpy),))
+        return Case(self.module, tuple(inputs))
+
+
+def chain(s: Sketch) -> Value:
+    value = s.x
+    for _ in range(s.choices.choice((20, 60, 150, 300))):
+        value = s.step(value)
+    return value
+
+
+def wide(s: Sketch) -> Value:
+    branches = [s.step(s.step(s.x)) for _ in range(s.choices.choice((10, 60, 200)))]
+    while len(branches) > 1:
+        place = 0 if s.choices.random() < 0.9 else s.choices.randrange(len(branches) - 1)
+        branches[place : place + 2] = [s.builder.maximum(branches[place], branches[place + 1])]
+    return branches[0]
+
+
+def shared(s: Sketch) -> Value:
+    value = s.step(s.x)
+    for _ in range(s.choices.choice((4, 8, 12))):
+        again = value if s.choices.random() < 0.6 else s.step(value)
+        both = s.builder.add(value, again)
+        value = s.builder.mul(both, s.number(0.5)) if s.dtype.is_float else s.builder.minimum(both, value)
+    return value
+
+
+def concat(s: Sketch) -> Value:
+    value = s.step(s.x)
+    for _ in range(s.choices.choice((2, 4, 6))):
+        axis = s.choices.randrange(len(s.static))
+        value = s.builder.concat(value, value if s.choices.random() < 0.7 else s.step(value), axis=axis)
+        value = s.step(value) if s.choices.random() < 0.5 else value
+    return value
+
+
+def shifted(s: Sketch) -> Value:
+    """Neighbours of neighbours, padded: every value is read at more and more places."""
+    value, rank = s.step(s.x), len(s.static)
+    for _ in range(s.choices.choice((2, 5, 9))):
+        value = s.step(value) if s.choices.random() < 0.5 else value
+        none, one = (0,) * rank, (*(0,) * (rank - 1), 1)
+        longer = s.builder.pad(value, before=none, after=one, mode="constant", value=0)
+        later = s.builder.slice(longer, starts=one, sizes=value.shape, steps=(1,) * rank)
+        value = s.builder.maximum(value, later)
+    return value
+
+
+def folds(s: Sketch) -> Value:
+    """Softmaxes, means and sums of each other, over any axes."""
+    value: Value = s.x
+    for _ in range(s.choices.choice((2, 3, 4))):
+        axis, kind = s.choices.randrange(value.type.rank), s.choices.choice(("softmax", "center", "turn"))
+        if kind == "softmax":
+            value = s.builder.softmax(value, axis=axis)
+        elif kind == "center":
+            value = s.builder.sub(value, s.builder.mean(value, axes=(axis,), keepdims=True))
+        else:
+            value = s.builder.transpose(s.step(value), permutation=(0, 2, 1))
+    last: Callable[..., Value] = s.choices.choice((s.builder.sum, s.builder.reduce_max, s.builder.mean))
+    return last(value, axes=(s.choices.randrange(3),), keepdims=s.choices.random() < 0.5)
+
+
+KINDS: dict[str, Callable[[Sketch], Value]] = {
+    "chain": chain,
+    "wide": wide,
+    "shared": shared,
+    "concat": concat,
+    "shifted": shifted,
+    "folds": folds,
+}
+
+
+def draw(number: int, seed: int) -> tuple[str, Case]:
+    """Case `number` of a seed; kinds take turns."""
+    kind = list(KINDS)[number % len(KINDS)]
+    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind == "folds")
+    return kind, sketch.case(KINDS[kind](sketch))
+
+
+@pytest.fixture(scope="module")
+def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
+    count, seed = request.config.getoption("--cases", 200), request.config.getoption("--seed", 0)
+    return [draw(number, seed) for number in range(max(len(KINDS), count // 4))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def interpreted(module: Module, groups: Sequence[Group], inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a graph, each group run as its region says."""
+    graph = module.main
+    symbols = bind_symbols(graph.inputs, list(inputs))
+    values: dict[Value, Array] = dict(zip(graph.inputs, inputs, strict=True))
+    values |= {value: value.constant.array for value in module.constants.values() if value.constant is not None}
+    for group in groups:
+        region = group.region
+        shapes = [tuple(_size(size, symbols) for size in operand.type.shape) for operand in region.inputs]
+        arrays = {o.name: values[v].reshape(s) for o, v, s in zip(region.inputs, group.inputs, shapes, strict=True)}
+        results = run_region(region, arrays, symbols)
+        for operand, value in zip(region.outputs, group.outputs, strict=True):
+            values[value] = results[operand.name].reshape([_size(size, symbols) for size in value.shape])
+    return [values[value] for value in graph.outputs]
+
+
+def _size(size: Dim, symbols: dict[str, int]) -> int:
+    from ourcc.ir import dims
+
+    return dims.evaluate(size, symbols)
+
+
+def wrong(case: Case, groups: Sequence[Group]) -> str | None:
+    """What is wrong with a partition: its form, or the numbers that its regions give."""
+    for group in groups:
+        verify_region(group.region, case.module.facts)
+    found = (compared(case, run, interpreted(case.module, groups, inputs)) for run, inputs in enumerate(case.inputs))
+    return next((why for why in found if why is not None), None)
+
+
+def groups_of(units: Sequence[Any]) -> list[Group]:
+    return [unit if isinstance(unit, Group) else unit.group for unit in units]
+
+
+def test_groups_are_right_and_of_bounded_size(drawn_cases: list[tuple[str, Case]]) -> None:
+    found = Counter[str]()
+    for kind, case in drawn_cases:
+        try:
+            groups = groups_of(Fusion(case.module, case.module.main).units(lambda group: group))
+            statements = sum(len(group.region.body) for group in groups)
+            assert wrong(case, groups) is None
+            assert all(len(group.ops) <= GROUP_OPS for group in groups)
+            # Each op is computed at no more than a few places, whatever reads it.
+            assert statements <= 16 * len(case.module.main) + 16
+        except Exception as error:  # noqa: BLE001 - whatever fusion does wrong is what this is looking for
+            found[f"{kind}: {type(error).__name__}: {str(error)[:80]}"] += 1
+    assert not found, f"{found.total()} of {len(drawn_cases)} programs fail: {dict(found)}"
+
+
+@pytest.mark.timeout(3600)
+def test_engines_are_right(drawn_cases: list[tuple[str, Case]]) -> None:
+    share = [case for _, case in drawn_cases[: max(len(KINDS), len(drawn_cases) // 8)]]
+    found = failing(share)
+    assert not found, f"{len(found)} of {len(share)} programs fail, the first: {found[0][1]}"
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A strategy that fails for some problems and schedules; which ones, its texts decide."""
+
+    inner: Any
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return str(self.inner.name)
+
+    def _fail(self, where: str, *what: object) -> None:
+        if random.Random(f"{self.seed} {where} {' '.join(map(str, what))}").random() < 0.3:
+            raise random.Random(self.seed).choice((RuntimeError, KeyError, AssertionError, RecursionError, ZeroDivisionError))(where)
+
+    def _fail_but_last(self, where: str, problem: Any, schedule: Any) -> None:
+        if (schedule.strategy, dict(schedule.parameters).get("vectors")) != ("nest", 1):
+            self._fail(where, problem.region, schedule)
+
+    def applies(self, problem: Any, target: Any) -> str | None:
+        self._fail("applies", problem.region)
+        return self.inner.applies(problem, target)  # type: ignore[no-any-return]
+
+    def space(self, problem: Any, target: Any) -> Iterator[Any]:
+        self._fail("space", problem.region)
+        return self.inner.space(problem, target)  # type: ignore[no-any-return]
+
+    def cost(self, problem: Any, schedule: Any, target: Any) -> float:
+        self._fail_but_last("cost", problem, schedule)
+        return self.inner.cost(problem, schedule, target)  # type: ignore[no-any-return]
+
+    def tile(self, problem: Any, schedule: Any, target: Any) -> Any:
+        self._fail_but_last("tile", problem, schedule)
+        return self.inner.tile(problem, schedule, target)
+
+
+def broken_build(case: Case, seed: int, patch: pytest.MonkeyPatch) -> tuple[Lowered, list[str]]:
+    """A plan by a compiler that fails at composing, scheduling, tiling and printing, but for single ops; and where it did."""
+    choices, failed = random.Random(seed), []
+    schedule = Scheduler.schedule
+
+    def fail(where: str) -> None:
+        failed.append(where)
+        raise RuntimeError(f"injected into {where}")
+
+    def scheduled(self: Scheduler, group: Group, symbols: Any) -> Any:
+        if len(group.ops) > 1 and choices.random() < 0.4:
+            fail("scheduling")
+        return schedule(self, group, symbols)
+
+    def printed(lowered: Lowered) -> int:
+        for name, unit in lowered.scheduled.items():
+            if len(unit.group.ops) > 1 and choices.random() < 0.1:
+                failed.append("printing")
+                raise BadKernel(name, "injected into printing")
+        return len(lowered.kernels)
+
+    patch.setattr(Scheduler, "schedule", scheduled)
+    # The last schedule of the last strategy takes everything: what it cannot do as one op is an error, not injected here.
+    strategies = [*(Flaky(strategy, seed) for strategy in STRATEGIES), *STRATEGIES]
+    scheduler = Scheduler(strategies, AVX2, cheapest(AVX2), lambda region, constants: {})
+    return lower_printed(fuse(case.module), scheduler, "cpu", printed)[0], failed
+
+
+def test_a_compiler_that_fails_at_random_still_builds_what_is_right(
+    drawn_cases: list[tuple[str, Case]], request: pytest.FixtureRequest
+) -> None:
+    injected = 0
+    share = drawn_cases[:: max(1, len(drawn_cases) // max(len(KINDS), len(drawn_cases) // 4))]
+    for number, (kind, case) in enumerate(share):
+        with pytest.MonkeyPatch.context() as patch:
+            lowered, failed = broken_build(case, request.config.getoption("--seed", 0) + number, patch)
+        assert lowered.kernels, kind
+        reasons = " ".join(row.why for row in lowered.kept)
+        assert failed.count("scheduling") == 0 or "injected into scheduling" in reasons
+        fusion = Fusion(case.module, case.module.main)
+        with pytest.MonkeyPatch.context() as patch:
+            choices = random.Random(number)
+            groups = groups_of(fusion.units(lambda group, choices=choices: _sometimes(group, choices)))  # type: ignore[misc]
+        assert wrong(case, groups) is None, kind
+        injected += len(failed)
+    assert injected > len(share) // 2
+
+
+@pytest.mark.timeout(3600)
+def test_engines_of_a_compiler_that_fails_at_random_are_right(
+    drawn_cases: list[tuple[str, Case]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices, schedule, failed = random.Random(request.config.getoption("--seed", 0)), Scheduler.schedule, Counter[str]()
+
+    def scheduled(self: Scheduler, group: Group, symbols: Any) -> Any:
+        if len(group.ops) > 1 and choices.random() < 0.3:
+            failed["scheduling"] += 1
+            raise RuntimeError("injected into scheduling")
+        return schedule(self, group, symbols)
+
+    monkeypatch.setattr(Scheduler, "schedule", scheduled)
+    share = [case for _, case in drawn_cases[-max(len(KINDS), len(drawn_cases) // 16) :]]
+    found = failing(share)
+    assert not found, f"{len(found)} of {len(share)} programs fail, the first: {found[0][1]}"
+    assert failed
+
+
+def _sometimes(group: Group, choices: random.Random) -> Group:
+    if len(group.ops) > 1 and choices.random() < 0.5:
+        raise RuntimeError("injected")
+    return group
+
+
+def test_nothing_of_this_is_needed_where_nothing_fails() -> None:
+    _, case = draw(2, 0)
+    assert lower_cpu(case.module, AVX2, scheduling.cheapest(AVX2)).kept == ()
