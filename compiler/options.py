@@ -246,6 +246,7 @@ class BuildOptions:
     locked: Path | None = None
     report: Path | None = None
     freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
+    unchecked_indices: bool = False  # an index out of range is no error but undefined (never outside the tensor)
     trust_pickle: bool = False
     emulate: str | None = None  # also print kernels for an instruction level that this machine lacks
     threads: int | None = None
@@ -299,6 +300,7 @@ _READERS: dict[str, Any] = {
     "locked": _path,
     "report": _path,
     "freeze": _flag,
+    "unchecked_indices": _flag,
     "trust_pickle": _flag,
     "emulate": str,
     "threads": parse_threads,

@@ -78,6 +78,10 @@ class InputError(CompilerError):
     """A call gave wrong inputs: a name, dtype, rank or size."""
 
 
+class IndexRangeError(InputError, IndexError):
+    """An index of a call, or of the program itself, lies outside what it indexes; an IndexError, as it is in torch."""
+
+
 class ToolchainError(CompilerError):
     """A compiler or library of the machine is missing or refused its input."""
 
