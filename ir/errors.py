@@ -82,6 +82,10 @@ class IndexRangeError(InputError, IndexError):
     """An index of a call, or of the program itself, lies outside what it indexes; an IndexError, as it is in torch."""
 
 
+class ZeroDivisorError(InputError, ZeroDivisionError, RuntimeError):
+    """Integers are divided by 0; a RuntimeError, as it is in torch."""
+
+
 class ToolchainError(CompilerError):
     """A compiler or library of the machine is missing or refused its input."""
 

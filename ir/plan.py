@@ -114,14 +114,16 @@ class Zero:
 
 @dataclass(frozen=True)
 class Check:
-    """An error if the buffer `worst` (i64[]) holds an index out of range: see `ir/ops/check.py` for the numbers.
+    """An error if the buffer `worst` (i64[]) holds an index out of range, or without `size` if integers are divided by 0.
+
+    See `ir/ops/check.py` for the numbers.
 
     On a CPU it is read where it stands; on a GPU, whose kernels never read outside an operand either, at the end of the
     call. `subject` says what the indices are, `sources` whose op reads by them.
     """
 
     worst: str
-    size: Dim
+    size: Dim | None
     negative: bool
     subject: str
     sources: tuple[str, ...] = ()
@@ -270,7 +272,12 @@ def _step_to_json(step: Step) -> dict[str, Any]:
     if isinstance(step, Copy):
         return {"kind": kind, "source": step.source, "target": step.target}
     if isinstance(step, Check):
-        common = {"size": _dim(step.size), "negative": step.negative, "subject": step.subject, "sources": list(step.sources)}
+        common = {
+            "size": None if step.size is None else _dim(step.size),
+            "negative": step.negative,
+            "subject": step.subject,
+            "sources": list(step.sources),
+        }
         return {"kind": kind, "worst": step.worst, **common}
     return {"kind": kind, "target": step.target}
 
@@ -308,7 +315,13 @@ def _step_from_json(data: Mapping[str, Any]) -> Step:
     if kind == "zero":
         return Zero(data["target"])
     if kind == "check":
-        return Check(data["worst"], _undim(data["size"]), bool(data["negative"]), str(data["subject"]), tuple(data["sources"]))
+        return Check(
+            data["worst"],
+            None if data["size"] is None else _undim(data["size"]),
+            bool(data["negative"]),
+            str(data["subject"]),
+            tuple(data["sources"]),
+        )
     raise ValueError(f"unknown step kind {kind!r}")
 
 

@@ -165,5 +165,7 @@ RULES: dict[str, Rule] = {
     "minimum": _extreme,
     **dict.fromkeys(("argmax", "argmin"), _place),
     **dict.fromkeys(("sort", "top_k"), _second_place),
-    **dict.fromkeys(("cast", "reshape", "transpose", "broadcast_to", "slice", "take", "take_along_axis", "gather_nd"), _same),
+    **dict.fromkeys(
+        ("check_divisor", "cast", "reshape", "transpose", "broadcast_to", "slice", "take", "take_along_axis", "gather_nd"), _same
+    ),
 }

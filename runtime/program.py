@@ -146,7 +146,7 @@ def _used(plan: Plan) -> set[str]:
     found: list[Dim] = [size for buffer in plan.buffers for size in buffer.type.shape]
     found += [size for slot in plan.slots for size in slot.sizes]
     for step in plan.steps:
-        if isinstance(step, Check):
+        if isinstance(step, Check) and step.size is not None:
             found.append(step.size)
         if isinstance(step, Launch):
             for variant in step.variants:

@@ -1,8 +1,8 @@
-"""Checks of indices: what an importer says where the source's definition makes an index out of range an error.
+"""Checks: what an importer says where the source's definition makes an index out of range, or a divisor of 0, an error.
 
-`check_index` stands in the data flow and means the error. Before kernels are made, the pass `place_index_checks` drops
-it where the range is known to hold; elsewhere it becomes `worst_index`, a small reduction, and `refuse_index`, which a
-plan reads as a step of the host program.
+`check_index` and `check_divisor` stand in the data flow and mean the error. Before kernels are made, the pass
+`place_index_checks` drops them where they are known to hold; elsewhere they become a small reduction, `worst_index` or
+`worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..dims import Dim
-from ..errors import IndexRangeError, VerifyError
+from ..errors import IndexRangeError, InputError, VerifyError, ZeroDivisorError
 from ..types import TensorType, i32, i64, u8
 from . import scalar
 from .sampling import array, draw, refused
@@ -32,6 +32,13 @@ def range_text(size: int, negative: bool) -> str:
     return f"{-size if negative else 0}..{size - 1}"
 
 
+def failure(index: int, size: int | None, negative: bool, subject: str) -> InputError:
+    """The error of an index out of range, or without a size of a divisor that is 0."""
+    if size is None:
+        return ZeroDivisorError(f"{subject} divides integers by 0")
+    return IndexRangeError(index_message(index, size, negative, subject))
+
+
 def index_message(index: int, size: int, negative: bool, subject: str) -> str:
     """The one message about an index out of range."""
     return f"index {index} of {subject} is out of range, expected {range_text(size, negative)}"
@@ -44,7 +51,7 @@ def _worst(indices: Tensor, size: int, negative: bool) -> int:
 
 def _expect_integers(op: str, indices: TensorType) -> None:
     if not indices.dtype.is_integer:
-        raise VerifyError(f"{op}: got indices {indices}, expected integers")
+        raise VerifyError(f"{op}: got {indices}, expected integers")
 
 
 # --- check_index ------------------------------------------------------------------------------------------------------
@@ -56,7 +63,7 @@ def check_index(indices: Tensor, /, *, size: Dim, negative: bool = True) -> Tens
     (limit,) = bound((size,))
     worst = _worst(indices, limit, negative)
     if worst != IN_RANGE:
-        raise IndexRangeError(index_message(worst, limit, negative, "the operand"))
+        raise failure(worst, limit, negative, "the operand")
     return indices
 
 
@@ -78,7 +85,7 @@ def _() -> Iterator[Sample]:
     yield Sample((array(0, -5, 4, dtype=i64),), {"size": 5})
     yield Sample((draw(2, 3, dtype=i32, low=0, high=3),), {"size": 4, "negative": False})
     yield Sample((draw(0, dtype=i64),), {"size": 0})
-    yield refused((draw(3),), "check_index: got indices f32[3], expected integers", size=3)
+    yield refused((draw(3),), "check_index: got f32[3], expected integers", size=3)
 
 
 # --- worst_index ------------------------------------------------------------------------------------------------------
@@ -117,23 +124,81 @@ def _() -> Iterator[Sample]:
     yield Sample((array(3, 255, dtype=u8),), {"size": 4})
     yield Sample((draw(dtype=i64, low=7, high=9),), {"size": 4})
     yield Sample((draw(0, dtype=i64),), {"size": 0})
-    yield refused((draw(3),), "worst_index: got indices f32[3], expected integers", size=3)
+    yield refused((draw(3),), "worst_index: got f32[3], expected integers", size=3)
+
+
+# --- divisors ---------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def check_divisor(divisor: Tensor, /) -> Tensor:
+    """The divisors, none of which may be 0; else an error."""
+    if (divisor == 0).any():
+        raise failure(0, None, False, "the operand")
+    return divisor
+
+
+@check_divisor.infers
+def _(divisor: TensorType) -> TensorType:
+    _expect_integers("check_divisor", divisor)
+    return divisor
+
+
+@check_divisor.region
+def _(r: RegionBuilder, divisor: TensorType) -> None:
+    axes = r.grid(divisor.shape)
+    r.store(0, axes, r.load(0, axes))
+
+
+@check_divisor.samples
+def _() -> Iterator[Sample]:
+    yield Sample((array(1, -5, 4, dtype=i64),))
+    yield refused((draw(3),), "check_divisor: got f32[3], expected integers")
+
+
+@structured()
+def worst_divisor(divisor: Tensor, /) -> Tensor:
+    """0 if any divisor is 0, else -2^63."""
+    return np.asarray(0 if (divisor == 0).any() else IN_RANGE, np.int64)
+
+
+@worst_divisor.infers
+def _(divisor: TensorType) -> TensorType:
+    _expect_integers("worst_divisor", divisor)
+    return TensorType(i64, ())
+
+
+@worst_divisor.region
+def _(r: RegionBuilder, divisor: TensorType) -> None:
+    axes = r.grid(divisor.shape)
+    found = scalar.where(scalar.eq(r.load(0, axes), 0), r.index(0), IN_RANGE)
+    r.store(0, (), r.reduce("max", axes, found, ()) if axes else found, axes=())
+
+
+@worst_divisor.samples
+def _() -> Iterator[Sample]:
+    yield Sample((array(1, 0, 4, dtype=i64),))
+    yield Sample((array(1, 255, 4, dtype=u8),))
+    yield Sample((draw(4, 7, dtype=i32, low=1, high=9),))
+    yield Sample((array(0, dtype=i32).reshape(()),))
+    yield Sample((draw(0, dtype=i64),))
+    yield refused((draw(3),), "worst_divisor: got f32[3], expected integers")
 
 
 # --- refuse_index -----------------------------------------------------------------------------------------------------
 
 
 @opaque(traits=("impure",))
-def refuse_index(worst: Tensor, /, *, size: Dim, negative: bool = True, subject: str = "the operand") -> tuple[Tensor, ...]:
-    """An error if `worst_index` found an index of `subject` out of range; no result."""
-    (limit,) = bound((size,))
+def refuse_index(worst: Tensor, /, *, size: Dim | None = None, negative: bool = True, subject: str = "the operand") -> tuple[Tensor, ...]:
+    """An error if `worst_index` found an index of `subject` out of range, or without `size` if `worst_divisor` found a 0."""
+    limit = None if size is None else bound((size,))[0]
     if int(worst) != IN_RANGE:
-        raise IndexRangeError(index_message(int(worst), limit, negative, subject))
+        raise failure(int(worst), limit, negative, subject)
     return ()
 
 
 @refuse_index.infers
-def _(worst: TensorType, *, size: Dim, negative: bool, subject: str) -> tuple[TensorType, ...]:
+def _(worst: TensorType, *, size: Dim | None, negative: bool, subject: str) -> tuple[TensorType, ...]:
     if worst != TensorType(i64, ()):
         raise VerifyError(f"refuse_index: got {worst}, expected i64[]")
     return ()
