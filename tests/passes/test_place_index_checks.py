@@ -25,7 +25,6 @@ refuse_index(%w) {size = 5, subject = "input 'ids'"}
 %y = take(%x, %ids) {axis = 0} : f32[B, 3]"""
 
 
-
 def names_after(step, text: str) -> list[str]:
     from ourcc.passes.manager import PassManager
 
