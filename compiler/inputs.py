@@ -17,7 +17,7 @@ from ..ir.graph import Module, Op, Value
 from ..ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
-MOVES = frozenset({"cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
+MOVES = frozenset({"check_index", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
 TYPICAL = 128
 
 
@@ -65,6 +65,9 @@ def _bound(value: Value) -> int:
 
 
 def _indexed(op: Op, value: Value) -> int | None:
+    if op.name in ("check_index", "worst_index"):
+        size = op.attrs["size"]
+        return size if isinstance(size, int) else None
     if op.name == "take" and op.operands[1] is value and op.operands[0] is not None:
         size = op.operands[0].shape[op.attrs["axis"]]
         return size if isinstance(size, int) else None

@@ -251,6 +251,7 @@ class BuildOptions:
     locked: Path | None = None
     report: Path | None = None
     freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
+    unchecked_indices: bool = False  # an index out of range is no error but undefined (never outside the tensor)
     trust_pickle: bool = False
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
@@ -316,6 +317,7 @@ _READERS: dict[str, Any] = {
     "locked": _path,
     "report": lambda value: check_output(_path(value)),
     "freeze": _flag,
+    "unchecked_indices": _flag,
     "trust_pickle": _flag,
     "threads": parse_threads,
 }

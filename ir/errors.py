@@ -78,6 +78,14 @@ class InputError(CompilerError):
     """A call gave wrong inputs: a name, dtype, rank or size."""
 
 
+class IndexRangeError(InputError, IndexError):
+    """An index of a call, or of the program itself, lies outside what it indexes; an IndexError, as it is in torch."""
+
+
+class ZeroDivisorError(InputError, ZeroDivisionError, RuntimeError):
+    """Integers are divided by 0; a RuntimeError, as it is in torch."""
+
+
 class OutOfMemoryError(CompilerError, MemoryError):
     """The machine does not have the memory that a call, a build or a file asks for; the message has the size."""
 

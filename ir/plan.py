@@ -114,7 +114,24 @@ class Zero:
     target: str
 
 
-Step: TypeAlias = Launch | Host | Call | Copy | Zero
+@dataclass(frozen=True)
+class Check:
+    """An error if the buffer `worst` (i64[]) holds an index out of range, or without `size` if integers are divided by 0.
+
+    See `ir/ops/check.py` for the numbers.
+
+    On a CPU it is read where it stands; on a GPU, whose kernels never read outside an operand either, at the end of the
+    call. `subject` says what the indices are, `sources` whose op reads by them.
+    """
+
+    worst: str
+    size: Dim | None
+    negative: bool
+    subject: str
+    sources: tuple[str, ...] = ()
+
+
+Step: TypeAlias = Launch | Host | Call | Copy | Zero | Check
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ def segments(steps: tuple[Step, ...]) -> Iterator[tuple[bool, tuple[Step, ...]]]
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
-_STEPS: dict[str, Any] = {"launch": Launch, "host": Host, "call": Call, "copy": Copy, "zero": Zero}
+_STEPS: dict[str, Any] = {"launch": Launch, "host": Host, "call": Call, "copy": Copy, "zero": Zero, "check": Check}
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -263,6 +280,14 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         return {"kind": kind, "target": step.target, "key": step.key, **common}
     if isinstance(step, Copy):
         return {"kind": kind, "source": step.source, "target": step.target}
+    if isinstance(step, Check):
+        common = {
+            "size": None if step.size is None else _dim(step.size),
+            "negative": step.negative,
+            "subject": step.subject,
+            "sources": list(step.sources),
+        }
+        return {"kind": kind, "worst": step.worst, **common}
     return {"kind": kind, "target": step.target}
 
 
@@ -298,6 +323,14 @@ def _step_from_json(data: Mapping[str, Any]) -> Step:
         return Copy(data["source"], data["target"])
     if kind == "zero":
         return Zero(data["target"])
+    if kind == "check":
+        return Check(
+            data["worst"],
+            None if data["size"] is None else _undim(data["size"]),
+            bool(data["negative"]),
+            str(data["subject"]),
+            tuple(data["sources"]),
+        )
     raise ValueError(f"unknown step kind {kind!r}")
 
 

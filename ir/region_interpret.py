@@ -14,6 +14,7 @@ from .errors import InputError, VerifyError
 from .expression import Apply, Constant, Index
 from .ops import scalar
 from .region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
+from .summation import running, total
 from .types import type_of
 
 Array = np.ndarray[Any, Any]
@@ -148,8 +149,10 @@ def _reduce(machine: Machine, statement: Reduce) -> Array:
     with np.errstate(all="ignore"):
         if kind.startswith("arg"):
             return _extreme_index(kind, value)
-        if kind in ("sum", "prod"):
-            return np.asarray(getattr(value, kind)(axis=folded, dtype=value.dtype))
+        if kind == "sum":
+            return total(value, folded)
+        if kind == "prod":
+            return np.asarray(value.prod(axis=folded, dtype=value.dtype))
         if kind in ("any", "all"):
             return np.asarray(getattr(value, kind)(axis=folded))
         return np.asarray(getattr(value, kind)(axis=folded, initial=identity_of(kind, value.dtype)))
@@ -197,7 +200,10 @@ def _scan(machine: Machine, statement: Scan) -> Array:
         first = np.full_like(value.take([0], axis), identity_of(SCAN_KINDS[statement.kind], value.dtype))
         value = np.concatenate([first, value.take(np.arange(value.shape[axis] - 1), axis)], axis)
     with np.errstate(all="ignore"):
-        result = SCAN_FOLDS[statement.kind].accumulate(value, axis=axis, dtype=value.dtype)
+        if statement.kind == "cumsum":
+            result = running(value, axis)
+        else:
+            result = SCAN_FOLDS[statement.kind].accumulate(value, axis=axis, dtype=value.dtype)
     return np.flip(result, axis) if statement.reverse else np.asarray(result)
 
 

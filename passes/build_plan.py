@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..ir import dims
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.layout import Layout
-from ..ir.plan import VALUE, Buffer, Call, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
+from ..ir.plan import VALUE, Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32
@@ -76,6 +76,7 @@ class _Planner:
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     outputs: list[tuple[str, str]] = field(default_factory=list)
     numbers: dict[str, Value] = field(default_factory=dict)
+    late: list[Step] = field(default_factory=list)
 
     def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
         inputs = []
@@ -100,7 +101,7 @@ class _Planner:
                 self._host(unit.op)
             else:
                 self._launches(unit)
-        self.steps += copies
+        self.steps += [*copies, *self.late]
         return self._finish(inputs)
 
     def _add(self, value: Value, type: TensorType, storage: str, key: str = "") -> str:
@@ -143,6 +144,11 @@ class _Planner:
             fresh.append((str(op.attrs["symbol"]), 0, VALUE))
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
+        if op.name == "refuse_index":
+            # Asking a GPU for a number waits for it: once, when all work of the call is queued.
+            steps = self.steps if self.target == "cpu" else self.late
+            steps.append(Check(reads[0], op.attrs["size"], op.attrs["negative"], op.attrs["subject"], sources))
+            return
         if op.name == "aten_call":
             self.steps.append(Call(op.attrs["target"], op.attrs["key"], reads, writes, tuple(fresh), sources))
             return
@@ -223,6 +229,8 @@ def _touched(step: Step) -> tuple[str, ...]:
         return (step.source, step.target)
     if isinstance(step, Zero):
         return (step.target,)
+    if isinstance(step, Check):
+        return (step.worst,)
     if isinstance(step, Launch):
         return (*step.reads, *step.writes, *(a for v in step.variants for a in v.arguments))
     return tuple(name for name in (*step.reads, *step.writes) if name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.rewrite import Rule
 from .base import RulePass
+from .place_index_checks import CheckOfKnown
 from .rules import arithmetic, casts, indexing, movement
 
 
@@ -20,4 +21,4 @@ class Canonicalize(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """All families."""
-        return (*movement.RULES, *indexing.RULES, *casts.RULES, *arithmetic.RULES)
+        return (CheckOfKnown(), *movement.RULES, *indexing.RULES, *casts.RULES, *arithmetic.RULES)

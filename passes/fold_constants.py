@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.dims import Expr
+from ..ir.errors import CompilerError
 from ..ir.graph import Builder, ConstantData, Module, Op, Value
 from ..ir.ops import table
 from ..ir.ops.structure import region_of
@@ -106,6 +107,7 @@ class _Folded:
 
     def __init__(self, op: Op) -> None:
         self._definition = op.definition
+        self._source = op.source
         self._attrs = dict(op.attrs)
         self._types = tuple(result.type for result in op.results)
         self._operands: tuple[ConstantData | None, ...] | None = tuple(None if value is None else value.constant for value in op.operands)
@@ -124,7 +126,11 @@ class _Folded:
     def _compute(self) -> tuple[np.ndarray[Any, Any], ...]:
         if self._operands is not None:
             arrays = tuple(None if data is None else data.array for data in self._operands)
-            self._arrays = table.run(self._definition, arrays, self._attrs, self._types, wide=False)
+            try:
+                self._arrays = table.run(self._definition, arrays, self._attrs, self._types, wide=False)
+            except CompilerError as error:
+                error.source = error.source or self._source
+                raise
             self._operands = None
         return self._arrays
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.errors import EngineError
-from ..ir.plan import segments
+from ..ir.errors import CompilerError, EngineError
+from ..ir.plan import Check, segments
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
 from .program import Binding, Callback, Program
-from .steps import PythonStep, prepare
+from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
 
 
@@ -122,10 +122,17 @@ class _Context:
             if segment is not None:
                 status = segment(pointers, self.binding.symbols, self.address, loaded.threads)
                 if status:
-                    raise EngineError(f"native code of the engine failed with status {status} in part {number}")
+                    raise self._failure(status, number)
             elif step is not None:
                 step(self)
         return [self._result(result) for result in program.results]
+
+    def _failure(self, status: int, part: int) -> CompilerError:
+        """What a status means: 1 + the number of the check that failed."""
+        steps = self.program.plan.steps
+        step = steps[status - 1] if 0 < status <= len(steps) else None
+        found = refusal(step, self, self.program.index[step.worst]) if isinstance(step, Check) else None
+        return found or EngineError(f"native code of the engine failed with status {status} in part {part}")
 
     def forget(self) -> None:
         """Drop what belongs to the call that ended."""

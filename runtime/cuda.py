@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import EngineError, InputError
-from ..ir.plan import Call, Copy, Host, Launch, Zero
+from ..ir.plan import Call, Check, Copy, Host, Launch, Zero
 from ..ir.types import TensorType, string
 from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
@@ -20,7 +20,7 @@ from .contents import EngineContents, TargetContents
 from .driver import Device
 from .launches import PreparedLaunch, prepare_launch
 from .program import Binding, Callback, Program
-from .steps import PythonStep, prepare
+from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, nbytes
 
 ALIGNMENT = 256
@@ -70,12 +70,12 @@ class _Loaded:
             self.gpu.synchronize(0)
         self.steps = tuple(self._prepare(step, callback) for step in parts.plan.steps)
 
-    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | PythonStep:
+    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | Check | PythonStep:
         if isinstance(step, Launch):
             return prepare_launch(self.program, step, self.functions)
         if isinstance(step, (Host, Call)):
             return prepare(self.program, step, callback)
-        if isinstance(step, (Copy, Zero)):
+        if isinstance(step, (Copy, Zero, Check)):
             return step
         raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")
 
@@ -291,7 +291,7 @@ class _Context:
                 self.cells[number].value = self.gpu.allocate(nbytes(type) or 0)
                 self.own.append(self.cells[number].value or 0)
 
-    def _step(self, step: PreparedLaunch | Copy | Zero | PythonStep) -> None:
+    def _step(self, step: PreparedLaunch | Copy | Zero | Check | PythonStep) -> None:
         if isinstance(step, PreparedLaunch):
             if self.binding is not None:
                 step.run(self.gpu, self.binding, self.cells, self.scratch, self.stream)
@@ -301,6 +301,10 @@ class _Context:
         elif isinstance(step, Zero):
             number = self.program.index[step.target]
             self.gpu.zero(self._address(number), self._size(number), self.stream)
+        elif isinstance(step, Check):
+            failure = refusal(step, self, self.program.index[step.worst])
+            if failure is not None:
+                raise failure
         else:
             step(self)
 

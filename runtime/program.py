@@ -12,7 +12,7 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import EngineError
-from ..ir.plan import Buffer, Call, Host, Launch, Plan, Slot, Step, slot_offsets
+from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, Step, slot_offsets
 from ..ir.types import TensorType, i64
 from .contents import Port, ports
 from .signature import Signature
@@ -153,11 +153,15 @@ def reads(step: Step) -> tuple[str, ...]:
     """The buffers a step reads; an absent operand is an empty name."""
     if isinstance(step, (Launch, Host, Call)):
         return step.reads
+    if isinstance(step, Check):
+        return (step.worst,)
     return (step.source,) if hasattr(step, "source") else ()
 
 
 def writes(step: Step) -> tuple[str, ...]:
     """The buffers a step writes."""
+    if isinstance(step, Check):
+        return ()
     return step.writes if isinstance(step, (Launch, Host, Call)) else (step.target,)
 
 
@@ -165,6 +169,8 @@ def _used(plan: Plan) -> set[str]:
     found: list[Dim] = [size for buffer in plan.buffers for size in buffer.type.shape]
     found += [size for slot in plan.slots for size in slot.sizes]
     for step in plan.steps:
+        if isinstance(step, Check) and step.size is not None:
+            found.append(step.size)
         if isinstance(step, Launch):
             for variant in step.variants:
                 found += [*variant.grid, *variant.scalars, *variant.guard.zero, *variant.guard.positive]

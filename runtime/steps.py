@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.dims import UNBOUNDED
-from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import VALUE, Call, Host
+from ..ir.errors import CompilerError, EngineError, Source
+from ..ir.plan import VALUE, Call, Check, Host
 from ..ir.types import DType, TensorType, from_numpy
 from .arrays import from_torch, is_torch
 from .program import Callback, Program
@@ -61,6 +61,23 @@ def prepare(program: Program, step: Host | Call, callback: Callback | None) -> P
             frame.write(number, array)
 
     return run
+
+
+def refusal(step: Check, frame: Frame, number: int) -> CompilerError | None:
+    """The error of a check that failed."""
+    # The op table is a heavy import that a call without a wrong index does without.
+    from ..ir.dims import evaluate
+    from ..ir.ops.check import IN_RANGE, failure
+
+    worst = int(frame.read(number))
+    if worst == IN_RANGE:
+        return None
+    size = None if step.size is None else evaluate(step.size, frame.values())
+    error = failure(worst, size, step.negative, step.subject)
+    error.source = Source(step.sources[0]) if step.sources else None
+    if size is not None:
+        error.hint = "a build with unchecked_indices leaves such an index undefined, and checks none"
+    return error
 
 
 def _bind(program: Program, frame: Frame, step: Host | Call, arrays: Sequence[Any], title: str) -> None:

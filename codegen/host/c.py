@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
-from ...ir.plan import Copy, Launch, Plan, Slot, Step, Zero, segments
+from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -31,7 +31,7 @@ def print_plan(plan: Plan) -> dict[str, str]:
         pieces |= cut
     here, *others = [list(pieces)[first : first + PIECES] for first in range(0, max(len(pieces), 1), PIECES)]
     files = {f"plan_{count}.c": _file(_pieces(plan, pieces, names)) for count, names in enumerate(others)}
-    lines = [f"void {name}{_PIECE};" for names in others for name in names]
+    lines = [f"int32_t {name}{_PIECE};" for names in others for name in names]
     lines += [*_slots_function(plan), *_pieces(plan, pieces, here)]
     for number, names in enumerate(entries):
         lines += _segment(plan, number, names)
@@ -98,10 +98,11 @@ def _slots_function(plan: Plan) -> list[str]:
 
 
 def _segment(plan: Plan, number: int, pieces: Sequence[str]) -> list[str]:
-    """The entry of a segment: it places the slots and runs the pieces."""
+    """The entry of a segment: it places the slots and runs the pieces; it gives 0, or 1 + the check of the plan that failed."""
     signature = f"int32_t ourcc_segment_{number}(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads)"
     lines = [f"OURCC_EXPORT {signature};", f"{signature} {{", f"    char *slots[{len(plan.slots) + 1}];"]
-    lines += ["    ourcc_slots(symbols, arena, slots);", *(f"    {name}(buffers, symbols, slots, threads);" for name in pieces)]
+    lines += ["    ourcc_slots(symbols, arena, slots);", "    int32_t status = 0;"]
+    lines += [f"    if ((status = {name}(buffers, symbols, slots, threads)) != 0) return status;" for name in pieces]
     return [*lines, "    return 0;", "}", ""]
 
 
@@ -109,16 +110,21 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     order = {buffer.name: n for n, buffer in enumerate(plan.buffers)}
     slots = {slot.name: n for n, slot in enumerate(plan.slots)}
     symbols = _symbol_names(plan)
+    checks = {id(step): n for n, step in enumerate(plan.steps) if isinstance(step, Check)}
     lines = _declarations(pieces, names)
     for name in names:
-        lines += [f"void {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
+        lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
         for used in sorted(_used_buffers(pieces[name]), key=order.__getitem__):
             buffer = plan.buffers[order[used]]
             place = f"slots[{slots[buffer.key]}]" if buffer.storage == "arena" else f"buffers[{order[used]}]"
             lines.append(f"    void *b{order[used]} = {place};")
         for step in pieces[name]:
-            lines += _step(plan, step, order, symbols)
-        lines += ["}", ""]
+            if isinstance(step, Check):
+                # INT64_MIN is what `worst_index` gives where no index is out of range.
+                lines.append(f"    if (*(const int64_t *)b{order[step.worst]} != INT64_MIN) return {checks[id(step)] + 1};")
+            else:
+                lines += _step(plan, step, order, symbols)
+        lines += ["    return 0;", "}", ""]
     return lines
 
 
@@ -131,6 +137,8 @@ def _used_buffers(steps: Sequence[Step]) -> set[str]:
             used |= {step.source, step.target}
         elif isinstance(step, Zero):
             used.add(step.target)
+        elif isinstance(step, Check):
+            used.add(step.worst)
     return used
 
 

@@ -19,6 +19,7 @@ from .trust import key_options
 # What makes the program, which an engine already has.
 SETTLED = {
     **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "calibrate", "eval", "require")},
+    "--unchecked-indices": "unchecked_indices",
     **{"--shape": "shapes", "--max-accuracy-drop": "max_accuracy_drop"},
 }
 
@@ -40,6 +41,7 @@ SETTLED = {
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
 @click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
 @click.option("--report", type=WRITABLE, metavar="OUT.html", help="Write a report of what was done and why.")
+@click.option("--unchecked-indices", is_flag=True, help="Let an index out of range give an undefined value instead of an error.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option
 @key_options
@@ -64,7 +66,7 @@ def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) ->
     """Where the engine goes; UsageError for options that an engine, whose program is settled, cannot take."""
     if rebuilt is None and output is None:
         raise UsageError("got no output, expected -o OUT.ourcc")
-    settled = [flag for flag, name in SETTLED.items() if (rebuilt or {}).get(name) not in (None, ())]
+    settled = [flag for flag, name in SETTLED.items() if (rebuilt or {}).get(name) not in (None, (), False)]
     if settled:
         got = ", ".join(settled)
         raise UsageError(f"got {got} with --rebuild, expected none: the engine's program is settled", hint="build it from the model")

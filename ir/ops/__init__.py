@@ -3,6 +3,7 @@
 from . import (
     activation,
     call,
+    check,
     contraction,
     elementary,
     host,
@@ -29,6 +30,7 @@ FAMILIES = (
     indexing,
     quantization,
     host,
+    check,
     call,
 )
 

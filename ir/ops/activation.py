@@ -77,7 +77,7 @@ def hard_sigmoid(x: Array, /, *, alpha: float = 0.2, beta: float = 0.5) -> Array
     return scalar.min(scalar.max(scalar.add(scalar.mul(x, alpha), beta), 0.0), 1.0)
 
 
-@pointwise(onnx="HardSwish", torch="aten.hardswish")
+@pointwise(torch="aten.hardswish")
 def hard_swish(x: Array, /) -> Array:
     """x * min(max(x + 3, 0), 6) / 6."""
     expect_real(x)

@@ -10,6 +10,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
+from ..summation import total
 from ..types import TensorType, f16, f32, i32
 from . import scalar
 from .reduction import Folding, expect_numbers, normalized, number_of
@@ -27,6 +28,11 @@ def _placed(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
     for axis, size in zip(axes[len(axes) - parameter.ndim :], parameter.shape, strict=True):
         shape[axis] = size
     return parameter.reshape(shape)
+
+
+def _average(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The mean over `axes`, which stay with size 1."""
+    return np.asarray(total(x, axes, keepdims=True) / x.dtype.type(np.prod([x.shape[axis] for axis in axes])))
 
 
 def _check_parameters(op: str, x: TensorType, axes: tuple[int, ...], *parameters: TensorType | None) -> None:
@@ -53,8 +59,8 @@ def layer_norm(x: Tensor, scale: Tensor | None = None, bias: Tensor | None = Non
     `scale` and `bias` broadcast to the sizes of `axes`.
     """
     places = [axis % x.ndim for axis in axes]
-    centred = x - x.mean(axis=tuple(axes), keepdims=True, dtype=x.dtype)
-    variance = (centred * centred).mean(axis=tuple(axes), keepdims=True, dtype=x.dtype)
+    centred = x - _average(x, axes)
+    variance = _average(centred * centred, axes)
     result = centred / np.sqrt(variance + x.dtype.type(epsilon))
     result = result if scale is None else result * _placed(scale, places, x.ndim)
     return np.asarray(result if bias is None else result + _placed(bias, places, x.ndim))
@@ -121,7 +127,7 @@ def _() -> Iterator[Sample]:
 def rms_norm(x: Tensor, scale: Tensor | None = None, /, *, axes: tuple[int, ...], epsilon: float) -> Tensor:
     """x / sqrt(mean of x * x over `axes` + epsilon) * scale."""
     places = [axis % x.ndim for axis in axes]
-    result = x / np.sqrt((x * x).mean(axis=tuple(axes), keepdims=True, dtype=x.dtype) + x.dtype.type(epsilon))
+    result = x / np.sqrt(_average(x * x, axes) + x.dtype.type(epsilon))
     return np.asarray(result if scale is None else result * _placed(scale, places, x.ndim))
 
 
@@ -212,8 +218,8 @@ def group_norm(x: Tensor, scale: Tensor | None = None, bias: Tensor | None = Non
     """Channels (dimension 1) in `groups`; each group with its spatial dimensions is normalized, then scaled per channel."""
     grouped = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     axes = tuple(range(2, grouped.ndim))
-    centred = grouped - grouped.mean(axis=axes, keepdims=True, dtype=x.dtype)
-    variance = (centred * centred).mean(axis=axes, keepdims=True, dtype=x.dtype)
+    centred = grouped - _average(grouped, axes)
+    variance = _average(centred * centred, axes)
     result = (centred / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
     result = result if scale is None else result * _placed(scale, (1,), x.ndim)
     return np.asarray(result if bias is None else result + _placed(bias, (1,), x.ndim))

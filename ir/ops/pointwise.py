@@ -98,7 +98,7 @@ def abs_(x: Array, /) -> Array:
     return scalar.abs(x)
 
 
-@pointwise(onnx="Sign", torch="aten.sign", traits=("idempotent", "monotone"))
+@pointwise(onnx="Sign", traits=("idempotent", "monotone"))
 def sign(x: Array, /) -> Array:
     """-1, 0 or 1; NaN for NaN."""
     expect_numbers(x)

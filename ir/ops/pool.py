@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import dims
 from ..dims import Dim
+from ..summation import total
 from ..types import TensorType, boolean, f16, i8, i64, u8
 from . import scalar
 from .reduction import expect_numbers, lowest, number_of
@@ -107,8 +108,8 @@ def avg_pool(
     folded = tuple(range(x.ndim, x.ndim + len(window)))
     view = windows(padded(x, before, after, 0), window, strides, dilations)
     inside = windows(padded(np.ones((1, 1, *x.shape[2:]), x.dtype), before, after, 0), window, strides, dilations)
-    count = x.dtype.type(np.prod(window)) if count_padding else inside.sum(axis=folded, dtype=x.dtype)
-    return np.asarray(view.sum(axis=folded, dtype=x.dtype) / count)
+    count = x.dtype.type(np.prod(window)) if count_padding else total(inside, folded)
+    return np.asarray(total(view, folded) / count)
 
 
 @avg_pool.infers

@@ -10,6 +10,8 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
+from ..summation import running
+from ..summation import total as total_of
 from ..types import TensorType, boolean, f16, i8, i32, i64, u8
 from . import scalar
 from .sampling import array, bf16, draw, refused, specials
@@ -103,7 +105,7 @@ def _declare_fold(definition: OpDef, kind: str, accepted: tuple[tuple[str, ...],
 @structured()
 def sum_(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The sum over `axes`, in x's dtype (f32 for narrower floats); 0 of nothing."""
-    return np.asarray(x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype))
+    return total_of(x, axes, keepdims)
 
 
 @structured()
@@ -148,7 +150,7 @@ _declare_fold(all_, "all", _BOOLS)
 def mean(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) -> Tensor:
     """The sum over `axes` divided by their number of elements (integers truncate); NaN of nothing."""
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    return np.asarray(scalar.div(x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype), count))
+    return np.asarray(scalar.div(total_of(x, axes, keepdims), count))
 
 
 @mean.infers
@@ -215,20 +217,20 @@ def _running(x: Tensor, fold: Callable[..., Any], identity: int, axis: int, excl
     if exclusive and x.shape[axis]:
         first = np.full_like(x.take([0], axis), identity)
         x = np.concatenate([first, x.take(np.arange(x.shape[axis] - 1), axis)], axis)
-    result = np.asarray(fold(x, axis=axis, dtype=x.dtype))
+    result = np.asarray(fold(x, axis))
     return np.flip(result, axis) if reverse else result
 
 
 @structured()
 def cumsum(x: Tensor, /, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
     """The running sum along `axis`, without the element itself if `exclusive`, from the end if `reverse`."""
-    return _running(x, np.cumsum, 0, axis, exclusive, reverse)
+    return _running(x, running, 0, axis, exclusive, reverse)
 
 
 @structured()
 def cumprod(x: Tensor, /, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
     """The running product along `axis`, without the element itself if `exclusive`, from the end if `reverse`."""
-    return _running(x, np.cumprod, 1, axis, exclusive, reverse)
+    return _running(x, lambda x, axis: np.cumprod(x, axis=axis, dtype=x.dtype), 1, axis, exclusive, reverse)
 
 
 def _declare_scan(definition: OpDef) -> None:
@@ -256,14 +258,14 @@ _declare_scan(cumprod)
 def softmax(x: Tensor, /, *, axis: int) -> Tensor:
     """exp(x - m) / sum of exp(x - m) along `axis`, with m the largest; NaN where all are -inf."""
     weights = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
-    return np.asarray(weights / weights.sum(axis=axis, keepdims=True))
+    return np.asarray(weights / total_of(weights, (axis,), keepdims=True))
 
 
 @structured()
 def log_softmax(x: Tensor, /, *, axis: int) -> Tensor:
     """(x - m) - log of the sum of exp(x - m) along `axis`, with m the largest."""
     shifted = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+    return np.asarray(shifted - np.log(total_of(np.exp(shifted), (axis,), keepdims=True)))
 
 
 def _infer_softmax(name: str) -> Callable[..., TensorType]:
@@ -304,7 +306,7 @@ def logsumexp(x: Tensor, /, *, axes: tuple[int, ...], keepdims: bool = False) ->
     """The logarithm of the sum of exp(x) over `axes`, without overflow; -inf of nothing."""
     largest = x.max(axis=axes, keepdims=True, initial=-np.inf)
     shift = np.where(np.isinf(largest), 0, largest).astype(x.dtype)
-    result = np.log(np.exp(x - shift).sum(axis=axes, keepdims=True)) + shift
+    result = np.log(total_of(np.exp(x - shift), axes, keepdims=True)) + shift
     return np.asarray(result if keepdims else result.squeeze(axes))
 
 

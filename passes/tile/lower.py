@@ -19,6 +19,7 @@ from ...ir.region import Let as ScalarLet
 from ...ir.region import Load as ScalarLoad
 from ...ir.region import Operand, Region, Scalar, walk
 from ...ir.region import Ref as ScalarRef
+from ...ir.summation import LONG
 from ...ir.tile.program import (
     AxisDecl,
     For,
@@ -54,6 +55,12 @@ class _Bound:
     ref: Ref
 
 
+def is_long(extents: Sequence[Dim], symbols: dims.Facts, most: int = LONG) -> bool:
+    """Whether a sum over axes of these extents may have more than `most` terms."""
+    bound = upper_bound(dims.product(extents), symbols)
+    return bound is None or bound > most
+
+
 @dataclass
 class Block:
     """Statements under construction, in one scope of axes and values."""
@@ -87,6 +94,23 @@ class Block:
     def rebind(self, ref: Ref, value: Value) -> None:
         """Give a carried name its next value."""
         self.body.append(Let(ref.name, value))
+
+    def lost(self, total: Ref) -> Ref:
+        """The companion of a running sum that `add_to` keeps: what its roundings have added too much."""
+        return self.let(f"{total.name}_lost", self.full(0.0, total.type.dtype, total.type.axes))
+
+    def add_to(self, total: Ref, lost: Ref | None, value: Value) -> None:
+        """total += value; with `lost` compensated (Kahan), so that the error does not grow with the number of terms."""
+        if lost is None:
+            self.rebind(total, self.apply("add", total, value))
+            return
+        term = self.let("term", self.apply("sub", value, lost))
+        following = self.let("following", self.apply("add", total, term))
+        error = self.let("error", self.apply("sub", self.apply("sub", following, total), term))
+        # Once the sum is infinite the error is infinite or NaN, and would turn the sum into NaN.
+        finite = self.apply("eq", self.apply("sub", error, error), self.full(0.0, total.type.dtype))
+        self.rebind(lost, self.apply("where", finite, error, self.full(0.0, total.type.dtype)))
+        self.rebind(total, following)
 
     def store(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None) -> None:
         """operand[subscripts] = value."""
@@ -327,4 +351,4 @@ def typical(dim: Dim, symbols: dims.Facts) -> int:
     return max(1, dims.evaluate(dim, values))
 
 
-__all__ = ["COMBINE", "Block", "identity", "parameters", "replace", "typical", "upper_bound", "zero"]
+__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "typical", "upper_bound", "zero"]

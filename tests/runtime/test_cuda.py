@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Copy, Guard, Launch, Plan, Slot, Variant, Zero, from_json, to_json
+from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, Variant, Zero, from_json, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, TargetContents
 from ourcc.runtime import cuda as cuda_module
@@ -401,6 +401,27 @@ def test_launches_that_cannot_run(gpu):
         Engine(contents(launch(shared=300_000)))
     with pytest.raises(EngineError, match="launch l0 has no variant"):
         Engine(contents(replace(plan(), steps=(replace(plan().steps[1], variants=()),))))
+
+
+def test_a_check_is_read_at_the_end_of_the_call(gpu):
+    gpu()
+    worst = Buffer("worst", TensorType(i64, ()), "input")
+    base = plan()
+    checked = replace(
+        base,
+        inputs=(*base.inputs, ("worst", "worst")),
+        buffers=(*base.buffers, worst),
+        steps=(*base.steps, Check("worst", N, False, "input 'ids'", ("lookup",))),
+    )
+    engine = Engine(contents(checked))
+    x = np.ones((3, 8), np.float32)
+    y, _ = engine(x, np.asarray(-(2**63), np.int64))
+    np.testing.assert_array_equal(y, 3 * x)
+    with pytest.raises(IndexError, match=r"index 9 of input 'ids' is out of range, expected 0\.\.7\n  at lookup"):
+        engine(x, np.asarray(9, np.int64))
+    y, _ = engine(x, np.asarray(-(2**63), np.int64))
+    np.testing.assert_array_equal(y, 3 * x)
+    assert from_json(to_json(checked)) == checked
 
 
 def test_plans_come_back_from_json():

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.errors import ParseError, Source
+from ....ir.errors import CompilerError, ParseError, Source
 from ....ir.expression import literal
 from ....ir.graph import Builder, Graph, Module, Value
 from ....ir.ops import table
@@ -73,7 +73,11 @@ class FoldingBuilder(Builder):
         if self.folded > FOLDED_ELEMENTS:
             return None
         operands = tuple(None if v is None or v.constant is None else v.constant.array for v in op.operands)
-        arrays = table.run(op.definition, operands, op.attrs, tuple(r.type for r in results), False)
+        try:
+            arrays = table.run(op.definition, operands, op.attrs, tuple(r.type for r in results), False)
+        except CompilerError as error:
+            error.source = error.source or self.source
+            raise
         self.graph.remove(op)
         return tuple(self.module.add_constant(r.name, array, self.source) for r, array in zip(results, arrays, strict=True))
 
@@ -231,6 +235,15 @@ def _pad(x: Known, before: tuple[int, ...], after: tuple[int, ...], mode: str, v
     return np.pad(x, list(zip(before, after, strict=True)), constant_values=int(value))
 
 
+def _checked(facts: dims.Facts, result: Value, operands: list[Known | None], attrs: Mapping[str, Any]) -> Known | None:
+    """Indices that are known to lie in range."""
+    size, known = attrs["size"], operands[0]
+    low = -size if attrs["negative"] else 0
+    if known is None or not all(dims.at_most(low, part, facts) and dims.at_most(part, size - 1, facts) for part in known.flat):
+        return None
+    return known
+
+
 def _iota(shape: tuple[int, ...], axis: int, dtype: DType) -> Known:
     view = [1] * len(shape)
     view[axis] = shape[axis]
@@ -285,6 +298,7 @@ RULES.update(
         "iota": _structural(_iota),
         "full": _structural(lambda shape, value, dtype: np.full(shape, value, dtype=object)),
         "dim": _structural(lambda value: np.array(value, dtype=object)),
+        "check_index": _checked,
         "take": _structural(lambda x, indices, axis: np.take(x, indices.astype(np.int64), axis=axis)),
         "sum": _structural(_fold_axes(np.sum)),
         "prod": _structural(_fold_axes(np.prod)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ....ir.errors import ModelError, ParseError, Source, UnsupportedError, VerifyError
+from ....ir.errors import IndexRangeError, ModelError, ParseError, Source, UnsupportedError, VerifyError
 from ....ir.graph import Value
 from . import rules
 from .attributes import attributes, value_of
@@ -129,6 +129,8 @@ class Walker:
             self.report(
                 source.name, proto.op_type, UnsupportedError(error.message, hint="relate or fix the symbolic sizes at import (shapes)")
             )
+        except IndexRangeError:
+            raise
         except (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ModelError(f"{proto.op_type}: node is malformed: {error}", source=source) from error
         finally:

@@ -20,7 +20,7 @@ from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
-from ..lower import COMBINE, Block, identity, parameters, typical, upper_bound, zero
+from ..lower import COMBINE, Block, identity, is_long, parameters, typical, upper_bound, zero
 from ..schedule import Problem, Schedule
 
 LOCAL_LIMIT = 16_384
@@ -310,12 +310,14 @@ class _Nest:
         )
         if lanes is None:
             acc = block.let(statement.name, block.full(start, statement.dtype, current))
-            self._loops(block, over, acc, lambda: block.rebind(acc, block.apply(combine, acc, block.lower(statement.value))))
+            lost = self._lost(block, statement, acc)
+            self._loops(block, over, acc, lambda: self._combine(block, combine, acc, lost, block.lower(statement.value)), _given(lost))
             return acc
         extent = self.region.axis(lanes).extent
         step = self._inner_step(extent)
         vector = block.axis("v", 0, step, step)
         acc = block.let(statement.name, block.full(start, statement.dtype, (*current, vector)))
+        lost = self._lost(block, statement, acc)
 
         def add() -> None:
             block.outside = True
@@ -326,11 +328,22 @@ class _Nest:
                 value = block.inside(place, extent, value, start)
             if str(place) in value.type.axes:
                 value = block.rename(value, str(place), vector)
-            block.rebind(acc, block.apply(combine, acc, value))
+            self._combine(block, combine, acc, lost, value)
 
-        self._loops(block, over, acc, add)
+        self._loops(block, over, acc, add, _given(lost))
         block.axes.remove(vector)
         return block.let(statement.name, TileReduce(statement.kind, vector, acc, TileType(statement.dtype, current)))
+
+    def _lost(self, block: Block, statement: Reduce, acc: TileRef) -> TileRef | None:
+        """The companion of a long float sum."""
+        long = is_long([self.region.axis(name).extent for name in statement.over], self.problem.symbols)
+        return block.lost(acc) if statement.kind == "sum" and statement.dtype.is_float and long else None
+
+    def _combine(self, block: Block, combine: str, acc: TileRef, lost: TileRef | None, value: Value) -> None:
+        if lost is None:
+            block.rebind(acc, block.apply(combine, acc, value))
+        else:
+            block.add_to(acc, lost, value)
 
     def _value_axes(self, block: Block, statement: Reduce) -> set[str]:
         """The open tile axes that a reduction's result varies over."""
@@ -391,14 +404,16 @@ class _Nest:
             start = identity({"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}[scan.kind], dtype)
             axes = block.ordered({a for name in scan.axes if name in block.index for a in block.axes_in(block.index[name])})
             acc = block.let(scan.name, block.full(start, dtype, axes))
-            with block.loop(along, "scalar", 0, extent, 1, carries=(acc,)) as inner:
+            long = scan.kind == "cumsum" and dtype.is_float and is_long([extent], self.problem.symbols)
+            lost = block.lost(acc) if long else None
+            with block.loop(along, "scalar", 0, extent, 1, carries=(acc, *_given(lost))) as inner:
                 place: Dim = dims.symbol(inner)
                 block.index[along] = extent - 1 - place if scan.reverse else place
                 before = block.let("before", acc)
                 following = False
                 for statement in self.statements:
                     if statement is scan:
-                        block.rebind(acc, block.apply(COMBINE[scan.kind], acc, block.lower(scan.value)))
+                        self._combine(block, COMBINE[scan.kind], acc, lost, block.lower(scan.value))
                         block.readers[scan.name] = (lambda _: before) if scan.exclusive else (lambda _: acc)
                         following = True
                     elif isinstance(statement, Let):
@@ -409,6 +424,10 @@ class _Nest:
                 self._write(block)
 
         self._sweep(block, others, run)
+
+
+def _given(lost: TileRef | None) -> tuple[TileRef, ...]:
+    return () if lost is None else (lost,)
 
 
 def _stride(subscripts: tuple[Dim, ...], shape: tuple[Dim, ...], axis: str) -> int:

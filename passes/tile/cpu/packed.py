@@ -20,7 +20,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Va
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
 from ..contraction import Contraction, plain_load, read_contraction, stride_of
-from ..lower import Block, parameters, typical, upper_bound
+from ..lower import Block, is_long, parameters, typical, upper_bound
 from ..schedule import Problem, Schedule
 from ..sparse import with_expansion
 
@@ -198,15 +198,16 @@ class _Packed:
         """`acc` plus the sum of products: loops over the outer contracted axes, the last one is streamed."""
         if len(over) == 1:
             return self._stream(block, acc, kind, columns, panel)
-        with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,)) as k:
+        lost = self._lost(block, acc)
+        with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[over[0]] = dims.symbol(k)
             start = acc
-            if self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP:
+            if lost is not None or (self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP):
                 start = block.let("part", block.full(0.0, kind.dtype, kind.axes))
             value = self._contract(block, start, kind, columns, panel, over[1:])
             if start is not acc:
-                value = block.apply("add", acc, value)
-            if value is not acc:
+                block.add_to(acc, lost, value)
+            elif value is not acc:
                 block.rebind(acc, value)
         return acc
 
@@ -219,12 +220,17 @@ class _Packed:
             result = self._dot(block, acc, kind, columns, panel, guarded=False)
             block.axes.remove(axis)
             return result
-        with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,)) as k:
+        lost = self._lost(block, acc)
+        with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[self.inner] = dims.symbol(k)
             zeros = block.let("zeros", block.full(0.0, kind.dtype, kind.axes))
             part = block.let("part", self._dot(block, zeros, kind, columns, panel, guarded=dims.divides(step, extent) is not True))
-            block.rebind(acc, block.apply("add", acc, part))
+            block.add_to(acc, lost, part)
         return acc
+
+    def _lost(self, block: Block, acc: TileRef) -> TileRef | None:
+        """The companion of a sum of many partial sums."""
+        return block.lost(acc) if is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE) else None
 
     def _step(self) -> int | None:
         """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""

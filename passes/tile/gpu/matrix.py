@@ -14,7 +14,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
 from ..contraction import Contraction, plain_load
-from ..lower import Block, typical, upper_bound
+from ..lower import Block, is_long, typical, upper_bound
 from ..schedule import Problem, Schedule
 from ..sparse import with_expansion
 from .shape import is_covered, power_of_two
@@ -133,8 +133,24 @@ def parted(place: Dim, axes: Sequence[str], extents: Mapping[str, Dim]) -> dict[
     return index
 
 
+CHUNK = 4096
+"""Terms of a long sum of products that an accumulator of the instruction takes in a row."""
+
+
 def multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
-    """acc += left * right over the contracted axes, merged, from `low` to `high`."""
+    """acc += left * right over the contracted axes, merged, from `low` to `high`; a long sum in chunks, added compensated."""
+    if not acc.type.dtype.is_float or not is_long([high - low], block.problem.symbols, 4 * CHUNK):
+        _multiply(block, acc, found, operands, step, low, high)
+        return
+    lost = block.lost(acc)
+    with block.loop("chunk", "scalar", 0, dims.ceil_div(high - low, CHUNK), 1, carries=(acc, lost)) as chunk:
+        part = block.let("part_sum", block.full(0.0, acc.type.dtype, acc.type.axes))
+        first = low + dims.symbol(chunk) * CHUNK
+        _multiply(block, part, found, operands, step, first, dims.minimum(first + CHUNK, high))
+        block.add_to(acc, lost, part)
+
+
+def _multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, step: int, low: Dim, high: Dim) -> None:
     over, extents, symbols = found.over, block.problem.region.extents, block.problem.symbols
     with block.loop("_".join(over), "tile", low, high, step, carries=(acc,)) as k:
         last = extents[over[-1]]

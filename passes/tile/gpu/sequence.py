@@ -10,7 +10,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.tile.program import GridAxis, Launch
-from ..lower import COMBINE, identity
+from ..lower import COMBINE, identity, is_long
 from ..schedule import Problem
 from .shape import contiguous_axes
 from .sweep import SCAN_KIND, fresh_block, spread, used_parameters
@@ -45,14 +45,19 @@ class Sequence:
         start = identity(SCAN_KIND[scan.kind], scan.dtype)
         acc = block.let(scan.name, block.full(start, scan.dtype, block.axes))
         extent = region.axis(scan.along).extent
-        with block.loop(scan.along, "scalar", 0, extent, 1, carries=(acc,)) as inner:
+        long = scan.kind == "cumsum" and scan.dtype.is_float and is_long([extent], self.problem.symbols)
+        lost = block.lost(acc) if long else None
+        with block.loop(scan.along, "scalar", 0, extent, 1, carries=(acc,) if lost is None else (acc, lost)) as inner:
             place: Dim = dims.symbol(inner)
             block.index[scan.along] = extent - 1 - place if scan.reverse else place
             before = block.let("before", acc)
             for let in (s for s in self.statements if isinstance(s, Let)):
                 block.later(let)
             value = spread(block, block.lower(scan.value), acc.type.axes)
-            block.rebind(acc, block.apply(COMBINE[SCAN_KIND[scan.kind]], acc, value))
+            if lost is None:
+                block.rebind(acc, block.apply(COMBINE[SCAN_KIND[scan.kind]], acc, value))
+            else:
+                block.add_to(acc, lost, value)
             result = before if scan.exclusive else acc
             block.readers[scan.name] = lambda _: result
             subscripts = block.subscripts(self.store.subscripts, ())

@@ -14,7 +14,7 @@ from ....ir.tile.program import GridAxis, Launch, Param, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
-from ..lower import COMBINE, Block, identity, parameters, zero
+from ..lower import COMBINE, Block, identity, is_long, parameters, zero
 from ..schedule import Problem
 from .shape import accesses, is_covered, references
 
@@ -157,15 +157,20 @@ class Sweep:
         inner = [str(block.index[axis]) for axis in whole]
         axes = block.ordered({*self._result_axes(block, statement.axes), *inner, *lanes.values()})
         acc = block.let(f"{statement.name}_lanes", block.full(start, statement.dtype, axes))
+        long = is_long([self.region.axis(axis).extent for axis in loops], self.problem.symbols)
+        lost = block.lost(acc) if statement.kind == "sum" and statement.dtype.is_float and long else None
 
         def add() -> None:
             value = self._masked(block, statement.value, (*whole, *lanes), start)
             for axis, lane in lanes.items():
                 if str(block.index[axis]) in value.type.axes:
                     value = block.rename(value, str(block.index[axis]), lane)
-            block.rebind(acc, block.apply(COMBINE[statement.kind], acc, value))
+            if lost is None:
+                block.rebind(acc, block.apply(COMBINE[statement.kind], acc, value))
+            else:
+                block.add_to(acc, lost, value)
 
-        self._loops(block, loops, (acc,), add)
+        self._loops(block, loops, (acc,) if lost is None else (acc, lost), add)
         return list(lanes.values()), acc
 
     def _loops(self, block: Block, axes: Sequence[str], carries: tuple[Ref, ...], body: Callable[[], None]) -> None:

@@ -18,18 +18,41 @@ from .shape import unsqueeze
 COMBINE = {"none": "none", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
+def checked(n: Node, indices: Value, size: Dim, negative: bool = True) -> Value:
+    """Indices, every one of which must lie in the axis that they index: the standard calls another an error."""
+    result: Value = n.b.check_index(indices, size=size, negative=negative)
+    return result
+
+
+def _checked_vectors(n: Node, indices: Value, shape: Sequence[Dim]) -> Value:
+    """Index vectors along the last axis, each of whose parts indexes one of `shape`."""
+    depth = indices.shape[-1] if indices.type.rank else 0
+    if not isinstance(depth, int) or depth > len(shape) or depth == 0:
+        return indices  # the op itself refuses these types, or indexes nothing
+    if all(size == shape[0] for size in shape[:depth]):
+        return checked(n, indices, shape[0])
+    lead = indices.type.rank - 1
+    parts = []
+    for place in range(depth):
+        starts, sizes = (*(0,) * lead, place), (*indices.shape[:-1], 1)
+        parts.append(checked(n, n.b.slice(indices, starts=starts, sizes=sizes, steps=(1,) * (lead + 1)), shape[place]))
+    result: Value = n.b.concat(*parts, axis=lead)
+    return result
+
+
 @rule("Gather")
 def _gather(n: Node) -> Value:
     x = n.x(0)
     axis = n.axis(n.attr_int("axis"), x.type.rank)
-    result: Value = n.b.take(x, n.x(1), axis=axis)
+    result: Value = n.b.take(x, checked(n, n.x(1), x.shape[axis]), axis=axis)
     return result
 
 
 @rule("GatherElements")
 def _gather_elements(n: Node) -> Value:
     x = n.x(0)
-    result: Value = n.b.take_along_axis(x, n.x(1), axis=n.axis(n.attr_int("axis"), x.type.rank))
+    axis = n.axis(n.attr_int("axis"), x.type.rank)
+    result: Value = n.b.take_along_axis(x, checked(n, n.x(1), x.shape[axis]), axis=axis)
     return result
 
 
@@ -37,20 +60,24 @@ def _gather_elements(n: Node) -> Value:
 def _gather_nd(n: Node) -> Value:
     batch_dims = n.attr_int("batch_dims")
     whole = gathered_whole(n, n.x(0), n.x(1)) if batch_dims == 0 else None
-    return whole if whole is not None else n.b.gather_nd(n.x(0), n.x(1), batch_dims=batch_dims)
+    if whole is not None:
+        return whole
+    result: Value = n.b.gather_nd(n.x(0), _checked_vectors(n, n.x(1), n.x(0).shape[batch_dims:]), batch_dims=batch_dims)
+    return result
 
 
 @rule("ScatterElements", "Scatter")
 def _scatter_elements(n: Node) -> Value:
     x = n.x(0)
     combine = _combine(n)
-    result: Value = n.b.scatter_along_axis(x, n.x(1), n.x(2), axis=n.axis(n.attr_int("axis"), x.type.rank), combine=combine)
+    axis = n.axis(n.attr_int("axis"), x.type.rank)
+    result: Value = n.b.scatter_along_axis(x, checked(n, n.x(1), x.shape[axis]), n.x(2), axis=axis, combine=combine)
     return result
 
 
 @rule("ScatterND")
 def _scatter_nd(n: Node) -> Value:
-    result: Value = n.b.scatter_nd(n.x(0), n.x(1), n.x(2), combine=_combine(n))
+    result: Value = n.b.scatter_nd(n.x(0), _checked_vectors(n, n.x(1), n.x(0).shape), n.x(2), combine=_combine(n))
     return result
 
 
@@ -65,6 +92,7 @@ def _combine(n: Node) -> str:
 def _array_feature_extractor(n: Node) -> Value:
     x, indices = n.x(0), n.x(1)
     flat = n.b.reshape(indices, shape=(indices.type.elements,))
+    flat = checked(n, flat, x.shape[-1], negative=False)
     taken: Value = n.b.take(x, flat, axis=x.type.rank - 1)
     return taken if taken.type.rank > 1 else unsqueeze(n, taken, (0,))
 
@@ -170,6 +198,7 @@ def _tensor_scatter(n: Node) -> Value:
         index = n.b.add(index, n.b.reshape(cast(n, n.x(2), i64), shape=(past.shape[0], *(1,) * (rank - 1))))
     if n.attr_string("mode", "linear") == "circular":
         index = n.b.mod(index, n.b.scalar(size, i64) if isinstance(size, int) else n.b.dim(value=size))
+    index = checked(n, index, size, negative=False)
     result: Value = n.b.scatter_along_axis(past, n.b.broadcast_to(index, shape=update.shape), update, axis=axis, combine="none")
     return result
 

@@ -118,6 +118,14 @@ def _is_inf(n: Node) -> Value:
     return result
 
 
+@rule("HardSwish")
+def _hard_swish(n: Node) -> Value:
+    """x * max(0, min(1, x / 6 + 0.5)), which stays finite where torch's x * min(max(x + 3, 0), 6) / 6 does not."""
+    x = n.x(0)
+    result: Value = n.b.mul(x, n.b.hard_sigmoid(x, alpha=1.0 / 6.0, beta=0.5))
+    return result
+
+
 @rule("Clip")
 def _clip(n: Node) -> Value:
     x = n.x(0)

@@ -70,7 +70,9 @@ def _dynamic(n: Node) -> tuple[Value, Value, Value]:
     axes = tuple(range(x.type.rank))
     low = n.b.minimum(n.b.reduce_min(x, axes=axes, keepdims=False), 0.0)
     high = n.b.maximum(n.b.reduce_max(x, axes=axes, keepdims=False), 0.0)
-    scale = n.b.div(n.b.sub(high, low), 255.0)
+    span = n.b.sub(high, low)
+    # Zeros have no span; any scale gives them back, and ONNX Runtime's is 1.
+    scale = n.b.where(n.b.eq(span, 0.0), n.b.scalar(1.0, f32), n.b.div(span, 255.0))
     zero = n.b.clip(n.b.round(n.b.div(n.b.neg(low), scale)), n.b.scalar(0.0, f32), n.b.scalar(255.0, f32))
     zero = cast(n, zero, u8)
     return quantized(n, x, scale, zero, None), scale, zero

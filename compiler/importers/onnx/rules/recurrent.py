@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import i64
+from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
 from .movement import slice_axis, transpose
 from .shape import unsqueeze
@@ -167,6 +167,16 @@ class _Recurrent:
             else:
                 outputs[time] = following[0]
             state = following
+        if lengths is not None or not self.steps:
+            # A sequence of no steps ends in zeros, not in its initial state: so ONNX Runtime reads the standard.
+            none = (
+                b.full(shape=(self.batch, 1), value=True, dtype=boolean)
+                if lengths is None
+                else b.reshape(b.le(lengths, 0), shape=(self.batch, 1))
+            )
+            state = [b.where(none, b.scalar(0.0, self.x.dtype), last) for last in state]
+        if not outputs:
+            return b.full(shape=(0, self.batch, self.hidden), value=0.0, dtype=self.x.dtype), state
         return self._concat([unsqueeze(n, row, (0,)) for row in outputs], 0), state
 
 

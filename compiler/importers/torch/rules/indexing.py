@@ -11,9 +11,15 @@ from .....ir.types import boolean, i64
 from ..context import Node, aten
 
 
+def checked(n: Node, indices: Value, size: Dim, negative: bool = False) -> Value:
+    """Indices, every one of which must lie in the axis that they index: eager raises IndexError for another."""
+    result: Value = n.b.check_index(indices, size=size, negative=negative)
+    return result
+
+
 @aten("embedding")
 def _embedding(n: Node, weight: Value, indices: Value, *_: Any) -> Value:
-    result: Value = n.b.take(weight, indices, axis=0)
+    result: Value = n.b.take(weight, checked(n, indices, weight.shape[0]), axis=0)
     return result
 
 
@@ -21,14 +27,16 @@ def _embedding(n: Node, weight: Value, indices: Value, *_: Any) -> Value:
 def _index_select(n: Node, x: Value, axis: int, indices: Value) -> Value:
     if not x.type.rank:
         return x
-    result: Value = n.b.take(x, n.reshape(indices, (indices.type.elements,)), axis=n.axis(axis, x.type.rank))
+    axis = n.axis(axis, x.type.rank)
+    result: Value = n.b.take(x, checked(n, n.reshape(indices, (indices.type.elements,)), x.shape[axis]), axis=axis)
     return result
 
 
 @aten("gather")
 def _gather(n: Node, x: Value, axis: int, indices: Value, **_: Any) -> Value:
     x, indices = (value if value.type.rank else n.reshape(value, (1,)) for value in (x, indices))
-    result: Value = n.b.take_along_axis(x, indices, axis=n.axis(axis, x.type.rank))
+    axis = n.axis(axis, x.type.rank)
+    result: Value = n.b.take_along_axis(x, checked(n, indices, x.shape[axis]), axis=axis)
     return n.reshape(result, n.shape)
 
 
@@ -46,7 +54,7 @@ def _unfold(n: Node, x: Value, axis: int, size: int, step: int) -> Value:
 
 @aten("take")
 def _take(n: Node, x: Value, indices: Value) -> Value:
-    result: Value = n.b.take(n.reshape(x, (x.type.elements,)), indices, axis=0)
+    result: Value = n.b.take(n.reshape(x, (x.type.elements,)), checked(n, indices, x.type.elements, negative=True), axis=0)
     return result
 
 
@@ -56,6 +64,13 @@ def index_places(n: Node, indices: tuple[Value | None, ...]) -> list[tuple[int, 
     if any(index.dtype == boolean or index.dtype.name == "u8" for _, index in places):
         raise n.fail("an index is a mask, whose number of elements only the data decide")
     return places
+
+
+def checked_places(n: Node, x: Value, places: list[tuple[int, Value]]) -> list[tuple[int, Value]]:
+    """Indexed axes with their checked index tensors; what torch itself calls unsafe is not checked."""
+    if n.operator.split(".")[0].endswith(("_unsafe_index", "_unsafe_index_put")):
+        return places
+    return [(axis, checked(n, index, x.shape[axis], negative=True)) for axis, index in places]
 
 
 def index_vectors(n: Node, places: list[tuple[int, Value]]) -> Value:
@@ -84,6 +99,7 @@ def _index(n: Node, x: Value, indices: tuple[Value | None, ...]) -> Value:
     places = index_places(n, indices)
     if not places:
         return x
+    places = checked_places(n, x, places)
     if len(places) == 1:
         result: Value = n.b.take(x, places[0][1], axis=places[0][0])
         return result

@@ -45,13 +45,29 @@ def _binary(op: str) -> Callable[..., Value]:
     return rule
 
 
+def _dividing(op: str) -> Callable[..., Value]:
+    def rule(n: Node, x: Any, y: Any) -> Value:
+        left, right = n.values(x, y)
+        return n.b.build(OPS[op], (left, _divisor(n, right)), {})[0]
+
+    return rule
+
+
+def _divisor(n: Node, y: Value) -> Value:
+    """A divisor; eager raises an error where integers are divided by 0."""
+    result: Value = n.b.check_divisor(y) if y.dtype.is_integer else y
+    return result
+
+
 _SAME = {
-    **{"mul": "mul", "maximum": "maximum", "minimum": "minimum", "remainder": "mod", "fmod": "fmod"},
-    **{"true_divide": "div", "floor_divide": "floor_div", "__lshift__": "shift_left", "__rshift__": "shift_right"},
+    **{"mul": "mul", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"},
+    **{"__lshift__": "shift_left", "__rshift__": "shift_right"},
     **{"bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right"},
 }
 for _name, _op in _SAME.items():
     aten(_name)(_binary(_op))
+for _name, _op in {"remainder": "mod", "fmod": "fmod", "floor_divide": "floor_div"}.items():
+    aten(_name)(_dividing(_op))
 
 
 @aten("add")
@@ -79,11 +95,19 @@ def _scaled(n: Node, op: str, x: Any, y: Any, alpha: Any) -> Value:
 @aten("div")
 def _div(n: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     left, right = n.values(x, y)
+    right = _divisor(n, right)
     if rounding_mode == "floor":
         result: Value = n.b.floor_div(left, right)
         return result
     result = n.b.div(left, right)
     return result if rounding_mode is None or n.dtype.is_integer else n.b.trunc(result)
+
+
+@aten("sign")
+def _sign(n: Node, x: Value) -> Value:
+    """Torch's sign of NaN is 0."""
+    result: Value = n.b.sign(x)
+    return n.b.where(n.b.is_nan(x), n.value(0.0, x.dtype), result) if x.dtype.is_float else result
 
 
 @aten("pow")

@@ -8,7 +8,7 @@ from .....ir.graph import Value
 from .....ir.ops.reduction import highest, lowest
 from .....ir.types import boolean
 from ..context import Node, aten
-from .indexing import index_places, index_vectors, is_adjacent
+from .indexing import checked, checked_places, index_places, index_vectors, is_adjacent
 
 COMBINES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
@@ -74,7 +74,7 @@ def _along(n: Node, x: Value, axis: int, indices: Value, update: Any, combine: s
         for place, size in enumerate(indices.shape):
             source = n.slice(source, place, 0, size)
     source = n.expand(source, indices.shape)
-    result: Value = n.b.scatter_along_axis(x, indices, source, axis=axis, combine=combine)
+    result: Value = n.b.scatter_along_axis(x, checked(n, indices, x.shape[axis]), source, axis=axis, combine=combine)
     return n.reshape(result, n.shape)
 
 
@@ -83,7 +83,7 @@ def _index_put(n: Node, x: Value, indices: tuple[Value | None, ...], update: Val
     masks = [index for index in indices if index is not None and index.dtype == boolean]
     if masks:
         return _masked_put(n, x, indices, update, accumulate)
-    places = index_places(n, indices)
+    places = checked_places(n, x, index_places(n, indices))
     axes = [axis for axis, _ in places]
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     vectors = index_vectors(n, places)

@@ -1,0 +1,210 @@
+"""Checks: what an importer says where the source's definition makes an index out of range, or a divisor of 0, an error.
+
+`check_index` and `check_divisor` stand in the data flow and mean the error. Before kernels are made, the pass
+`place_index_checks` drops them where they are known to hold; elsewhere they become a small reduction, `worst_index` or
+`worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..dims import Dim
+from ..errors import IndexRangeError, InputError, VerifyError, ZeroDivisorError
+from ..types import TensorType, i32, i64, u8
+from . import scalar
+from .sampling import array, draw, refused
+from .structure import RegionBuilder
+from .table import Sample, bound, opaque, structured
+
+Tensor = np.ndarray[Any, Any]
+IN_RANGE = -(2**63)
+"""What `worst_index` gives where no index is out of range; the smallest index is reported as the next larger one."""
+
+
+def range_text(size: int, negative: bool) -> str:
+    """The indices that are in range, as an error shows them."""
+    if size < 1:
+        return "none, as what it indexes is empty"
+    return f"{-size if negative else 0}..{size - 1}"
+
+
+def failure(index: int, size: int | None, negative: bool, subject: str) -> InputError:
+    """The error of an index out of range, or without a size of a divisor that is 0."""
+    if size is None:
+        return ZeroDivisorError(f"{subject} divides integers by 0")
+    return IndexRangeError(index_message(index, size, negative, subject))
+
+
+def index_message(index: int, size: int, negative: bool, subject: str) -> str:
+    """The one message about an index out of range."""
+    return f"index {index} of {subject} is out of range, expected {range_text(size, negative)}"
+
+
+def _worst(indices: Tensor, size: int, negative: bool) -> int:
+    outside = (indices >= size) | (indices < (-size if negative and indices.dtype.kind == "i" else 0))
+    return max(int(indices[outside].max()), IN_RANGE + 1) if outside.any() else IN_RANGE
+
+
+def _expect_integers(op: str, indices: TensorType) -> None:
+    if not indices.dtype.is_integer:
+        raise VerifyError(f"{op}: got {indices}, expected integers")
+
+
+# --- check_index ------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def check_index(indices: Tensor, /, *, size: Dim, negative: bool = True) -> Tensor:
+    """The indices, every one of which must lie in 0..size-1, or with `negative` in -size..size-1; else an error."""
+    (limit,) = bound((size,))
+    worst = _worst(indices, limit, negative)
+    if worst != IN_RANGE:
+        raise failure(worst, limit, negative, "the operand")
+    return indices
+
+
+@check_index.infers
+def _(indices: TensorType, *, size: Dim, negative: bool) -> TensorType:
+    _expect_integers("check_index", indices)
+    return indices
+
+
+@check_index.region
+def _(r: RegionBuilder, indices: TensorType, *, size: Dim, negative: bool) -> None:
+    # A kernel cannot refuse: what it computes are the indices; `place_index_checks` puts the check beside it.
+    axes = r.grid(indices.shape)
+    r.store(0, axes, r.load(0, axes))
+
+
+@check_index.samples
+def _() -> Iterator[Sample]:
+    yield Sample((array(0, -5, 4, dtype=i64),), {"size": 5})
+    yield Sample((draw(2, 3, dtype=i32, low=0, high=3),), {"size": 4, "negative": False})
+    yield Sample((draw(0, dtype=i64),), {"size": 0})
+    yield refused((draw(3),), "check_index: got f32[3], expected integers", size=3)
+
+
+# --- worst_index ------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def worst_index(indices: Tensor, /, *, size: Dim, negative: bool = True) -> Tensor:
+    """The largest index that lies outside 0..size-1 (with `negative`: -size..size-1); -2^63 if all lie within."""
+    (limit,) = bound((size,))
+    return np.asarray(_worst(indices, limit, negative), np.int64)
+
+
+@worst_index.infers
+def _(indices: TensorType, *, size: Dim, negative: bool) -> TensorType:
+    _expect_integers("worst_index", indices)
+    return TensorType(i64, ())
+
+
+@worst_index.region
+def _(r: RegionBuilder, indices: TensorType, *, size: Dim, negative: bool) -> None:
+    axes = r.grid(indices.shape)
+    index = scalar.cast(r.load(0, axes), i64)
+    low = r.index(-size if negative and indices.dtype.kind == "int" else 0)
+    outside = scalar.bit_or(scalar.lt(index, low), scalar.le(r.index(size), index))
+    found = scalar.where(outside, scalar.max(index, IN_RANGE + 1), IN_RANGE)
+    r.store(0, (), r.reduce("max", axes, found, ()) if axes else found, axes=())
+
+
+@worst_index.samples
+def _() -> Iterator[Sample]:
+    for size, negative in ((5, True), (5, False), (0, True)):
+        yield Sample((array(0, -5, 4, dtype=i64),), {"size": size, "negative": negative})
+    yield Sample((array(0, -6, IN_RANGE, dtype=i64),), {"size": 5})
+    yield Sample((array(IN_RANGE, 0, dtype=i64),), {"size": 5})
+    yield Sample((draw(4, 7, dtype=i32, low=-9, high=9),), {"size": 4})
+    yield Sample((array(3, 255, dtype=u8),), {"size": 4})
+    yield Sample((draw(dtype=i64, low=7, high=9),), {"size": 4})
+    yield Sample((draw(0, dtype=i64),), {"size": 0})
+    yield refused((draw(3),), "worst_index: got f32[3], expected integers", size=3)
+
+
+# --- divisors ---------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def check_divisor(divisor: Tensor, /) -> Tensor:
+    """The divisors, none of which may be 0; else an error."""
+    if (divisor == 0).any():
+        raise failure(0, None, False, "the operand")
+    return divisor
+
+
+@check_divisor.infers
+def _(divisor: TensorType) -> TensorType:
+    _expect_integers("check_divisor", divisor)
+    return divisor
+
+
+@check_divisor.region
+def _(r: RegionBuilder, divisor: TensorType) -> None:
+    axes = r.grid(divisor.shape)
+    r.store(0, axes, r.load(0, axes))
+
+
+@check_divisor.samples
+def _() -> Iterator[Sample]:
+    yield Sample((array(1, -5, 4, dtype=i64),))
+    yield refused((draw(3),), "check_divisor: got f32[3], expected integers")
+
+
+@structured()
+def worst_divisor(divisor: Tensor, /) -> Tensor:
+    """0 if any divisor is 0, else -2^63."""
+    return np.asarray(0 if (divisor == 0).any() else IN_RANGE, np.int64)
+
+
+@worst_divisor.infers
+def _(divisor: TensorType) -> TensorType:
+    _expect_integers("worst_divisor", divisor)
+    return TensorType(i64, ())
+
+
+@worst_divisor.region
+def _(r: RegionBuilder, divisor: TensorType) -> None:
+    axes = r.grid(divisor.shape)
+    found = scalar.where(scalar.eq(r.load(0, axes), 0), r.index(0), IN_RANGE)
+    r.store(0, (), r.reduce("max", axes, found, ()) if axes else found, axes=())
+
+
+@worst_divisor.samples
+def _() -> Iterator[Sample]:
+    yield Sample((array(1, 0, 4, dtype=i64),))
+    yield Sample((array(1, 255, 4, dtype=u8),))
+    yield Sample((draw(4, 7, dtype=i32, low=1, high=9),))
+    yield Sample((array(0, dtype=i32).reshape(()),))
+    yield Sample((draw(0, dtype=i64),))
+    yield refused((draw(3),), "worst_divisor: got f32[3], expected integers")
+
+
+# --- refuse_index -----------------------------------------------------------------------------------------------------
+
+
+@opaque(traits=("impure",))
+def refuse_index(worst: Tensor, /, *, size: Dim | None = None, negative: bool = True, subject: str = "the operand") -> tuple[Tensor, ...]:
+    """An error if `worst_index` found an index of `subject` out of range, or without `size` if `worst_divisor` found a 0."""
+    limit = None if size is None else bound((size,))[0]
+    if int(worst) != IN_RANGE:
+        raise failure(int(worst), limit, negative, subject)
+    return ()
+
+
+@refuse_index.infers
+def _(worst: TensorType, *, size: Dim | None, negative: bool, subject: str) -> tuple[TensorType, ...]:
+    if worst != TensorType(i64, ()):
+        raise VerifyError(f"refuse_index: got {worst}, expected i64[]")
+    return ()
+
+
+@refuse_index.samples
+def _() -> Iterator[Sample]:
+    yield Sample((np.asarray(IN_RANGE, np.int64),), {"size": 5})
+    yield refused((draw(3, dtype=i64),), "refuse_index: got i64[3], expected i64[]", size=3)
