@@ -19,6 +19,9 @@ Array = np.ndarray[Any, Any]
 
 def interpret(module: Module, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
     """Run `main`. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64."""
+    clash = module.facts.clash(bind_symbols(module.main.inputs, inputs)) if module.facts.broadcasts else None
+    if clash is not None:
+        raise InputError(f"sizes {clash[0]} and {clash[1]} do not broadcast, expected equal ones, or one of them 1")
     return interpret_graph(module.main, inputs, wide=wide)
 
 
