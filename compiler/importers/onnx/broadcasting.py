@@ -34,19 +34,22 @@ def aligned(builder: Builder, operands: Sequence[Value | None], skipped: int = 0
     target: list[Dim] = []
     for place in range(rank, skipped, -1):
         sizes = [value.shape[-place] for value in values if value.type.rank >= place]
-        target.append(_result(builder.module, sizes))
+        size = _result(builder.module, sizes)
+        if size is None:
+            return list(operands)
+        target.append(size)
     return [None if value is None else repeated(builder, value, target, skipped) for value in operands]
 
 
-def _result(module: Module, sizes: Sequence[Dim]) -> Dim:
-    """The size that dimensions broadcast to; the pairs that only the run can decide are noted for it to check."""
+def _result(module: Module, sizes: Sequence[Dim]) -> Dim | None:
+    """The size that dimensions broadcast to, None if they may not; pairs that only a call decides are noted for it to check."""
     result: Dim = 1
     for size in sizes:
         if size == 1 or dims.equal(size, result) is True:
             continue
         common = size if result == 1 else common_size(result, size, module.facts)
         if common is None or not _is_known_at_call(module, common):
-            continue
+            return None
         if result != 1:
             note(module, result, size)
         result = common

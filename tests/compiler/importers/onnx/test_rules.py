@@ -164,7 +164,6 @@ def test_what_breaks_onnxs_rules_is_the_models_error(model, op_type, operands, a
 UNSUPPORTED = [
     ("Squeeze", [["N", 1]], {}, "removes all sizes 1 of a symbolic shape"),
     ("Squeeze", [["N", 1], ints(0)], {}, "axis 0 has size N, which is not known to be 1"),
-    ("Expand", [["N"], ints(4)], {}, "sizes N and 4 are not known to broadcast"),
     ("Reshape", [[4], (INT, [2])], {}, "the shape is not known at import (computed from input x1)"),
     ("Range", [ints(0)[0], ints(4)[0], (INT, [])], {}, "the step is not known at import"),
     ("Split", [["N"]], {"num_outputs": 2}, "size N is not known to divide by 2"),
