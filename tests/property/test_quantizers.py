@@ -15,7 +15,7 @@ from quantizing import I4, I8, I16, U8, U16, Array, Feeds, Setting, disagreement
 
 from ourcc.compiler.importers.onnx import import_onnx
 
-SHARE = 0.25
+SHARE = 0.05
 """Of the option --cases: a case here is a model that ONNX Runtime quantizes, runs and calibrates."""
 BATCH = 12
 SHOWN = 5
