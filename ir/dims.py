@@ -232,22 +232,36 @@ UNBOUNDED = Range(None, None)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of symbols: ranges, divisors, and for axes their extents (an axis lies in 0..extent-1)."""
+    """What is known of symbols: ranges, divisors, and for axes their extents (an axis lies in 0..extent-1).
+
+    `broadcasts` are pairs of sizes that broadcast against each other: equal, or one of them 1. They are checked where
+    symbols get their values, and nothing is concluded from them.
+    """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     divisors: Mapping[str, int] = field(default_factory=dict)
     extents: Mapping[str, Dim] = field(default_factory=dict)
+    broadcasts: tuple[tuple[Dim, Dim], ...] = ()
+
+    def clash(self, values: Mapping[str, int]) -> tuple[Dim, Dim] | None:
+        """The first pair that should broadcast and does not; a pair with a symbol that has no value yet is passed over."""
+        for left, right in self.broadcasts:
+            if (symbols(left) | symbols(right)) <= values.keys():
+                sizes = evaluate(left, values), evaluate(right, values)
+                if sizes[0] != sizes[1] and 1 not in sizes:
+                    return left, right
+        return None
 
     def with_range(self, name: str, low: int | None, high: int | None, divisor: int = 1) -> Facts:
         """These facts and one more symbol, or other facts of one: what was known of a name is forgotten."""
         divisors = {**self.divisors, name: divisor} if divisor != 1 or name in self.divisors else self.divisors
-        return Facts({**self.ranges, name: Range(low, high)}, divisors, self.extents)
+        return Facts({**self.ranges, name: Range(low, high)}, divisors, self.extents, self.broadcasts)
 
     def with_axis(self, name: str, extent: Dim) -> Facts:
         """These facts and one more axis of 0..extent-1."""
         high = range_of(extent, self).high
         facts = self.with_range(name, 0, None if high is None else max(high - 1, 0))
-        return Facts(facts.ranges, facts.divisors, {**self.extents, name: extent})
+        return Facts(facts.ranges, facts.divisors, {**self.extents, name: extent}, self.broadcasts)
 
 
 NO_FACTS = Facts()

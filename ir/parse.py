@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +26,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _TYPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]\n]*)\]")
+_PAIR = re.compile(r"\[([^\]\n]*)\]")
 _RANGE = re.compile(r"(-?\d{1,18})?\.\.(-?\d{1,18})?")
 _INTEGER = re.compile(r"-?\d{1,18}")
 _NUMBER = re.compile(r"[-+A-Za-z0-9_.]+")
@@ -161,6 +162,8 @@ class _Parser:
         self.parsed.name = self.name()
         if self.accept("symbols"):
             self.symbols()
+        if self.accept("broadcasts"):
+            self.broadcasts()
         self.expect("{")
         while not self.accept("}"):
             if self.accept("const"):
@@ -188,6 +191,24 @@ class _Parser:
             if not self.accept(","):
                 self.expect("}")
                 return
+
+    def broadcasts(self) -> None:
+        self.expect("{")
+        pairs = []
+        while not self.accept("}"):
+            start = self.position
+            text = self.take(_PAIR, "two sizes such as [A, B]")[1]
+            try:
+                pair = [parse_dim(part) for part in _split(text)]
+            except ParseError as error:
+                self.fail(error.message, start)
+            if len(pair) != 2:
+                self.fail(f"got {len(pair)} sizes, expected two that broadcast", start)
+            pairs.append((pair[0], pair[1]))
+            if not self.accept(","):
+                self.expect("}")
+                break
+        self.parsed.facts = replace(self.parsed.facts, broadcasts=tuple(pairs))
 
     def constant(self) -> None:
         self.expect("@")

@@ -197,6 +197,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "target": plan.target,
         # A list, not an object: the order of the symbols is part of the native interface.
         "symbols": [[name, r.low, r.high, plan.symbols.divisors.get(name, 1)] for name, r in plan.symbols.ranges.items()],
+        "broadcasts": [[_dim(left), _dim(right)] for left, right in plan.symbols.broadcasts],
         "inputs": [list(pair) for pair in plan.inputs],
         "outputs": [list(pair) for pair in plan.outputs],
         "buffers": [[b.name, b.type.dtype.name, [_dim(d) for d in b.type.shape], b.storage, b.key] for b in plan.buffers],
@@ -215,7 +216,7 @@ def from_json(data: Mapping[str, Any]) -> Plan:
     )
     return Plan(
         data["target"],
-        dims.Facts(ranges, divisors),
+        dims.Facts(ranges, divisors, broadcasts=tuple((_undim(left), _undim(right)) for left, right in data.get("broadcasts", ()))),
         tuple((a, b) for a, b in data["inputs"]),
         tuple((a, b) for a, b in data["outputs"]),
         buffers,

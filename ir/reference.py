@@ -23,6 +23,9 @@ def interpret(module: Module, inputs: Sequence[Array], *, wide: bool = False) ->
     Wide drops every op's own rounding and no written one: `cast` and `quantize` convert to their dtype, and what comes
     of that goes on as f64. Excess precision is a better answer of the same program; a conversion left out is another one.
     """
+    clash = module.facts.clash(bind_symbols(module.main.inputs, inputs)) if module.facts.broadcasts else None
+    if clash is not None:
+        raise InputError(f"sizes {clash[0]} and {clash[1]} do not broadcast, expected equal ones, or one of them 1")
     return interpret_graph(module.main, inputs, wide=wide)
 
 

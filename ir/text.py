@@ -162,7 +162,8 @@ def _symbols_text(module: Module) -> str:
     for name, bounds in module.facts.ranges.items():
         divisor = module.facts.divisors.get(name, 1)
         parts.append(f"{name} in {bounds}{f' divisor {divisor}' if divisor != 1 else ''}")
-    return f" symbols {{ {', '.join(parts)} }}"
+    pairs = ", ".join(f"[{left}, {right}]" for left, right in module.facts.broadcasts)
+    return f" symbols {{ {', '.join(parts)} }}" + (f" broadcasts {{ {pairs} }}" if pairs else "")
 
 
 def _source_text(source: Source | None, gap: str) -> str:

@@ -109,6 +109,10 @@ def _verify_symbols(module: Module) -> None:
             raise VerifyError(f"symbol {name} has the empty range {bounds}")
         if module.facts.divisors.get(name, 1) < 1:
             raise VerifyError(f"symbol {name} has divisor {module.facts.divisors[name]}, expected at least 1")
+    for size in (size for pair in module.facts.broadcasts for size in pair):
+        unknown = sorted(dims.symbols(size) - module.facts.ranges.keys())
+        if unknown:
+            raise VerifyError(f"broadcasting size {size} names {unknown[0]}, which is no symbol of the module")
 
 
 def _verify_constant(name: str, value: Value) -> None:

@@ -17,7 +17,7 @@ from ..ir.ops.table import OPS
 from ..ir.region_cost import iterations
 from ..ir.rewrite import Rule
 from ..ir.types import TensorType
-from .base import Pass, PassContext
+from .base import PassContext, RulePass
 
 # Kept as they are: they say that a weight is stored narrow, and folding them would store it wide.
 STORED_NARROW = frozenset({"dequantize", "decompress_2to4"})
@@ -27,7 +27,7 @@ OVERHEAD = 10_000
 
 
 @dataclass(frozen=True)
-class FoldConstants(Pass):
+class FoldConstants(RulePass):
     """Run ops whose operands are all constant, and keep the result as a constant with the op's source.
 
     Before: const @w   %t = transpose(@w) {permutation = [1, 0]}   %y = matmul(%x, %t)
@@ -41,6 +41,10 @@ class FoldConstants(Pass):
     limit: int = 1 << 27
     growth: int = 1 << 16
     work: int = 1 << 30
+
+    def rules(self) -> Sequence[Rule]:
+        """The one rule, with a budget for a program without weights."""
+        return (FoldOp(self.limit, self.growth, self.work),)
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Fold what the budget allows."""

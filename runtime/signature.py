@@ -114,6 +114,11 @@ class Signature:
             origins[solve.symbol] = port.name
         for port, shape in zip(self.inputs, shapes, strict=True):
             self._check_sizes(port, shape, values, origins)
+        clash = self.facts.clash(values)
+        if clash is not None:
+            shown = " and ".join(str(dims.evaluate(size, values)) for size in clash)
+            note = f"{clash[0]} and {clash[1]} broadcast: {_origins(frozenset().union(*map(dims.symbols, clash)), values, origins)}"
+            raise InputError(f"sizes {shown} do not broadcast, expected equal ones, or one of them 1", note=note)
         return values
 
     def _check_symbol(self, where: str, name: str, value: int, hint: str) -> None:
@@ -129,10 +134,14 @@ class Signature:
             number = dims.evaluate(expected, values)
             if number == size:
                 continue
-            names = sorted(dims.symbols(expected))
-            why = ", ".join(f"{name} is {values[name]}" + (f" from input {origins[name]!r}" if name in origins else "") for name in names)
+            why = _origins(dims.symbols(expected), values, origins)
             note = f"{expected} is {number}: {why}" if why else None
             raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
+
+
+def _origins(names: Iterable[str], values: Mapping[str, int], origins: Mapping[str, str]) -> str:
+    """What symbols are, and from which inputs."""
+    return ", ".join(f"{name} is {values[name]}" + (f" from input {origins[name]!r}" if name in origins else "") for name in sorted(names))
 
 
 def _linear(size: Dim, name: str) -> tuple[int, Dim] | None:

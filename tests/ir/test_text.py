@@ -179,6 +179,9 @@ BROKEN = [
     ("module @m { const @c : f32[] = 1.0 const @c : f32[] = 1.0 }", "constant @c is declared twice"),
     ("module @m symbols { B in 1..2, B in 1..2 } {}", "symbol B is declared twice"),
     ("module @m symbols { B in x } {}", "got 'x } {}', expected a range such as 1..32"),
+    ("module @m symbols { B in 1.. } broadcasts { B } {}", "got 'B } {}', expected two sizes such as [A, B]"),
+    ("module @m symbols { B in 1.. } broadcasts { [B] } {}", "got 1 sizes, expected two that broadcast"),
+    ("module @m symbols { B in 1.. } broadcasts { [B, $] } {}", "cannot read dimension ' $'"),
     ("module @m { func @f() -> () { return } func @f() -> () { return } }", "function @f is defined twice"),
     (OPEN, "function @main ends without a return"),
     (OPEN + "return %z } }", "%z is not defined before it is read"),
@@ -225,6 +228,14 @@ def test_damaged_text_is_read_or_refused_but_never_anything_else(position, repla
     except ParseError:
         return
     round_trip(module)
+
+
+def test_sizes_that_broadcast_are_kept():
+    text = MLP.replace("divisor 16 }", "divisor 16 } broadcasts { [B, S], [max(2, B), 2*S] }")
+    module = parse_module(text)
+    assert module_text(module) == text and len(module.facts.broadcasts) == 2
+    round_trip(module)
+    assert "symbols differ" in str(difference(parse_module(MLP), module))
 
 
 def test_comments_mean_nothing():

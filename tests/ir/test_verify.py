@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ourcc.ir import dims
@@ -119,6 +121,11 @@ def test_symbols_in_attributes_are_declared(module):
 def test_symbols_are_sound(module, name, low, high, divisor, message):
     module.declare(name, low, high, divisor)
     assert refused(module).message.startswith(message)
+
+
+def test_sizes_that_broadcast_are_of_known_symbols(module):
+    module.facts = replace(module.facts, broadcasts=((dims.symbol("Q"), 3),))
+    assert refused(module).message == "broadcasting size Q names Q, which is no symbol of the module"
 
 
 def test_attributes(module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,6 +67,8 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
             return dims.substitute(value, symbols)
         return tuple(renamed(part) for part in value) if isinstance(value, tuple) else value
 
+    pairs = tuple((renamed(left), renamed(right)) for left, right in source.facts.broadcasts)
+    module.facts = replace(module.facts, broadcasts=(*module.facts.broadcasts, *pairs))
     values: dict[Value, Value] = {}
     for value in source.main.inputs:
         values[value] = graph.add_input(prefix + value.name, value.type.with_shape(renamed(value.shape)))

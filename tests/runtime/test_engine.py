@@ -135,6 +135,20 @@ def test_equal_symbols_across_inputs():
         engine(np.ones((2, 5), np.float32), ids)
 
 
+def test_sizes_that_broadcast_are_checked_at_a_call(tmp_path):
+    a, b = TensorType(f32, (dims.symbol("A"),)), TensorType(f32, (dims.symbol("B"),))
+    bounds = dims.Range(0, None)
+    engine = copies([(a, a), (b, b)], dims.Facts({"A": bounds, "B": bounds}, broadcasts=((dims.symbol("A"), dims.symbol("B")),)))
+    engine.save(tmp_path / "e.ourcc")
+    for kept in (engine, Engine.load(tmp_path / "e.ourcc")):
+        for sizes in ((1, 5), (4, 1), (3, 3), (0, 1), (0, 0)):
+            kept(*(np.zeros(size, np.float32) for size in sizes))
+        for sizes in ((2, 5), (0, 3)):
+            with pytest.raises(InputError, match=f"sizes {sizes[0]} and {sizes[1]} do not broadcast, expected") as error:
+                kept(*(np.zeros(size, np.float32) for size in sizes))
+            assert f"A is {sizes[0]} from input 'x0', B is {sizes[1]} from input 'x1'" in str(error.value)
+
+
 def test_a_symbol_is_solved_from_a_multiple():
     b = dims.symbol("B")
     kind = TensorType(f32, (2 * b + 4,))

@@ -33,16 +33,25 @@ def import_onnx(
     """The graph module of an ONNX model.
 
     `shapes` says what is known of named dimensions: {"B": 8}, {"B": (1, 32)}, {"B": "1..32"}, or {"T": "S"} where two
-    are the same. `values` fixes inputs to constants: such an input is no longer one of the program. Raises ModelError
-    for a damaged file and one UnsupportedError that lists every node which cannot be represented.
+    are the same. Unless it says otherwise, the first dimension of an input is 0 or more where the model means something
+    for an empty batch, and every other one 1 or more. `values` fixes inputs to constants: such an input is no longer one
+    of the program. Raises ModelError for a damaged file and one UnsupportedError that lists every node which cannot be
+    represented.
     """
     opened = open_model(model)
     limits: dict[str, int] = {}
+    least = 0
     while True:
+        attempt = _Import(opened, name, limits, least)
         try:
-            return _Import(opened, name, limits).run(shapes, values or {})
+            return attempt.run(shapes, values or {})
         except NarrowerError as error:
             limits[error.name] = min(error.high, limits.get(error.name, error.high))
+        except UnsupportedModelError:
+            # A model may mean nothing for an empty batch (it divides by it): then there is none.
+            if least or not any(r.low == 0 for r in attempt.module.facts.ranges.values()):
+                raise
+            least = 1
 
 
 def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dict[str, tuple[str | int | None, ...]]:
@@ -60,8 +69,10 @@ def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dic
 class _Import:
     """One import: the module under construction."""
 
-    def __init__(self, opened: OpenModel, name: str | None, limits: Mapping[str, int]) -> None:
+    def __init__(self, opened: OpenModel, name: str | None, limits: Mapping[str, int], least: int) -> None:
+        """`least` is the size that a batch has at least."""
         proto, file = self.proto, self.file = opened.proto, opened.name
+        self.least = least
         self.limits = limits
         self.module = Module(name or proto.graph.name or "model")
         self.graph = Graph("main")
@@ -118,23 +129,25 @@ class _Import:
         shape: list[Dim] = []
         for axis, dim in enumerate(declared.shape.dim):
             fallback = f"{info.name}_{axis}"
+            # The first axis is a batch, which may be empty; what lies within an element of it is not.
+            low = self.least if axis == 0 else 1
             if dim.HasField("dim_value"):
                 # Exporters write -1 and 0 for "any".
                 shape.append(
-                    size(dim.dim_value, source) if dim.dim_value >= 0 else self._negative(dim.dim_value, symbols, fallback, source)
+                    size(dim.dim_value, source) if dim.dim_value >= 0 else self._negative(dim.dim_value, symbols, fallback, low, source)
                 )
             elif dim.dim_param:
-                shape.append(symbols.named(dim.dim_param, fallback, source))
+                shape.append(symbols.named(dim.dim_param, fallback, low))
             else:
-                shape.append(symbols.fresh(fallback))
+                shape.append(symbols.fresh(fallback, low))
         check_shape(tuple(d for d in shape if isinstance(d, int)), dtype, source)
         if len(shape) > 32:
             raise ModelError(f"input {info.name!r} has rank {len(shape)}, expected at most 32", source=source)
         return TensorType(dtype, tuple(shape))
 
     @staticmethod
-    def _negative(value: int, symbols: Symbols, fallback: str, source: Source) -> Dim:
-        return symbols.fresh(fallback) if value == -1 else size(value, source)
+    def _negative(value: int, symbols: Symbols, fallback: str, low: int, source: Source) -> Dim:
+        return symbols.fresh(fallback, low) if value == -1 else size(value, source)
 
     def _outputs(self) -> list[Value]:
         outputs: list[Value] = []

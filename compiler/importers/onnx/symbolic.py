@@ -15,6 +15,7 @@ from ....ir.graph import Builder, Graph, Module, Value
 from ....ir.ops import table
 from ....ir.ops.table import OpDef
 from ....ir.types import DTYPES, DType, boolean, i64
+from .broadcasting import aligned
 
 # What one known value, and all folding of one import, may hold.
 KNOWN_ELEMENTS = 4096
@@ -38,7 +39,7 @@ class FoldingBuilder(Builder):
         self.folded = 0
 
     def build(self, definition: OpDef, operands: Sequence[Any], attrs: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Value, ...]:
-        results = super().build(definition, operands, attrs, names)
+        results = super().build(definition, self._broadcast(definition, operands), attrs, names)
         folded = self._fold(results)
         if folded is not None:
             return folded
@@ -46,6 +47,14 @@ class FoldingBuilder(Builder):
             return results
         self._learn(results[0])
         return (self._shortest(results[0]),)
+
+    def _broadcast(self, definition: OpDef, operands: Sequence[Any]) -> Sequence[Any]:
+        """The operands with the sizes made equal that may be 1 when the program runs."""
+        skipped = 0 if definition.kind == "pointwise" else 2 if definition.name == "matmul" else None
+        if skipped is None or len(operands) < 2:
+            return operands
+        values = [operand if isinstance(operand, Value) else None for operand in operands]
+        return [other if value is None else value for value, other in zip(aligned(self, values, skipped), operands, strict=True)]
 
     def _shortest(self, result: Value) -> Value:
         """A known value without the arithmetic that led to it: a constant, or one size."""

@@ -36,34 +36,34 @@ class Symbols:
         self.names: dict[str, Dim] = {}
         self.used: set[str] = set()
 
-    def named(self, text: str, fallback: str, source: Source) -> Dim:
-        """The dimension that a model calls `text`; an expression is kept where it can be read."""
+    def named(self, text: str, fallback: str, low: int) -> Dim:
+        """The dimension that a model calls `text`, at least `low` unless wished otherwise; an expression is kept where it can be read."""
         if text in self.names:
             return self.names[text]
         if text in self.wishes or _NAME.fullmatch(text):
-            self.names[text] = self._declare(text)
+            self.names[text] = self._declare(text, low)
         else:
-            self.names[text] = self._expression(text, fallback)
+            self.names[text] = self._expression(text, fallback, low)
         return self.names[text]
 
-    def fresh(self, name: str) -> Dim:
+    def fresh(self, name: str, low: int) -> Dim:
         """A new symbol for a dimension without a name."""
-        return self._declare(name)
+        return self._declare(name, low)
 
-    def _expression(self, text: str, fallback: str) -> Dim:
+    def _expression(self, text: str, fallback: str, low: int) -> Dim:
         try:
             parsed = parse_dim(text)
         except ParseError:
-            return self._declare(fallback)
+            return self._declare(fallback, low)
         if isinstance(parsed, int) or not all(name in self.names for name in dims.symbols(parsed)):
-            return self._declare(fallback)
+            return self._declare(fallback, low)
         return dims.substitute(parsed, self.names)
 
-    def _declare(self, text: str) -> Dim:
-        wish = self.wishes.get(text, (1, None))
+    def _declare(self, text: str, least: int) -> Dim:
+        wish = self.wishes.get(text, (least, None))
         self.used.add(text)
         if isinstance(wish, str):
-            return self.named(wish, wish, Source(wish))
+            return self.named(wish, wish, least)
         low, high = wish
         if low == high and high is not None:
             return high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +13,7 @@ from . import rules
 from .attributes import attributes, value_of
 from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
 from .functions import function_body
-from .load import OpenModel, normal_domain, opset_versions
+from .load import OpenModel, normal_domain, opset_versions, subgraphs
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError, implied_limit
 from .tensors import constant_data
@@ -61,6 +61,38 @@ class Scope:
         raise ModelError(f"value {name[:200]!r} is read and never defined", source=source, hint="nodes must stand in topological order")
 
 
+def in_order(protos: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes as they stand, but each after those whose results it (or a graph in it) reads; the format asks for that order,
+    and tools whose output ONNX Runtime sorts do not keep it (casts of inputs, appended at the end)."""
+    nodes = list(protos)
+    producers = {name: number for number, proto in enumerate(nodes) for name in proto.output if name}
+    done: set[int] = set()
+    for first in range(len(nodes)):
+        # Depth first, by hand: a chain may be long. A node met again while it waits is part of a cycle, which is reported as it stands.
+        stack, waiting = [first], {first}
+        while stack:
+            number = stack[-1]
+            needed = () if number in done else (producers.get(name, number) for name in _names_read(nodes[number]))
+            before = next((other for other in needed if other not in done and other not in waiting), None)
+            if before is not None:
+                stack.append(before)
+                waiting.add(before)
+                continue
+            stack.pop()
+            if number not in done:
+                done.add(number)
+                yield nodes[number]
+
+
+def _names_read(proto: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, those of its nested graphs too."""
+    yield from proto.input
+    for graph in subgraphs(proto):
+        yield from (output.name for output in graph.output)
+        for inner in graph.node:
+            yield from _names_read(inner)
+
+
 class Walker:
     """Imports nodes into one graph through the rules."""
 
@@ -87,8 +119,8 @@ class Walker:
             scope.items[sparse.values.name] = self.builder.module.add_constant(sparse.values.name, array, source)
 
     def nodes(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> None:
-        """Import nodes in order."""
-        for proto in protos:
+        """Import nodes in order; one that stands before what it reads is imported after it."""
+        for proto in in_order(protos):
             self.steps += 1
             if self.steps > self.limit:
                 raise ModelError(

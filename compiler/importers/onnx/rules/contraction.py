@@ -1,4 +1,4 @@
-"""Rules of products: MatMul, Gemm, their quantized forms, Einsum."""
+"""Rules of products: MatMul, Gemm, Einsum."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import string
 
 from .....ir import dims
 from .....ir.dims import Dim
-from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import f32, i32, i64
+from .....ir.types import i64
 from ..context import Node, cast, rule
 from .movement import transpose
-from .quantization import dequantized, quantized
 from .shape import unsqueeze
 
 
@@ -52,43 +50,6 @@ def _gemm(n: Node) -> Value:
         bias = n.x(2) if beta == 1.0 else n.b.mul(n.x(2), beta)
         result = n.b.add(result, bias)
     return result
-
-
-@rule("MatMulInteger")
-def _matmul_integer(n: Node) -> Value:
-    a = _shifted(n, n.x(0), n.optional(2), row=True)
-    b = _shifted(n, n.x(1), n.optional(3), row=False)
-    return cast(n, product(n, a, b), i32)
-
-
-def _shifted(n: Node, x: Value, zero: Value | None, row: bool) -> Value:
-    """x - zero as 32-bit integers, the zero point per row of the left or per column of the right operand."""
-    wide = cast(n, x, i32)
-    if zero is None:
-        return wide
-    zero = cast(n, zero, i32)
-    if row and zero.type.rank == 1 and zero.shape != (1,):
-        zero = unsqueeze(n, zero, (1,))
-    result: Value = n.b.sub(wide, zero)
-    return result
-
-
-@rule("QLinearMatMul")
-def _quantized_matmul(n: Node) -> Value:
-    a = dequantized(n, n.x(0), n.x(1), n.x(2), axis=_scale_axis(n, 0))
-    b = dequantized(n, n.x(3), n.x(4), n.x(5), axis=_scale_axis(n, 3))
-    result = product(n, a, b)
-    return quantized(n, cast(n, result, f32), n.x(6), n.x(7), axis=None)
-
-
-def _scale_axis(n: Node, position: int) -> int | None:
-    """Per row of the left operand, per column of the right one; None for one scale."""
-    scale, rank = n.x(position + 1), n.x(position).type.rank
-    if scale.type.rank == 0 or scale.type.elements == 1:
-        return None
-    if scale.type.rank > 1:
-        raise UnsupportedError(f"scale has rank {scale.type.rank}", hint="give one scale for the tensor, a row or a column")
-    return rank - 2 if position == 0 else rank - 1
 
 
 # --- einsum -----------------------------------------------------------------------------------------------------------

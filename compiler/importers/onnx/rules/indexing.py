@@ -13,6 +13,7 @@ from .....ir.graph import Value
 from .....ir.types import f64, i64
 from ..context import Node, cast, rule
 from .grids import gathered_whole
+from .movement import slice_axis
 from .shape import unsqueeze
 
 COMBINE = {"none": "none", "add": "add", "mul": "mul", "max": "max", "min": "min"}
@@ -117,15 +118,23 @@ def _one_hot(n: Node) -> Value:
 
 @rule("Compress")
 def _compress(n: Node) -> Value:
-    x = n.x(0)
-    kept = np.flatnonzero(n.array(1, "the condition"))
+    x, condition = n.x(0), n.x(1)
+    if condition.type.rank != 1:
+        raise n.fail(f"condition is {condition.type}, expected rank 1")
     if not n.has("axis"):
         x, axis = n.b.reshape(x, shape=(x.type.elements,)), 0
     else:
         axis = n.axis(n.attr_int("axis"), x.type.rank)
-    size = x.shape[axis]
-    kept = kept[kept < size] if isinstance(size, int) else kept
-    result: Value = n.b.take(x, n.b.module.add_constant("c", kept.astype(np.int64), n.source), axis=axis)
+    # A condition may be shorter than the axis; what it does not reach is left out.
+    reach = dims.simplify(dims.minimum(condition.shape[0], x.shape[axis]), n.facts)
+    kept = slice_axis(n, condition, 0, 0, reach)
+    array = n.b.array_of(kept)
+    if array is not None:
+        places = n.b.module.add_constant("c", np.flatnonzero(array).astype(np.int64), n.source)
+    else:
+        found = n.b.nonzero(kept, count=n.fresh("found"))
+        places = n.b.reshape(found, shape=(found.shape[1],))
+    result: Value = n.b.take(x, places, axis=axis)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Rules of RNN, GRU and LSTM: unrolled over a known sequence length."""
+"""Rules of RNN, GRU, LSTM and its dynamically quantized form: unrolled over a known sequence length."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
 from .movement import slice_axis, transpose
+from .quantization import MICROSOFT, is_single
+from .quantized_products import dynamic_product
 from .shape import unsqueeze
 
 STEPS = 1024
@@ -49,7 +51,7 @@ class _Recurrent:
             raise UnsupportedError(f"sequence length {steps}, expected a known one up to {STEPS}", hint="fix that size at import (shapes)")
         self.steps = steps
         self.directions = int(str(n.x(1).shape[0]))
-        self.hidden = n.x(2).shape[2]
+        self.hidden = self.hidden_size()
         self.clip = n.attr_float("clip")
         self.activations = self._activations(n.attr_strings("activations") or defaults * self.directions, len(defaults))
         kind = n.attr_string("direction", "forward")
@@ -82,6 +84,10 @@ class _Recurrent:
                 return lambda x: b.add(b.mul(x, first), second)
             return lambda x: b.mul(b.tanh(b.mul(x, second)), first)
         raise self.n.fail(f"activation {name!r} is not known")
+
+    def hidden_size(self) -> Dim:
+        """The size of the hidden state: a column of R for each element."""
+        return self.n.x(2).shape[2]
 
     def part(self, value: Value, direction: int) -> Value:
         """One direction of an operand."""
@@ -208,9 +214,44 @@ def _gru(n: Node) -> list[Value]:
     return node.run(step, 1)
 
 
+class _DynamicallyQuantized(_Recurrent):
+    """An LSTM whose weights are codes, input rows first, and whose operands are quantized by their own range at each product."""
+
+    def __init__(self, n: Node, gates: int, defaults: tuple[str, ...]) -> None:
+        super().__init__(n, gates, defaults)
+        self.parameters: dict[Value, tuple[Value, Value | None]] = {}
+
+    def hidden_size(self) -> Dim:
+        """A row of R for each element: it is stored transposed."""
+        return self.n.x(2).shape[1]
+
+    def direction(self, k: int) -> _Direction:
+        found = super().direction(k)
+        for weight, position in ((found.w, 8), (found.r, 10)):
+            scale, zero = self._own(self.n.x(position), k), self.n.optional(position + 1)
+            self.parameters[weight] = scale, None if zero is None else self._own(zero, k)
+        return found
+
+    def _own(self, parameter: Value, k: int) -> Value:
+        """The direction's own scale or zero point: one for all directions, or one row for each."""
+        return parameter if is_single(parameter) else self.part(parameter, k)
+
+    def linear(self, x: Value, w: Value, bias: Value | None) -> Value:
+        """x w + bias, the product in integers."""
+        return dynamic_product(self.n, x, w, *self.parameters[w], bias)
+
+
 @rule("LSTM")
 def _lstm(n: Node) -> list[Value]:
-    node = _Recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh"))
+    return _long_short(n, _Recurrent(n, 4, ("Sigmoid", "Tanh", "Tanh")))
+
+
+@rule("DynamicQuantizeLSTM", domain=MICROSOFT)
+def _dynamic_lstm(n: Node) -> list[Value]:
+    return _long_short(n, _DynamicallyQuantized(n, 4, ("Sigmoid", "Tanh", "Tanh")))
+
+
+def _long_short(n: Node, node: _Recurrent) -> list[Value]:
     coupled = n.attr_flag("input_forget")
 
     def step(d: _Direction, x: Value, state: list[Value]) -> list[Value]:

@@ -114,20 +114,16 @@ rule("CumSum")(_scan("cumsum"))
 rule("CumProd")(_scan("cumprod"))
 
 
-def _softmax(name: str) -> Rule:
-    def apply(n: Node) -> Value:
-        x = n.x()
-        axis = n.axis(n.attr_int("axis", -1 if n.opset >= 13 else 1), x.type.rank)
-        if n.opset >= 13 or axis == x.type.rank - 1:
-            result: Value = getattr(n.b, name)(x, axis=axis)
-            return result
-        # Before opset 13 the axes from `axis` on were one.
-        flat = n.b.reshape(x, shape=(dims.product(x.shape[:axis]), dims.product(x.shape[axis:])))
-        result = n.b.reshape(getattr(n.b, name)(flat, axis=1), shape=x.shape)
+def softmax(n: Node, x: Value, name: str, opset: int) -> Value:
+    """(log_)softmax as an opset defines it: before 13 the axes from `axis` on were one."""
+    axis = n.axis(n.attr_int("axis", -1 if opset >= 13 else 1), x.type.rank)
+    if opset >= 13 or axis == x.type.rank - 1:
+        result: Value = getattr(n.b, name)(x, axis=axis)
         return result
+    flat = n.b.reshape(x, shape=(dims.product(x.shape[:axis]), dims.product(x.shape[axis:])))
+    result = n.b.reshape(getattr(n.b, name)(flat, axis=1), shape=x.shape)
+    return result
 
-    return apply
 
-
-rule("Softmax")(_softmax("softmax"))
-rule("LogSoftmax")(_softmax("log_softmax"))
+rule("Softmax")(lambda n: softmax(n, n.x(), "softmax", n.opset))
+rule("LogSoftmax")(lambda n: softmax(n, n.x(), "log_softmax", n.opset))

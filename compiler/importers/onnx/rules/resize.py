@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import f32
 from ..context import Node, cast, rule
 from .pointwise import constant
+from .resize_symbolic import Sampling, cubic_kernel, resampled_along
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 LONGEST = 1 << 28
 """Elements of an axis: places and weights along it are constants of the engine."""
+DENOMINATOR = 1 << 36
+"""A symbolic size times a scale is a division by its denominator, exact as far as sizes go."""
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    """How result indices become places in the input, and places become weights."""
-
-    mode: str
-    coordinates: str
-    nearest: str
-    cubic: float
-    outside: bool
-    antialias: bool
-    extrapolation: float
-
-
-def _sampling(n: Node) -> _Sampling:
-    sampling = _Sampling(
+def _sampling(n: Node) -> Sampling:
+    sampling = Sampling(
         mode=n.attr_string("mode", "nearest"),
         coordinates=n.attr_string("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
         nearest=n.attr_string("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor"),
@@ -55,34 +47,42 @@ def _upsample(n: Node) -> Value:
         scales = [float(s) for s in n.array(1, "the scales")]
     else:
         scales = list(n.attr_floats("scales") or ())
-    sizes = n.static_shape(x, "the input")
-    if len(scales) != len(sizes):
-        raise n.fail(f"got {len(scales)} scales for rank {len(sizes)}")
-    sampling = _Sampling(n.attr_string("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
-    targets = [math.floor(size * scale) for size, scale in zip(sizes, scales, strict=True)]
+    if len(scales) != x.type.rank:
+        raise n.fail(f"got {len(scales)} scales for rank {x.type.rank}")
+    sampling = Sampling(n.attr_string("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
+    targets = [_scaled(size, scale) for size, scale in zip(x.shape, scales, strict=True)]
     return _resampled(n, x, targets, scales, sampling, None)
+
+
+def _scaled(size: Dim, scale: float) -> Dim:
+    """size * scale, rounded down."""
+    if isinstance(size, int):
+        return math.floor(size * scale)
+    exact = Fraction(scale)
+    if exact.denominator > DENOMINATOR:
+        raise UnsupportedError(f"scale {scale} of the symbolic size {size}", hint="fix that size at import (shapes)")
+    return size * exact.numerator // exact.denominator
 
 
 @rule("Resize")
 def _resize(n: Node) -> Value:
     x = n.x(0)
-    shape = n.static_shape(x, "the input")
-    if 0 in shape:
-        raise UnsupportedError("resizes an empty axis", hint="give the input a size")
+    shape = x.shape
     sampling = _sampling(n)
     axes = n.axes(n.attr_ints("axes") or tuple(range(len(shape))), len(shape))
     # Opset 10 had no region operand: scales came second.
     scales_at, sizes_at = (1, 9) if n.opset < 11 else (2, 3)
-    targets, scales = list(shape), [1.0] * len(shape)
+    targets: list[Dim] = list(shape)
+    scales: list[float | None] = [1.0] * len(shape)
     if n.given(scales_at) and n.x(scales_at).shape != (0,):
         given = n.array(scales_at, "the scales").reshape(-1)
         if len(given) != len(axes) or not (given > 0).all():
             raise n.fail(f"scales are {given[:8].tolist()}, expected a positive one for each of {len(axes)} axes")
         for axis, scale in zip(axes, given, strict=True):
             scales[axis] = float(scale)
-            targets[axis] = math.floor(shape[axis] * float(scale))
+            targets[axis] = _scaled(shape[axis], float(scale))
     elif n.given(sizes_at):
-        wanted = n.integers(sizes_at, "the sizes")
+        wanted = n.sizes(sizes_at, "the sizes")
         if len(wanted) != len(axes):
             raise n.fail(f"got {len(wanted)} sizes for {len(axes)} axes")
         _fit(n, shape, axes, wanted, targets, scales)
@@ -92,25 +92,39 @@ def _resize(n: Node) -> Value:
     if sampling.coordinates == "tf_crop_and_resize":
         region = _region(n, axes, len(shape))
         for axis in axes:
+            size, scale = shape[axis], scales[axis]
+            if scale is None or not isinstance(size, int):
+                raise UnsupportedError(f"crops the symbolic size {size}", hint="fix that size at import (shapes)")
             if not (n.given(sizes_at)):
                 low, high = region[axis]
-                targets[axis] = math.floor(shape[axis] * (high - low) * scales[axis])
+                targets[axis] = math.floor(size * (high - low) * scale)
     return _resampled(n, x, targets, scales, sampling, region)
 
 
-def _fit(n: Node, shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...], targets: list[int], scales: list[float]) -> None:
-    """Sizes as they are, or the aspect ratio kept within or around them."""
+def _fit(
+    n: Node,
+    shape: tuple[Dim, ...],
+    axes: tuple[int, ...],
+    wanted: tuple[Dim, ...],
+    targets: list[Dim],
+    scales: list[float | None],
+) -> None:
+    """Sizes as they are, or the aspect ratio kept within or around them; None is a scale that only the run knows."""
     policy = n.attr_string("keep_aspect_ratio_policy", "stretch")
-    ratios = [want / shape[axis] for axis, want in zip(axes, wanted, strict=True)]
+    if policy not in ("stretch", "not_larger", "not_smaller"):
+        raise n.fail(f"keep_aspect_ratio_policy {policy!r} is not known")
+    pairs = [(shape[axis], want) for axis, want in zip(axes, wanted, strict=True)]
+    ratios = [want / size if isinstance(size, int) and isinstance(want, int) and size else None for size, want in pairs]
     if policy == "stretch":
         for axis, want, ratio in zip(axes, wanted, ratios, strict=True):
-            targets[axis], scales[axis] = want, ratio
+            targets[axis], scales[axis] = want, 1.0 if want == shape[axis] else ratio
         return
-    if policy not in ("not_larger", "not_smaller"):
-        raise n.fail(f"keep_aspect_ratio_policy {policy!r} is not known")
-    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios):
+        raise UnsupportedError("keeps the aspect ratio of symbolic sizes", hint="fix those sizes at import (shapes)")
+    ratio = min(known) if policy == "not_larger" else max(known)
     for axis in axes:
-        targets[axis], scales[axis] = math.floor(shape[axis] * ratio + 0.5), ratio
+        targets[axis], scales[axis] = math.floor(int(str(shape[axis])) * ratio + 0.5), ratio
 
 
 def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, float]]:
@@ -124,30 +138,35 @@ def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, floa
 
 
 def _resampled(
-    n: Node, x: Value, targets: list[int], scales: list[float], sampling: _Sampling, region: list[tuple[float, float]] | None
+    n: Node, x: Value, targets: list[Dim], scales: Sequence[float | None], sampling: Sampling, region: list[tuple[float, float]] | None
 ) -> Value:
-    sizes = n.static_shape(x, "the input")
     excess = x.type.with_shape(tuple(targets)).excess()
-    if excess is not None or max(targets, default=0) > LONGEST:
-        raise UnsupportedError(f"resizes to {targets}, {excess or 'an axis of more than 2^28 elements'}", hint="resize to a smaller image")
-    result, beyond = x, np.zeros((1,) * len(sizes), dtype=bool)
-    for axis, (size, target) in enumerate(zip(sizes, targets, strict=True)):
-        if size == target and scales[axis] == 1.0 and region is None:
+    if excess is not None or any(isinstance(target, int) and target > LONGEST for target in targets):
+        sizes = [str(target) for target in targets]
+        raise UnsupportedError(f"resizes to {sizes}, {excess or 'an axis of more than 2^28 elements'}", hint="resize to a smaller image")
+    result, beyond = x, np.zeros((1,) * x.type.rank, dtype=bool)
+    for axis, (size, target, scale) in enumerate(zip(x.shape, targets, scales, strict=True)):
+        if size == target and scale == 1.0 and region is None:
             continue
-        places = _places(n, size, target, scales[axis], sampling, None if region is None else region[axis])
+        if size == 0 and target != 0:
+            raise UnsupportedError("resizes an empty axis", hint="give the input a size")
+        if not isinstance(size, int) or not isinstance(target, int) or scale is None:
+            result = resampled_along(n, result, axis, target, scale, sampling)
+            continue
+        places = _places(n, size, target, scale, sampling, None if region is None else region[axis])
         if region is not None:
             # The reference's places beyond the input take the extrapolation value, nearest as well.
-            view = [1] * len(sizes)
+            view = [1] * x.type.rank
             view[axis] = target
             beyond = beyond | ((places < 0) | (places > size - 1)).reshape(view)
-        result = _along(n, result, axis, size, places, scales[axis], sampling)
+        result = _along(n, result, axis, size, places, scale, sampling)
     result = cast(n, result, x.dtype)
     if beyond.any():
-        result = n.b.where(constant(n, np.broadcast_to(beyond, tuple(targets)).copy()), n.b.scalar(sampling.extrapolation, x.dtype), result)
+        result = n.b.where(n.b.broadcast_to(constant(n, beyond), shape=result.shape), n.b.scalar(sampling.extrapolation, x.dtype), result)
     return result
 
 
-def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, region: tuple[float, float] | None) -> Array:
+def _places(n: Node, size: int, target: int, scale: float, sampling: Sampling, region: tuple[float, float] | None) -> Array:
     """Where each result index lies in the input."""
     index = np.arange(target, dtype=np.float64)
     exact = size * scale
@@ -174,7 +193,7 @@ def _places(n: Node, size: int, target: int, scale: float, sampling: _Sampling, 
     raise n.fail(f"coordinate_transformation_mode {kind!r} is not known")
 
 
-def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: _Sampling) -> Value:
+def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: Sampling) -> Value:
     if sampling.mode == "nearest":
         index = np.clip(_nearest(n, places, sampling.nearest), 0, size - 1).astype(np.int64)
         nearest: Value = n.b.take(x, constant(n, index), axis=axis)
@@ -207,7 +226,7 @@ def _nearest(n: Node, places: Array, kind: str) -> Array:
     raise n.fail(f"nearest_mode {kind!r} is not known")
 
 
-def _weights(places: Array, size: int, scale: float, sampling: _Sampling) -> tuple[list[Array], list[Array]]:
+def _weights(places: Array, size: int, scale: float, sampling: Sampling) -> tuple[list[Array], list[Array]]:
     """For each tap: the input index and the weight at every place; the weights of a place add up to one."""
     shrink = min(scale, 1.0) if sampling.antialias else 1.0
     reach = 2 if sampling.mode == "cubic" else 1
@@ -227,11 +246,6 @@ def _weights(places: Array, size: int, scale: float, sampling: _Sampling) -> tup
     if shrink < 1.0 or sampling.outside:
         weights = [weight / total for weight in weights]
     return taps, weights
-
-
-def cubic_kernel(a: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The cubic kernel's coefficients, highest power first: up to a distance of 1, and from there to 2."""
-    return (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
 
 
 def _cubic(distance: Array, a: float) -> Array:

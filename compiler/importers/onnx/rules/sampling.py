@@ -13,7 +13,7 @@ from .....ir.graph import Value
 from .....ir.types import i64
 from ..context import Node, cast, rule
 from .movement import transpose
-from .resize import cubic_kernel
+from .resize_symbolic import cubic_kernel
 
 MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest", "bicubic": "cubic", "cubic": "cubic"}
 PADDINGS = ("zeros", "border", "reflection")

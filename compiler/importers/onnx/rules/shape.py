@@ -7,6 +7,7 @@ from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import i64
+from ..broadcasting import common_size, note, repeated
 from ..context import Node, rule
 
 
@@ -145,10 +146,15 @@ def expand(n: Node, x: Value, wanted: tuple[Dim, ...]) -> Value:
             shape.append(other if mine == 1 else mine)
         elif dims.equal(mine, other, n.facts) is True:
             shape.append(mine)
-        elif dims.equal(mine, other, n.facts) is False and isinstance(mine, int) and isinstance(other, int):
+        elif isinstance(mine, int) and isinstance(other, int):
             raise n.fail(f"sizes {mine} and {other} do not broadcast")
         else:
-            raise UnsupportedError(f"sizes {mine} and {other} are not known to be equal", hint="relate them at import (shapes)")
+            common = common_size(mine, other, n.facts)
+            if common is None:
+                raise UnsupportedError(f"sizes {mine} and {other} are not known to broadcast", hint="relate them at import (shapes)")
+            note(n.b.module, mine, other)
+            shape.append(common)
+    x = repeated(n.b, x, shape)
     if tuple(shape) == x.shape:
         return x
     result: Value = n.b.broadcast_to(x, shape=tuple(shape))

@@ -8,13 +8,10 @@ import numpy as np
 
 from .....ir import dims
 from .....ir.dims import Dim
-from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import f32, i32, i64
-from ..context import Node, cast, rule
+from .....ir.types import i64
+from ..context import Node, rule
 from .pointwise import constant
-from .quantization import dequantized, quantized
-from .shape import unsqueeze
 
 Pads = tuple[tuple[Dim, ...], tuple[Dim, ...]]
 
@@ -78,31 +75,6 @@ def convolve(n: Node, x: Value, w: Value, bias: Value | None) -> Value:
 @rule("Conv")
 def _conv(n: Node) -> Value:
     return convolve(n, n.x(0), n.x(1), n.optional(2))
-
-
-@rule("ConvInteger")
-def _conv_integer(n: Node) -> Value:
-    x, w = n.x(0), n.x(1)
-    wide = [cast(n, v, i32) for v in (x, w)]
-    for position in (2, 3):
-        if n.given(position):
-            zero = cast(n, n.x(position), i32)
-            if zero.type.rank == 1 and zero.shape != (1,):
-                zero = n.b.reshape(zero, shape=(*zero.shape, *(1,) * (w.type.rank - 1)))
-            wide[position - 2] = n.b.sub(wide[position - 2], zero)
-    return cast(n, convolve(n, wide[0], wide[1], None), i32)
-
-
-@rule("QLinearConv")
-def _quantized_conv(n: Node) -> Value:
-    x = dequantized(n, n.x(0), n.x(1), n.x(2), axis=None)
-    scale = n.x(4)
-    per_channel = scale.type.rank == 1 and scale.shape != (1,)
-    w = dequantized(n, n.x(3), scale, n.x(5), axis=0 if per_channel else None)
-    bias: Value | None = None
-    if n.given(8):
-        bias = n.b.mul(cast(n, n.x(8), f32), n.b.mul(n.b.reshape(n.x(1), shape=()), scale))
-    return quantized(n, convolve(n, x, w, bias), n.x(6), n.x(7), axis=None)
 
 
 @rule("ConvTranspose")
@@ -170,16 +142,12 @@ class _Pool:
     def _extra(self, n: Node, axis: int) -> Dim:
         """Elements beyond the padding that the last, rounded up window reaches."""
         reach = (self.window[axis] - 1) * self.dilations[axis] + 1
-        padded = self.sizes[axis] + self.before[axis] + self.after[axis]
-        last = dims.simplify(dims.ceil_div(padded - reach, self.strides[axis]), n.facts)
-        if not isinstance(last, int):
-            raise UnsupportedError("rounds a symbolic size up (ceil_mode)", hint="fix that size at import (shapes), or pad explicitly")
+        stride, inside = self.strides[axis], self.sizes[axis] + self.before[axis]
+        padded = inside + self.after[axis]
+        down, up = (padded - reach) // stride, dims.ceil_div(padded - reach, stride)
         # A window that would start in the padding behind the last element is left out.
-        start = last * self.strides[axis]
-        inside = self.sizes[axis] + self.before[axis]
-        if isinstance(inside, int) and start >= inside:
-            last -= 1
-        return dims.maximum(last * self.strides[axis] + reach - padded, 0) if isinstance(padded, int) else 0
+        last = dims.maximum(down, dims.minimum(up, (inside - 1) // stride))
+        return dims.simplify(dims.maximum(last * stride + reach - padded, 0), n.facts)
 
     @property
     def end(self) -> tuple[Dim, ...]:
@@ -197,44 +165,29 @@ def _max_pool(n: Node) -> list[Value]:
     y: Value = n.b.max_pool(x, **pool.attrs)
     if len(n.outputs) < 2:
         return [y]
-    return [y, _max_indices(n, x, y, pool)]
+    return [y, _max_indices(n, x, pool)]
 
 
-def _max_indices(n: Node, x: Value, y: Value, pool: _Pool) -> Value:
-    """The flat index of each window's first maximum: windows laid out beside each other, then argmax."""
-    n.static_shape(x, "the input")
-    rank = len(pool.sizes)
-    lowest = -math.inf if x.dtype.is_float else 0 if x.dtype.kind == "uint" else -(1 << (x.dtype.bits - 1))
-    padded = n.b.pad(x, before=(0, 0, *pool.before), after=(0, 0, *pool.end), mode="constant", value=lowest)
-    flat: Value | None = None
-    strides = [1] * rank
-    running = 1
-    for axis in range(rank) if n.attr_flag("storage_order") else reversed(range(rank)):
-        strides[axis], running = running, running * int(str(pool.sizes[axis]))
-    for axis in range(rank):
-        index = n.b.iota(shape=tuple(s if a == axis + 2 else 1 for a, s in enumerate(padded.shape)), axis=axis + 2, dtype=i64)
-        part = n.b.mul(n.b.sub(index, pool.before[axis]), strides[axis])
-        flat = part if flat is None else n.b.add(flat, part)
-    planes = int(str(dims.product(x.shape[:2])))
-    plane = n.b.reshape(constant(n, np.arange(planes, dtype=np.int64) * running), shape=(*x.shape[:2], *(1,) * rank))
-    places = n.b.broadcast_to(n.b.add(flat, plane), shape=padded.shape)
-    values, candidates = (_windows(n, v, y, pool) for v in (padded, places))
-    best = n.b.argmax(values, axis=0, keepdims=True)
-    result: Value = n.b.reshape(n.b.take_along_axis(candidates, best, axis=0), shape=y.shape)
-    return result
+def _max_indices(n: Node, x: Value, pool: _Pool) -> Value:
+    """The flat index of each window's first maximum, counted over the whole of x."""
+    index: Value = n.b.max_pool_index(x, **pool.attrs)
+    if n.attr_flag("storage_order"):
+        # Column-major: the first spatial axis counts fastest.
+        parts, rest = [], index
+        for size in reversed(pool.sizes):
+            parts.append(n.b.mod(rest, number(n, size)))
+            rest = n.b.floor_div(rest, number(n, size))
+        index = parts[0]
+        for part, size in zip(parts[1:], reversed(pool.sizes[:-1]), strict=True):
+            index = n.b.add(n.b.mul(index, number(n, size)), part)
+    plane: Value = n.b.iota(shape=(dims.product(x.shape[:2]),), axis=0, dtype=i64)
+    plane = n.b.reshape(n.b.mul(plane, number(n, dims.product(pool.sizes))), shape=(*x.shape[:2], *(1,) * len(pool.sizes)))
+    return n.b.add(index, plane)  # type: ignore[no-any-return]
 
 
-def _windows(n: Node, padded: Value, y: Value, pool: _Pool) -> Value:
-    """[window elements, *y.shape]: one strided slice for each place in the window."""
-    if math.prod(pool.window) > 1024:
-        raise UnsupportedError(f"indices of a window of {list(pool.window)}", hint="windows of up to 1024 elements are supported")
-    parts = []
-    for place in np.ndindex(*pool.window):
-        starts = (0, 0, *(k * d for k, d in zip(place, pool.dilations, strict=True)))
-        part = n.b.slice(padded, starts=starts, sizes=y.shape, steps=(1, 1, *pool.strides))
-        parts.append(unsqueeze(n, part, (0,)))
-    result: Value = n.b.concat(*parts, axis=0) if len(parts) > 1 else parts[0]
-    return result
+def number(n: Node, size: Dim) -> Value:
+    """A size as data."""
+    return n.b.scalar(size, i64) if isinstance(size, int) else n.b.dim(value=size)
 
 
 @rule("AveragePool")

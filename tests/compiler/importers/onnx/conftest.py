@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+# What quantizes models is shared with the drawn tests.
+sys.path.insert(0, str(Path(__file__).parents[3] / "property"))
 
 Shape = Sequence[int | str | None]
 
