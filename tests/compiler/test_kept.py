@@ -50,7 +50,7 @@ def test_a_target_that_is_made_again_keeps_its_rows(contents: EngineContents) ->
 def test_inspect_shows_it(contents: EngineContents, tmp_path: Path) -> None:
     engine = Engine(contents)
     engine.save(tmp_path / "long.ourcc")
-    text = str(describe_engine(engine, tmp_path / "long.ourcc"))
+    text = str(describe_engine(contents, tmp_path / "long.ourcc"))
     assert "kept in memory:" in text
     assert WHY in text
     assert WHY in page(contents, "long")
