@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-BLOCK = 256
+BLOCK = 16
 LONG = 4096
 """A sum of more terms, or of unknown length, is compensated in kernels; a shorter one is a plain running sum."""
 
