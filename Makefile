@@ -1,12 +1,14 @@
 # Every target works on a fresh clone: the environment is made on first use and again when its pins change.
 PYTHON ?= python3.11
 GPU_PYTHON ?= python3
+MINUTES ?= 0
+SEED ?= 1
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench models onnx-suite opinfo endurance gpu docs clean
+.PHONY: help install demo test check format bench models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +56,9 @@ onnx-suite: install ## Run ONNX's own backend suite: passed, unsupported, wrong
 
 opinfo: install ## Run torch's own op database through torch.compile
 	$(RUN) benchmarks/opinfo.py
+
+fuzz: install ## Draw 2,000 modules, programs and files that no test holds (MINUTES=60: with one seed after another)
+	$(RUN) tests/suites/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 endurance: install ## Load, call, build, recompile, thread, fork and kill -9 thousands of times; what stays behind (an hour)
 	$(RUN) benchmarks/endurance.py

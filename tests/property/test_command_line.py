@@ -175,7 +175,7 @@ def test_no_command_line_ends_in_a_bug(folder: Path, request: pytest.FixtureRequ
     monkeypatch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.chdir(folder)
-    count = max(20, request.config.getoption("--cases", 200) // SHARE)
+    count = max(20, request.config.getoption("--cases", 400) // SHARE)
     wrong = []
     for line in drawn(count, request.config.getoption("--seed", 0), folder):
         reason = why_wrong(line)

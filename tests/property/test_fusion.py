@@ -163,7 +163,7 @@ def draw(number: int, seed: int) -> tuple[str, Case]:
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
-    count, seed = request.config.getoption("--cases", 200), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(len(KINDS), count // 4))]
 
 

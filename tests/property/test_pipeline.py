@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def drawn_cases(request: pytest.FixtureRequest) -> list[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return drawn(request.config.getoption("--cases", 200), request.config.getoption("--seed", 0))
+        return drawn(request.config.getoption("--cases", 400), request.config.getoption("--seed", 0))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -176,7 +176,7 @@ def test_drawn_quantized_models_compute_what_onnxruntime_computes(
     request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
-    count = max(1, int(request.config.getoption("--cases", 200) * SHARE))
+    count = max(1, int(request.config.getoption("--cases", 400) * SHARE))
     wrong: list[str] = []
     cases: list[Case] = []
     names: list[str] = []

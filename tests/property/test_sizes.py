@@ -125,7 +125,7 @@ def verdict_of(proto: onnx.ModelProto) -> str | None:
 
 def test_terrible_sizes_are_answered_or_refused(request: pytest.FixtureRequest) -> None:
     draw = random.Random(request.config.getoption("--seed", 0))
-    count = request.config.getoption("--cases", 200) // 5
+    count = request.config.getoption("--cases", 400) // 5
     wrong = []
     for number in range(count):
         make = DRAWN[number % len(DRAWN)]
