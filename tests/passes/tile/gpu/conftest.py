@@ -101,6 +101,7 @@ CASES: dict[str, Case] = {
     "one_row_columns_contiguous": linear(f32, 1, 150, 700),
     "one_column_f16": linear(f16, "S", 1, 300),
     "four_rows_unbounded": linear(f32, 4, 50, "U", transpose_b=True),
+    "unbounded_sum": Case("matmul", ((f16, (128, "U")), (f16, ("U", 128)))),
     "long_sum": linear(f32, 24, 40, 2100, transpose_b=True),
     "long_even_sum": linear(bf16, 24, 40, 2048, transpose_b=True),
     "batched": Case("matmul", ((f32, ("B", 4, "S", 24)), (f32, ("B", 4, 24, "S")))),

@@ -19,12 +19,12 @@ from ourcc.passes.tile.schedule import Problem, Schedule
 
 SIZES = {"B": 3, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
-    *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "convolution"),
+    *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "unbounded_sum", "convolution"),
     *("attention", "attention_causal_groups"),
 )
-OTHERS = ("one_row_f32", "layer_norm", "transpose", "scatter_add_floats")
+OTHERS = ("one_row_f32", "softmax_unbounded", "cumsum_unbounded", "layer_norm", "transpose", "scatter_add_floats")
 INTERPRETED = (
-    *("linear_f16", "long_sum", "convolution", "attention", "attention_causal_groups", "attention_one_row"),
+    *("linear_f16", "long_sum", "unbounded_sum", "convolution", "attention", "attention_causal_groups", "attention_one_row"),
     *("one_row_f32", "softmax_unbounded", "layer_norm", "argmax_long", "argmin_last", "cumsum", "cumsum_unbounded"),
     *("transpose", "gather", "scatter_add_floats", "scatter_last_wins"),
 )
