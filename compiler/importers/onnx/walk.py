@@ -85,12 +85,12 @@ def in_order(protos: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _names_read(proto: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, those of its nested graphs too."""
+    """The names that a node reads, those that its nested graphs read from around them too."""
     yield from proto.input
     for graph in subgraphs(proto):
-        yield from (output.name for output in graph.output)
-        for inner in graph.node:
-            yield from _names_read(inner)
+        own = {value.name for value in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
+        read = itertools.chain((output.name for output in graph.output), *(_names_read(inner) for inner in graph.node))
+        yield from (name for name in read if name not in own)
 
 
 class Walker:

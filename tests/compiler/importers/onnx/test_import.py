@@ -77,6 +77,19 @@ def test_text_round_trip_of_an_import(model):
     np.testing.assert_array_equal(interpret(again, [x])[0], interpret(module, [x])[0])
 
 
+def test_nodes_out_of_order_are_sorted(model):
+    """What ONNX Runtime sorts by itself some tools write, conversion to half precision among them."""
+    branch = helper.make_graph([node("Neg", ["late"], ["t"])], "b", [], [helper.make_empty_tensor_value_info("t")])
+    nodes = [
+        node("If", ["yes"], ["c"], then_branch=branch, else_branch=branch),
+        node("Add", ["c", "b"], ["y"]),
+        node("Exp", ["a"], ["b"]),
+        node("Abs", ["x"], ["a"]),
+        node("Relu", ["a"], ["late"]),
+    ]
+    agrees(model(nodes, {"x": (F, [4])}, ["y"], {"yes": np.array(True)}), draw(4))
+
+
 def test_bytes_path_and_proto_are_the_same(model, tmp_path):
     proto = mlp(model)
     path = tmp_path / "m.onnx"
