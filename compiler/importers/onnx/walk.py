@@ -61,27 +61,27 @@ class Scope:
         raise ModelError(f"value {name[:200]!r} is read and never defined", source=source, hint="nodes must stand in topological order")
 
 
-def in_order(protos: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes as they stand, but each after those whose results it (or a graph in it) reads; the format asks for that order,
-    and tools whose output ONNX Runtime sorts do not keep it (casts of inputs, appended at the end)."""
+def in_order(protos: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Nodes as they stand, but each after those whose results it (or a graph in it) reads; as they stand where they form a
+    cycle. The format asks for that order; tools whose output ONNX Runtime sorts (casts of inputs, appended) do not keep it."""
     nodes = list(protos)
     producers = {name: number for number, proto in enumerate(nodes) for name in proto.output if name}
-    done: set[int] = set()
+    order: dict[int, None] = {}
     for first in range(len(nodes)):
-        # Depth first, by hand: a chain may be long. A node met again while it waits is part of a cycle, which is reported as it stands.
-        stack, waiting = [first], {first}
-        while stack:
-            number = stack[-1]
-            needed = () if number in done else (producers.get(name, number) for name in _names_read(nodes[number]))
-            before = next((other for other in needed if other not in done and other not in waiting), None)
-            if before is not None:
-                stack.append(before)
-                waiting.add(before)
-                continue
-            stack.pop()
-            if number not in done:
-                done.add(number)
-                yield nodes[number]
+        # Depth first, by hand: a chain may be long.
+        path = {first: None} if first not in order else {}
+        while path:
+            number = next(reversed(path))
+            needed = (producers[name] for name in _names_read(nodes[number]) if name in producers)
+            before = next((other for other in needed if other not in order), None)
+            if before in path:
+                return nodes
+            if before is None:
+                path.popitem()
+                order[number] = None
+            else:
+                path[before] = None
+    return [nodes[number] for number in order]
 
 
 def _names_read(proto: onnx.NodeProto) -> Iterator[str]:
