@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ....ir import dims
 from ....ir.errors import UnsupportedError
-from ....ir.graph import Builder, Value
+from ....ir.graph import Builder, Graph, Module, Value
 from ....ir.ops.table import OPS
-from ....ir.types import DType, boolean, f64, i64
+from ....ir.types import DType, TensorType, boolean, f64, i64
+from ....runtime.contents import Port
+from ....runtime.signature import Signature
 from .context import Number
 from .symbols import Symbols
 
@@ -21,6 +25,17 @@ _LOGIC = {"and_": "logical_and", "or_": "logical_or", "not_": "logical_not", "sy
 _SIGNS = {"neg": "neg", "abs": "abs", "pos": "pos"}
 _WHOLE = {"sym_int": "trunc", "trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "round"}
 _FUNCTIONS = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
+
+
+REQUIREMENTS = ("aten._assert_scalar", "aten._assert_async", "aten.sym_constrain_range")
+"""What a traced program requires of its numbers when it runs."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A number that has no form here; whoever reads it is refused."""
+
+    why: str
 
 
 class Scalars:
@@ -68,6 +83,27 @@ class Scalars:
         return size
 
     # arithmetic
+
+    def number(self, name: str, fake: Any, arguments: Sequence[Any]) -> Any:
+        """Arithmetic on numbers: a dimension where it has that form, else a scalar of the program, else what says why not."""
+        import torch
+
+        if isinstance(fake, (int, float, bool)):
+            return fake
+        if isinstance(fake, torch.SymInt):
+            with contextlib.suppress(UnsupportedError):
+                return self.symbols.dim(fake)
+        refused = next((part for part in flat(arguments) if isinstance(part, Refused)), None)
+        if refused is not None:
+            return refused
+        graph = self.b.graph
+        last = graph.last
+        try:
+            return self.computed(name, arguments)
+        except UnsupportedError as error:
+            while graph.last is not last and graph.last is not None:
+                graph.remove(graph.last)
+            return Refused(error.message)
 
     def computed(self, name: str, arguments: Sequence[Any]) -> Number:
         """Python's arithmetic on numbers, by the function's name; UnsupportedError for what has no form here."""
@@ -123,6 +159,14 @@ class Scalars:
 
     # requirements
 
+    def required(self, operator: str, argument: Any, message: str, bounds: Mapping[str, Any]) -> None:
+        """What a traced program requires of its numbers: the operators of REQUIREMENTS."""
+        if operator.startswith("aten.sym_constrain_range"):
+            low = 0 if bounds.get("min") is None and "for_size" in operator else bounds.get("min")
+            self.require_range(argument, low, bounds.get("max"))
+            return
+        self.require(self.value(argument, boolean), message)
+
     def require(self, condition: Value, message: str) -> None:
         """An error at run time where the condition is false."""
         self.b.require(condition, message=message)
@@ -133,6 +177,46 @@ class Scalars:
         for bound, op, word in ((low, "ge", "at least"), (high, "le", "at most")):
             if bound is not None and abs(bound) < math.inf and abs(bound) < 1 << 62:
                 self.require(self._binary(op, (value, self.value(int(bound))), i64), f"{x} is not {word} {bound}")
+
+
+def given_sizes(types: Sequence[TensorType], module: Module) -> set[str]:
+    """The symbols that the sizes of tensors give."""
+    ports = [Port(str(number), type) for number, type in enumerate(types)]
+    return {solve.symbol for solve in Signature(ports, module.facts).solves}
+
+
+def symbol_of(fake: Any, symbols: Symbols) -> str | None:
+    """The symbol that an integer argument is the value of; None for what is no integer or no symbol by itself."""
+    import torch
+
+    size = symbols.dim(fake) if isinstance(fake, torch.SymInt) else 0
+    return str(size) if str(size) in dims.symbols(size) else None
+
+
+def bind_numbers(module: Module, graph: Graph, symbols: Symbols) -> None:
+    """Give symbols of sizes that are numbers their value by an `item`; facts of symbols that no size names are forgotten."""
+    values = [*graph.inputs, *(result for op in graph for result in op.results)]
+    attrs = [value for op in graph for value in op.attrs.values()]
+    used = set().union(*(dims.symbols(size) for value in values for size in value.shape))
+    used |= set().union(*(dims.symbols(part) for part in flat(attrs) if isinstance(part, dims.Expr)))
+    made = {str(size) for op in graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
+    for name in sorted(used - symbols.sizes):
+        number = symbols.number(name)
+        if number is None and name not in made:
+            raise UnsupportedError(f"the size {name} is the size or the value of no argument", hint="mark that dimension static")
+        if number is not None:
+            before = number.op.next if number.op is not None else graph.first
+            Builder(module, graph, before, number.source).item(number, symbol=dims.symbol(name))
+    module.facts = dims.Facts({name: bounds for name, bounds in module.facts.ranges.items() if name in used}, module.facts.divisors)
+
+
+def flat(argument: Any) -> Iterator[Any]:
+    """The parts of nested lists and tuples."""
+    if isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from flat(part)
+    else:
+        yield argument
 
 
 def _common(values: Sequence[Value]) -> DType:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +14,10 @@ from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, VerifyError
 from ....ir.graph import Builder, ConstantData, Graph, Module, Value
 from ....ir.types import TensorType, boolean, i64, type_of
-from ....runtime.contents import Port
-from ....runtime.signature import Signature
 from . import rules
 from .context import Node, Number, find_rule
 from .fallback import AtenCall, Operand, unusual_strides
-from .scalars import Scalars
+from .scalars import REQUIREMENTS, Refused, Scalars, bind_numbers, flat, given_sizes, symbol_of
 from .symbols import Symbols
 from .tensors import array_of, dtype_of
 
@@ -131,7 +128,7 @@ class _Walker:
 
     def run(self, wanted: Mapping[int, str] | None) -> Imported:
         outputs: Any = ()
-        self._find_numbers()
+        self._arguments()
         for node in self.graph_module.graph.nodes:
             self.b.source = source_of(node)
             if node.op == "placeholder":
@@ -147,7 +144,9 @@ class _Walker:
         if self.problems:
             raise self._unsupported()
         results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
-        self._bind_numbers()
+        bind_numbers(self.module, self.graph, self.symbols)
+        order = sorted(zip(self.feeds, self.graph.inputs, strict=True), key=lambda pair: pair[0].argument)
+        self.feeds, self.graph.inputs = [feed for feed, _ in order], [value for _, value in order]
         return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
 
     # inputs
@@ -187,43 +186,20 @@ class _Walker:
     def _name(self, node: Any, number: int) -> str:
         return self.names[number] if self.names is not None and number < len(self.names) else plain(str(node.name))
 
-    def _find_numbers(self) -> None:
-        """Which symbols the tensors' sizes give, and the integer arguments that give others; those become inputs when used."""
+    def _arguments(self) -> None:
+        """Which symbols tensors give, and which integers; those become inputs when somebody reads them."""
         placeholders = [node for node in self.graph_module.graph.nodes if node.op == "placeholder"]
-        ports = []
-        for number, node in enumerate(placeholders):
-            fake = node.meta.get("val")
-            if number not in self.frozen and hasattr(fake, "shape"):
-                ports.append(Port(str(node.name), self._type(fake)))
-        self.symbols.sizes = {solve.symbol for solve in Signature(ports, self.module.facts).solves}
-        for number, node in enumerate(placeholders):
-            fake = node.meta.get("val")
-            if is_symbolic_integer(fake):
-                size = self.symbols.dim(fake)
-                if str(size) in dims.symbols(size) and str(size) not in self.symbols.sizes:
-                    self.symbols.arguments.setdefault(str(size), functools.partial(self._number_input, node, number))
+        read = {n: node for n, node in enumerate(placeholders) if n not in self.frozen}
+        fakes = {n: node.meta.get("val") for n, node in read.items()}
+        self.symbols.sizes = given_sizes([self._type(fake) for fake in fakes.values() if hasattr(fake, "shape")], self.module)
+        for number, fake in fakes.items():
+            name = symbol_of(fake, self.symbols)
+            if name is not None and name not in self.symbols.sizes:
+                self.symbols.arguments.setdefault(name, functools.partial(self._number_input, read[number], number))
 
     def _number_input(self, node: Any, number: int) -> Value:
         self.feeds.append(Feed(number, True))
         return self.graph.add_input(self._name(node, number), TensorType(i64, ()), source_of(node))
-
-    def _bind_numbers(self) -> None:
-        """Give the symbols of sizes that are numbers their value; the inputs stand in the order of the arguments."""
-        values = [*self.graph.inputs, *(result for op in self.graph for result in op.results)]
-        attrs = [value for op in self.graph for value in op.attrs.values()]
-        used = set().union(*(dims.symbols(size) for value in values for size in value.shape), *(_symbols_of(value) for value in attrs))
-        made = {str(size) for op in self.graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
-        for name in sorted(used - self.symbols.sizes):
-            number = self.symbols.number(name)
-            if number is None and name not in made:
-                raise UnsupportedError(f"the size {name} is the size or the value of no argument", hint="mark that dimension static")
-            if number is not None:
-                before = number.op.next if number.op is not None else self.graph.first
-                Builder(self.module, self.graph, before, number.source).item(number, symbol=dims.symbol(name))
-        facts = self.module.facts
-        self.module.facts = dims.Facts({name: bounds for name, bounds in facts.ranges.items() if name in used}, facts.divisors)
-        order = sorted(zip(self.feeds, self.graph.inputs, strict=True), key=lambda pair: pair[0].argument)
-        self.feeds, self.graph.inputs = [feed for feed, _ in order], [value for _, value in order]
 
     def _constant(self, node: Any) -> None:
         target: Any = self.graph_module
@@ -260,7 +236,7 @@ class _Walker:
             self.values[node] = self.scalars.captured(self._argument(node.args[0]), fake)
             return
         if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self.values[node] = self._number(node, fake)
+            self.values[node] = self.scalars.number(getattr(node.target, "__name__", ""), fake, [self._read(a) for a in node.args])
             return
         if name.startswith(REQUIREMENTS):
             self._require(node, name)
@@ -270,22 +246,6 @@ class _Walker:
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
 
-    def _number(self, node: Any, fake: Any) -> Any:
-        """Arithmetic on numbers: a dimension where it has that form, else a scalar of the program, else what says why not."""
-        import torch
-
-        if isinstance(fake, (int, float, bool)):
-            return fake
-        if isinstance(fake, torch.SymInt):
-            with contextlib.suppress(UnsupportedError):
-                return self.symbols.dim(fake)
-        first = self.graph.last
-        try:
-            return self.scalars.computed(getattr(node.target, "__name__", ""), [self._argument(argument) for argument in node.args])
-        except UnsupportedError as error:
-            self._drop_after(first)
-            return Refused(error.message)
-
     def _require(self, node: Any, name: str) -> None:
         """A run-time assertion; over arguments alone torch's guards have settled it, where there are guards."""
         condition = node.args[0]
@@ -293,13 +253,8 @@ class _Walker:
         free = {str(symbol) for symbol in getattr(getattr(getattr(fake, "node", None), "expr", None), "free_symbols", ())}
         if not hasattr(fake, "shape") and (not free or (self.call_back and free <= self.places.keys())):
             return
-        argument = self._argument(condition)
-        if name.startswith("aten.sym_constrain_range"):
-            low, high = (node.kwargs.get(key) for key in ("min", "max"))
-            self.scalars.require_range(argument, 0 if low is None and "for_size" in name else low, high)
-            return
-        message = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else f"{fake} does not hold"
-        self.scalars.require(self.scalars.value(argument, boolean), message)
+        text = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else f"{fake} does not hold"
+        self.scalars.required(name, self._argument(condition), text, node.kwargs)
 
     def _effect(self, node: Any) -> None:
         """An operator with a side effect and no result, such as a check that raises: always torch's own."""
@@ -349,7 +304,7 @@ class _Walker:
             answer = rule(view, *arguments, **keywords)
         except TypeError as error:
             # A rule that needs a number at build, such as the axis of a sum, was given one that only a call decides.
-            if not any(isinstance(part, (dims.Expr, Number)) for part in _flat((arguments, *keywords.values()))):
+            if not any(isinstance(part, (dims.Expr, Number)) for part in flat((arguments, *keywords.values()))):
                 raise
             raise UnsupportedError(f"{view.operator}: a number that only a call decides stands where it must be known at build") from error
         for number, value in enumerate(answer if isinstance(answer, (tuple, list)) else (answer,)):
@@ -370,6 +325,12 @@ class _Walker:
             or any(dims.equal(a, b, self.module.facts) is False for a, b in sizes)
         ):
             raise UnsupportedError(f"{view.operator}: the rule gives {value.type}, torch says {expected}")
+
+    def _read(self, argument: Any) -> Any:
+        """An operand of arithmetic on numbers, which may be refused."""
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._read(part) for part in argument)
+        return self.values[argument] if hasattr(argument, "op") else argument
 
     def _argument(self, argument: Any) -> Any:
         import torch
@@ -531,36 +492,6 @@ class _Walker:
                 raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
         self.graph.set_outputs(values, labels)
         return tuple(results)
-
-
-REQUIREMENTS = ("aten._assert_scalar", "aten._assert_async", "aten.sym_constrain_range")
-"""What a traced program requires of its numbers when it runs."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A number that has no form here; whoever reads it is refused."""
-
-    why: str
-
-
-def is_symbolic_integer(fake: Any) -> bool:
-    """Whether an argument is an integer that torch made a symbol."""
-    import torch
-
-    return isinstance(fake, torch.SymInt)
-
-
-def _flat(argument: Any) -> Iterator[Any]:
-    if isinstance(argument, (tuple, list)):
-        for part in argument:
-            yield from _flat(part)
-    else:
-        yield argument
-
-
-def _symbols_of(attribute: Any) -> set[str]:
-    return set().union(*(dims.symbols(part) for part in _flat(attribute) if isinstance(part, dims.Expr)))
 
 
 def is_effect(node: Any) -> bool:
