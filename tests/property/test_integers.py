@@ -177,13 +177,13 @@ def chosen(names: list[Any], request: pytest.FixtureRequest, share: int) -> tupl
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_integers_that_vary(dynamic: bool | None, request: pytest.FixtureRequest) -> None:
-    templates, generator = chosen(list(TEMPLATES), request, 25)
+    templates, generator = chosen(list(TEMPLATES), request, 60)
     torch.manual_seed(request.config.getoption("--seed"))
     wrong = []
     for template in templates:
         torch._dynamo.reset()
         compiled = torch.compile(template.run, backend="ourcc", dynamic=dynamic)
-        for arguments in calls_of(template, generator, 6):
+        for arguments in calls_of(template, generator, 5):
             why = differs(compiled, template.run, arguments)
             if why is not None:
                 wrong.append((template.name, arguments[0].shape[1], arguments[1:], why))
@@ -191,7 +191,7 @@ def test_integers_that_vary(dynamic: bool | None, request: pytest.FixtureRequest
 
 
 def test_captured_scalars_under_compile(request: pytest.FixtureRequest) -> None:
-    names, generator = chosen(list(CAPTURED), request, 25)
+    names, generator = chosen(list(CAPTURED), request, 60)
     wrong = []
     with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
         for name in names:
@@ -224,7 +224,7 @@ UNSUPPORTED = {"masked"}
 def test_captured_scalars_exported(request: pytest.FixtureRequest, tmp_path) -> None:
     import ourcc
 
-    names, generator = chosen(list(CAPTURED), request, 25)
+    names, generator = chosen(list(CAPTURED), request, 60)
     wrong = []
     for name in names:
         module = Wrapped(CAPTURED[name])
