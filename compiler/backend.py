@@ -17,6 +17,7 @@ from .contract import FALLBACK, SourceOp, contract_of, enforce
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
 from .importers.torch.tensors import tensor_of
+from .importers.torch.views import Root
 from .importers.torch.walk import Fallback, Imported, Result
 from .importers.torch.whole import import_or_leave
 from .options import BuildOptions, build_options
@@ -149,9 +150,20 @@ class CompiledGraph:
             return list(self.graph_module(*values))
         feeds = [_fed(values[feed.argument], feed.is_size, feed.shift) for feed in imported.feeds]
         produced = build.engine(*feeds) if build.engine is not None else ()
-        outputs = produced if isinstance(produced, tuple) else (produced,)
-        symbols = _Sizes(imported, values)
-        return [_returned(result, outputs, symbols) for result in imported.results]
+        return self._returned(imported, values, produced if isinstance(produced, tuple) else (produced,))
+
+    def _returned(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> list[Any]:
+        """What the graph returns: the engine's outputs as torch lays them out, views of them and of arguments, sizes."""
+        sizes = _Sizes(imported, values)
+        outputs = [_laid_out(output, strides, sizes) for output, strides in zip(produced, imported.strides, strict=True)]
+
+        def find(root: Root) -> Any:
+            if root.kind == "attribute":
+                return functools.reduce(getattr, str(root.place).split("."), self.graph_module)
+            return (values if root.kind == "argument" else outputs)[int(root.place)]
+
+        views = imported.views.make(find, sizes.value)
+        return [_result(result, outputs, views, sizes) for result in imported.results]
 
     def _rebuild(self, values: Sequence[Any]) -> Build:
         """Compile, unless another thread has done so meanwhile, or parameters came back that are still packed."""
@@ -265,12 +277,14 @@ class _Sizes:
         return dims.evaluate(size, known)
 
 
-def _returned(result: Result, outputs: Sequence[Any], symbols: _Sizes) -> Any:
+def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, sizes: _Sizes) -> Any:
+    tensor = tensor_of(output)  # an engine without inputs answers in numpy
+    return tensor if strides is None else with_strides(tensor, [sizes.value(stride) for stride in strides])
+
+
+def _result(result: Result, outputs: Sequence[Any], views: Sequence[Any], sizes: _Sizes) -> Any:
+    if result.slot is not None:
+        return views[result.slot]
     if result.size is not None:
-        return symbols.value(result.size)
-    if result.position is None:
-        return None
-    tensor = tensor_of(outputs[result.position])  # an engine without inputs answers in numpy
-    if result.strides is None:
-        return tensor
-    return with_strides(tensor, [symbols.value(stride) for stride in result.strides])
+        return sizes.value(result.size)
+    return None if result.position is None else outputs[result.position]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +16,10 @@ from ....runtime.signature import Signature
 from . import rules
 from .context import Node, SymbolicNumber, find_rule
 from .fallback import AtenCall, Operand, unusual_strides
+from .nodes import describe, is_check, is_effect, is_whole_memory, needed, operator_name, parts_of, plain, source_of, used
 from .symbols import LARGEST, Symbols
 from .tensors import array_of, dtype_of
+from .views import NO_VIEWS, Replay, Root, Shared, Views, shared
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
 
@@ -35,11 +35,11 @@ class Feed:
 
 @dataclass(frozen=True)
 class Result:
-    """What the graph returns at one place: an output of the engine (with torch's strides if unusual), a size, or None."""
+    """What the graph returns at one place: an output of the engine, a size, one of the `views` (`slot`), or None."""
 
     position: int | None = None
-    strides: tuple[Dim, ...] | None = None
     size: Dim | None = None
+    slot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Fallback:
 class Imported:
     """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch.
 
+    `strides` are torch's strides of the engine's outputs where they are unusual, `views` what shares them.
+
     Where `is_left`, nothing was imported and torch runs the graph.
     """
 
@@ -65,6 +67,8 @@ class Imported:
     fallbacks: tuple[Fallback, ...]
     places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     is_left: bool = False
+    strides: tuple[tuple[Dim, ...] | None, ...] = ()
+    views: Views = NO_VIEWS
 
 
 def import_graph(
@@ -110,7 +114,12 @@ class _Walker:
         self.problems: list[Fallback] = []
         self.places: dict[str, tuple[int, int | None]] = {}
         self.sizes: list[tuple[int, Dim]] = []
+        self.strides: list[tuple[Dim, ...] | None] = []
+        self.numbers: dict[Any, int] = {}
         self.count = 0
+        describe(graph_module.graph)
+        self.shared = shared(graph_module.graph) if call_back else Shared({})
+        self.needed = needed(graph_module.graph, self.shared)
 
     def run(self, wanted: Mapping[int, str] | None) -> Imported:
         outputs: Any = ()
@@ -121,21 +130,31 @@ class _Walker:
             elif node.op == "get_attr":
                 self._constant(node)
             elif node.op == "call_function":
-                self._call(node)
+                if node in self.needed:
+                    self._call(node)
             elif node.op == "output":
                 outputs = node.args[0]
             else:
                 raise UnsupportedError(f"fx node {node.name} is a {node.op}, expected ATen calls only", source=self.b.source)
         if self.problems:
             raise self._unsupported()
-        results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
+        results, views = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
         self._carry_sizes()
-        return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
+        return Imported(
+            self.module,
+            tuple(self.feeds),
+            results,
+            tuple(self.calls),
+            tuple(self.fallbacks),
+            self.places,
+            strides=tuple(self.strides),
+            views=views,
+        )
 
     # inputs
 
     def _placeholder(self, node: Any) -> None:
-        number = self.count
+        number = self.numbers[node] = self.count
         self.count += 1
         fake = node.meta.get("val")
         if number in self.frozen:
@@ -159,8 +178,15 @@ class _Walker:
             size = self.symbols.dim(fake)
             self.values[node] = size
             self._place(size, number, None)
-            if not isinstance(size, int):
+            if not isinstance(size, int) and (node.users or self._is_read(size)):
                 self.sizes.append((number, size))
+
+    def _is_read(self, size: Dim) -> bool:
+        """Whether a tensor has a size of these symbols; those of jagged tensors hold no number, and nothing reads them."""
+        fakes = [fake for node in self.graph_module.graph.nodes if hasattr(fake := node.meta.get("val"), "layout")]
+        return any(
+            dims.symbols(size) & dims.symbols(each) for fake in fakes for each in self._type(fake).shape if not isinstance(each, int)
+        )
 
     def _place(self, size: Dim, number: int, axis: int | None) -> None:
         if isinstance(size, dims.Expr) and str(size) in dims.symbols(size):
@@ -205,11 +231,18 @@ class _Walker:
 
         import torch
 
+        if node in self.values:
+            return  # a part of what a call gave
         if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), tuple):
             self.values[node] = self.values[node.args[0]][node.args[1]]
             return
+        if node.target is operator.getitem and isinstance(node.meta.get("val"), (tuple, list)):
+            return  # its own parts have their values
         if is_effect(node):
             self._effect(node)
+            return
+        if is_check(node) and self.call_back:
+            self._side_effect(node.target, node.args, node.kwargs)
             return
         fake = node.meta.get("val")
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
@@ -225,34 +258,39 @@ class _Walker:
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
 
     def _effect(self, node: Any) -> None:
-        """An operator with a side effect and no result, such as a check that raises: always torch's own."""
-        operands: list[Value] = []
+        """An operator with a side effect and no result, called in the order that its token says."""
         _, operator, *rest = node.args
-        name = operator_name(operator)
         fakes = node.meta.get("val")
         if not isinstance(fakes, (tuple, list)) or any(fake is not None for fake in fakes[1:]):
             raise UnsupportedError(
-                f"{name} has a side effect and results", source=self.b.source, hint="leave it outside the compiled function"
+                f"{operator_name(operator)} has a side effect and results",
+                source=self.b.source,
+                hint="leave it outside the compiled function",
             )
-        arguments = tuple(self._operand(argument, operands) for argument in rest)
-        keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
+        self._side_effect(operator, rest, node.kwargs)
+        self.values[node] = (None,) * len(fakes)
+
+    def _side_effect(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """A call for its side effect, such as a check that raises: always torch's own."""
+        operands: list[Value] = []
+        name = operator_name(operator)
+        given = tuple(self._operand(argument, operands) for argument in arguments)
+        named = {key: self._operand(argument, operands) for key, argument in keywords.items()}
         why = "it has a side effect"
         fallback = Fallback(name, self.b.source or Source(name), why)
         (self.fallbacks if self.call_back else self.problems).append(fallback)
         self.b.aten_call(*operands, target=name, key=len(self.calls), why=why, dtypes=(boolean,), shapes=((0,),))
-        self.calls.append(AtenCall(operator, arguments, keywords, ()))
-        self.values[node] = (None,) * len(fakes)
+        self.calls.append(AtenCall(operator, given, named, ()))
 
     def _operator(self, node: Any, fakes: Sequence[Any], several: bool) -> None:
         name = operator_name(node.target)
         first = self.graph.last
         try:
-            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), _used(node, several), tuple(fakes))
-            answer = self._by_rule(node, view)
+            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), used(node, several), tuple(fakes))
+            self.values[node] = self._by_rule(node, view)
         except (UnsupportedError, VerifyError) as error:
             self._drop_after(first)
-            answer = self._fallback(node, name, fakes, error.message, several)
-        self.values[node] = answer
+            self._fallback(node, name, error.message)
 
     def _drop_after(self, last: Any) -> None:
         """Remove what a rule built before it gave up."""
@@ -301,19 +339,16 @@ class _Walker:
 
     # calls back into torch
 
-    def _fallback(self, node: Any, name: str, fakes: Sequence[Any], why: str, several: bool) -> Any:
+    def _fallback(self, node: Any, name: str, why: str) -> None:
+        """Have torch run a node; the parts of its result that somebody reads get their values."""
         fallback = Fallback(name, self.b.source or Source(name), why)
         if name.startswith("aten.as_strided") and not is_whole_memory(node.args[0].meta.get("val")):
             raise UnsupportedError(f"{name} reads memory around its operand", source=self.b.source, hint="index the tensor instead")
-        if not self.call_back:
-            self.problems.append(fallback)
-            wanted: Sequence[int] = range(len(fakes))
-        else:
-            self.fallbacks.append(fallback)
-            wanted = range(len(fakes)) if not several else sorted(_used(node, True))
-        types = [self._result_type(name, fakes[number]) for number in wanted]
-        if not types:
-            return (None,) * len(fakes)
+        (self.fallbacks if self.call_back else self.problems).append(fallback)
+        parts = parts_of(node)
+        if not parts:
+            return
+        types = [self._result_type(name, part.meta.get("val")) for _, part in parts]
         operands: list[Value] = []
         arguments = tuple(self._operand(argument, operands) for argument in node.args)
         keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
@@ -324,13 +359,10 @@ class _Walker:
             "dtypes": tuple(t.dtype for t in types),
             "shapes": tuple(t.shape for t in types),
         }
-        self.calls.append(AtenCall(node.target, arguments, keywords, tuple(wanted)))
+        self.calls.append(AtenCall(node.target, arguments, keywords, tuple(path for path, _ in parts)))
         built = self.b.aten_call(*operands, **attrs)
         results = built if isinstance(built, tuple) else (built,)
-        if not several:
-            return results[0]
-        found = dict(zip(wanted, results, strict=True))
-        return tuple(found.get(number) for number in range(len(fakes)))
+        self.values.update((part, result) for (_, part), result in zip(parts, results, strict=True))
 
     def _result_type(self, name: str, fake: Any) -> TensorType:
         if not hasattr(fake, "layout"):
@@ -347,7 +379,9 @@ class _Walker:
         if isinstance(argument, torch.fx.Node):
             return self._node_operand(argument, operands)
         if isinstance(argument, (tuple, list)):
-            return tuple(self._operand(part, operands) for part in argument)
+            return (tuple if isinstance(argument, tuple) else list)(self._operand(part, operands) for part in argument)
+        if isinstance(argument, Mapping):
+            return {key: self._operand(part, operands) for key, part in argument.items()}
         return argument
 
     def _node_operand(self, argument: Any, operands: list[Value]) -> Any:
@@ -393,18 +427,37 @@ class _Walker:
 
     # outputs
 
-    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[Result, ...]:
-        results: list[Result] = []
+    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[tuple[Result, ...], Views]:
         values: list[Value] = []
         labels: list[str] = []
+        positions: dict[Any, int] = {}
+
+        def position(node: Any, label: str | None = None) -> int:
+            """The place of a node's value among the engine's outputs: one, however often it is returned."""
+            if label is not None or node not in positions:
+                positions[node] = len(values)
+                self.strides.append(self._strides(getattr(node, "meta", {}).get("val")))
+                labels.append(label or f"output{len(labels)}")
+                values.append(self._argument(node))
+            return positions[node]
+
+        def root(node: Any) -> Root:
+            if node.op == "call_function":
+                return Root("output", position(node))
+            return Root("argument", self.numbers[node]) if node.op == "placeholder" else Root("attribute", str(node.target))
+
+        replay = Replay(root, lambda node: self.values[node])
+        slots = replay.add(self.shared.roots)
+        results: list[Result] = []
         for number, output in enumerate(outputs):
             if wanted is not None and number not in wanted:
                 continue
+            if output in slots:
+                results.append(Result(slot=slots[output]))
+                continue
             value = self._argument(output)
             if isinstance(value, Value):
-                results.append(Result(len(values), self._strides(getattr(output, "meta", {}).get("val"))))
-                values.append(value)
-                labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
+                results.append(Result(position(output, wanted[number] if wanted is not None else None)))
             elif isinstance(value, int) or isinstance(value, dims.Expr):
                 results.append(Result(size=value))
             elif value is None:
@@ -412,49 +465,4 @@ class _Walker:
             else:
                 raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
         self.graph.set_outputs(values, labels)
-        return tuple(results)
-
-
-def is_effect(node: Any) -> bool:
-    """Whether a node calls an operator for its side effect."""
-    return getattr(node.target, "__name__", "") == "with_effects"
-
-
-def _used(node: Any, several: bool) -> frozenset[int]:
-    """The results of a node that somebody reads."""
-    if not several:
-        return frozenset((0,))
-    return frozenset(int(user.args[1]) for user in node.users if user.users and len(user.args) == 2 and isinstance(user.args[1], int))
-
-
-def is_whole_memory(fake: Any) -> bool:
-    """Whether a tensor covers its memory from the first byte to the last."""
-    last = sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True))
-    return bool(fake.storage_offset() == 0 and fake.untyped_storage().nbytes() <= (last + 1) * fake.dtype.itemsize)
-
-
-def operator_name(target: Any) -> str:
-    """`aten.add.Tensor` of an operator overload."""
-    text = str(target)
-    return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:]*", text) else getattr(target, "__name__", text)
-
-
-def plain(text: str) -> str:
-    """A name of letters, digits, dots and underscores."""
-    return re.sub(r"[^A-Za-z0-9_.]", "_", text)
-
-
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
-
-
-def source_of(node: Any) -> Source:
-    """The Python line of a node and the module path in the user's model; the file without its folder."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(list(stack.values())), ("",))[0] if stack else ""
-    text = re.sub(r"^(L\['?self'?\]|L__self__)\.?_*", "", str(path)).replace("[", ".").replace("]", "").replace("'", "")
-    label = ".".join(part for part in (re.sub(r"\._modules\.?", ".", text).strip("."), str(node.name)) if part)
-    if not frames:
-        return Source(label)
-    file, line = frames[-1]
-    return Source(label, os.path.basename(file), int(line))
+        return tuple(results), replay.result()
