@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ....ir.errors import Source
@@ -98,7 +99,14 @@ def source_of(node: Any) -> Source:
     path = next(reversed(list(stack.values())), ("",))[0] if stack else ""
     text = re.sub(r"^(L\['?self'?\]|L__self__)\.?_*", "", str(path)).replace("[", ".").replace("]", "").replace("'", "")
     label = ".".join(part for part in (re.sub(r"\._modules\.?", ".", text).strip("."), str(node.name)) if part)
-    if not frames:
-        return Source(label)
-    file, line = frames[-1]
-    return Source(label, os.path.basename(file), int(line))
+    place = user_line([(file, int(line)) for file, line in frames])
+    return Source(label) if place is None else Source(label, *place)
+
+
+def user_line(frames: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
+    """The innermost line of a stack that is not torch's own: its file without the folder, and its number."""
+    import torch
+
+    inside = os.path.dirname(torch.__file__) + os.sep
+    own = [frame for frame in frames if not frame[0].startswith(inside)] or list(frames)
+    return (os.path.basename(own[-1][0]), own[-1][1]) if own else None

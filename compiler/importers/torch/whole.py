@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ....ir.errors import UnsupportedError
 from ....ir.graph import Graph, Module
 from .nodes import operator_name, source_of
-from .walk import Fallback, Imported, import_graph
-
-
-def import_or_leave(graph_module: Any, frozen: Mapping[int, Any] | None = None) -> Imported:
-    """The graph as a module with its calls, or, where that cannot be, an empty module whose fallbacks are all of its ops."""
-    try:
-        return import_graph(graph_module, frozen=frozen)
-    except UnsupportedError as error:
-        return left(graph_module, error.message)
+from .walk import Fallback, Imported
 
 
 def left(graph_module: Any, why: str) -> Imported:
