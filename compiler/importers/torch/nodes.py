@@ -20,7 +20,8 @@ def needed(graph: Any, shared: Shared) -> set[Any]:
     found: set[Any] = set()
     waiting = [*(node for node in output_nodes(graph) if node not in shared.roots), *shared.computed]
     # Numbers cost nothing and may be sizes of a view; random numbers must be drawn though nobody reads them.
-    waiting += [node for node in graph.nodes if not _is_tensor(node.meta.get("val"), torch) or node.is_impure()]
+    called = [node for node in graph.nodes if node.op == "call_function"]
+    waiting += [node for node in called if not _is_tensor(node.meta.get("val"), torch) or node.is_impure()]
     while waiting:
         node = waiting.pop()
         if node not in found:
