@@ -131,9 +131,14 @@ def sharing(tensors: Sequence[torch.Tensor]) -> list[Any]:
     first = {id(tensor): number for number, tensor in reversed(list(enumerate(tensors)))}
     members = [len({id(tensor) for tensor, other in zip(tensors, storages, strict=True) if other == place}) for place in storages]
     return [
-        (storages.index(place), first[id(tensor)], tensor.stride(), tensor.storage_offset() if count > 1 else 0)
+        (storages.index(place), first[id(tensor)], strides(tensor), tensor.storage_offset() if count > 1 else 0)
         for tensor, place, count in zip(tensors, storages, members, strict=True)
     ]
+
+
+def strides(tensor: torch.Tensor) -> list[int | None]:
+    """Strides of the axes that have any: nobody steps along one of a single element, and torch compares none."""
+    return [stride if size > 1 else None for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
 
 
 def observe(program: Program, compiler: Any) -> dict[str, Any]:
