@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ....ir import dims
@@ -21,6 +22,13 @@ _LOGIC = {"and_": "logical_and", "or_": "logical_or", "not_": "logical_not", "sy
 _SIGNS = {"neg": "neg", "abs": "abs", "pos": "pos"}
 _WHOLE = {"sym_int": "trunc", "trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "round"}
 _FUNCTIONS = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A number that has no form here; whoever reads it is refused."""
+
+    why: str
 
 
 class Scalars:
