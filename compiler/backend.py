@@ -10,40 +10,60 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir import dims
-from ..ir.errors import Source, UnsupportedError, UsageError
+from ..ir.errors import EngineError, InputError, Source, UnsupportedError, UsageError
 from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
-from .contract import FALLBACK, SourceOp, contract_of, enforce
+from .contract import FALLBACK, SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
 from .importers.torch.tensors import tensor_of
-from .importers.torch.walk import Fallback, Imported, Result
-from .importers.torch.whole import import_or_leave
+from .importers.torch.views import Root
+from .importers.torch.walk import Fallback, Imported, Result, import_graph
+from .importers.torch.whole import left
 from .options import BuildOptions, build_options
 from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
+from .spelling import nearest
 from .targets import TARGETS, Target
+from .telling import long_build, may_leave, tell_left, tell_refused
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
 PARAMETER_SETS = 4
 """Modules of one graph that may be called in turn, each with its packed parameters."""
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"tune": 16},
+    "max-autotune-no-cudagraphs": {"tune": 16},
+}
+"""What the modes of torch.compile ask for, in our options."""
 
 
 def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
     """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`.
 
+    What cannot be compiled torch runs, and `ourcc.explain` says why. `mode` is torch's: "max-autotune" measures schedules,
+    "reduce-overhead" changes nothing, since a plan has no overhead of Python's to reduce.
+
     Where gradients are off, parameters are folded and packed, and packed anew when torch's version counter or their place
     says that they changed. Writes through `parameter.data` (`p.data.add_(1)`) move neither, so nobody can see them: with
     `options={"freeze": False}` parameters are read where they lie, at every call.
     """
-    if mode is not None:
-        raise UsageError(
-            f"got mode {mode!r}, expected none: backend 'ourcc' takes options", hint="torch.compile(model, backend='ourcc', options={...})"
-        )
-    read = build_options(options or {})
-    if "targets" not in (options or {}) and "target" not in (options or {}):
-        read = with_target(read, example_inputs)
-    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read))
+    given = {**options_of(mode), **(options or {})}
+    read, refused = build_options(given), None
+    if "targets" not in given and "target" not in given:
+        try:
+            read = with_target(read, example_inputs)
+        except UnsupportedError as error:
+            refused = error
+    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused))
+
+
+def options_of(mode: str | None) -> Mapping[str, Any]:
+    """What a mode of torch.compile means here."""
+    if mode is not None and mode not in MODES:
+        raise UsageError(f"unknown mode: got {mode!r}, expected one of {', '.join(MODES)}", hint=nearest(mode, tuple(MODES)))
+    return MODES[mode or "default"]
 
 
 def aot(graph_module: Any, example_inputs: Sequence[Any], make: Callable[..., Any]) -> Any:
@@ -111,12 +131,21 @@ class Build:
 class CompiledGraph:
     """One ATen graph, compiled at its first call: torch may ask for a graph and never run it."""
 
-    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], *, options: BuildOptions, is_inference: bool) -> None:
+    def __init__(
+        self,
+        graph_module: Any,
+        example_inputs: Sequence[Any],
+        *,
+        options: BuildOptions,
+        is_inference: bool,
+        refused: UnsupportedError | None = None,
+    ) -> None:
         # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
         self._boxed_call = True
         self.graph_module = graph_module
         self.options = options
         self.is_inference = is_inference
+        self.refused = refused
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
         self.build: Build | None = None
         self.others: tuple[Build, ...] = ()
@@ -148,10 +177,24 @@ class CompiledGraph:
         if imported.is_left:
             return list(self.graph_module(*values))
         feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
-        produced = build.engine(*feeds) if build.engine is not None else ()
-        outputs = produced if isinstance(produced, tuple) else (produced,)
-        symbols = _Sizes(imported, values)
-        return [_returned(result, outputs, values, symbols) for result in imported.results]
+        try:
+            produced = build.engine(*feeds) if build.engine is not None else ()
+        except (EngineError, InputError) as error:
+            return self._refused(values, error)
+        return self._returned(imported, values, produced if isinstance(produced, tuple) else (produced,))
+
+    def _returned(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> list[Any]:
+        """What the graph returns: the engine's outputs as torch lays them out, views of them and of arguments, sizes."""
+        sizes = _Sizes(imported, values, produced)
+        outputs = [_laid_out(output, strides, sizes) for output, strides in zip(produced, imported.strides, strict=True)]
+
+        def find(root: Root) -> Any:
+            if root.kind == "attribute":
+                return functools.reduce(getattr, str(root.place).split("."), self.graph_module)
+            return (values if root.kind == "argument" else outputs)[int(root.place)]
+
+        views = imported.views.make(find, sizes.value)
+        return [_result(result, outputs, views, sizes) for result in imported.results]
 
     def _rebuild(self, values: Sequence[Any]) -> Build:
         """Compile, unless another thread has done so meanwhile, or parameters came back that are still packed."""
@@ -159,7 +202,8 @@ class CompiledGraph:
             known = [build for build in (self.build, *self.others) if build is not None]
             found = next((build for build in known if build.holds(values)), None)
             if found is None:
-                found = self._compile(values)
+                with long_build(self.graph_module):
+                    found = self._compile(values)
                 self.builds += 1
             # What reads parameters where they lie needs no others beside it.
             others = [build for build in known if build is not found and build.is_current()] if found.watched else []
@@ -172,18 +216,54 @@ class CompiledGraph:
         candidates = self.candidates if self.builds <= REPACKS else ()
         return {number: values[number] for number in candidates if counts_writes(values[number])}
 
-    def _compile(self, values: Sequence[Any]) -> Build:
-        from .pipeline import prepare
+    def import_graph(self, frozen: Mapping[int, Any]) -> Imported:
+        """The graph as a module with its calls; where that cannot be, what torch runs whole and why."""
+        try:
+            if self.refused is not None:
+                raise self.refused
+            return import_graph(self.graph_module, frozen=frozen)
+        except Exception as error:
+            if not may_leave(error, self.options):
+                raise
+            return left(self.graph_module, tell_left(error, self.graph_module, self.options))
 
+    def _compile(self, values: Sequence[Any]) -> Build:
         frozen = self.frozen(values)
-        imported = import_or_leave(self.graph_module, frozen)
+        imported = self.import_graph(frozen)
         if imported.is_left:
-            enforce(left_contract(imported.fallbacks), self.options.require, tuple(target.name for target in self.options.targets))
-            return Build(imported, None, ())
-        watched = tuple(Watched(number, value) for number, value in frozen.items())
+            return self._left(imported)
+        from .pipeline import weight_passes
+
+        asked = source_ops(imported.module)
+        refuse_unsupported(self.options, asked)
+        weight_passes(self.options)  # refuses what is asked and not there
+        try:
+            return self._build(imported, asked, tuple(Watched(number, value) for number, value in frozen.items()))
+        except Exception as error:
+            if not may_leave(error, self.options):
+                raise
+            return self._left(left(self.graph_module, tell_left(error, self.graph_module, self.options)))
+
+    def _left(self, imported: Imported) -> Build:
+        """The graph run by torch, if that is allowed."""
+        enforce(left_contract(imported.fallbacks), self.options.require, tuple(target.name for target in self.options.targets))
+        return Build(imported, None, ())
+
+    def _refused(self, values: Sequence[Any], error: EngineError | InputError) -> list[Any]:
+        """Torch's answer where the engine gives none: to this call, or to all if a call into torch was not what its trace said."""
+        if any(requirement.subject == "no-fallback" for requirement in self.options.require):
+            raise error
+        reason = tell_refused(error, isinstance(error, EngineError))
+        if isinstance(error, EngineError):
+            self.build, self.others = Build(left(self.graph_module, reason), None, ()), ()
+        return list(self.graph_module(*values))
+
+    def _build(self, imported: Imported, asked: Mapping[Source, SourceOp], watched: tuple[Watched, ...]) -> Build:
+        from .pipeline import simplify
+
         if not imported.module.main.outputs and all(op.definition.is_pure for op in imported.module.main):
             return Build(imported, None, watched)
-        asked = prepare(imported.module, self.options)
+        simplify(imported.module, self.options)
         program = Program.of(imported.module, self.options, (each.place for each in watched))
         kept = kept_engines().find(program) if program.is_shareable else None
         build = Build(imported, kept or self._make(imported, program, asked, watched), watched, is_shared=kept is not None)
@@ -248,35 +328,32 @@ def _fed(value: Any, is_number: bool) -> Any:
 class _Sizes:
     """The symbols of one call, worked out when somebody asks."""
 
-    def __init__(self, imported: Imported, values: Sequence[Any]) -> None:
+    def __init__(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> None:
         self.imported = imported
         self.values = values
+        self.produced = produced
 
     def value(self, size: dims.Dim) -> int:
-        if isinstance(size, int):
-            return size
-        known = {}
-        for name in dims.symbols(size):
-            place = self.imported.places.get(name)
-            if place is None:
-                raise UnsupportedError(f"a result needs the size {name}, which no argument gives", hint="mark that dimension static")
-            argument, axis = place
-            known[name] = int(self.values[argument]) if axis is None else int(self.values[argument].shape[axis])
-        return dims.evaluate(size, known)
+        return size if isinstance(size, int) else dims.evaluate(size, {name: self._symbol(name) for name in dims.symbols(size)})
+
+    def _symbol(self, name: str) -> int:
+        place = self.imported.places.get(name)
+        if place is None:
+            return int(self.produced[self.imported.given[name]])
+        argument, axis = place
+        return int(self.values[argument]) if axis is None else int(self.values[argument].shape[axis])
 
 
-def _returned(result: Result, outputs: Sequence[Any], values: Sequence[Any], symbols: _Sizes) -> Any:
-    if result.view is not None:
-        base, view = values[result.view.argument], result.view
-        shape, strides = ([symbols.value(size) for size in sizes] for sizes in (view.shape, view.strides))
-        return base.as_strided(shape, strides, base.storage_offset() + symbols.value(view.offset))
+def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, sizes: _Sizes) -> Any:
+    tensor = tensor_of(output)  # an engine without inputs answers in numpy
+    return tensor if strides is None else with_strides(tensor, [sizes.value(stride) for stride in strides])
+
+
+def _result(result: Result, outputs: Sequence[Any], views: Sequence[Any], sizes: _Sizes) -> Any:
+    if result.slot is not None:
+        return views[result.slot]
     if result.size is not None:
-        return symbols.value(result.size)
+        return sizes.value(result.size)
     if result.position is None:
         return None
-    tensor = tensor_of(outputs[result.position])  # an engine without inputs answers in numpy
-    if result.is_number:
-        return tensor.item()
-    if result.strides is None:
-        return tensor
-    return with_strides(tensor, [symbols.value(stride) for stride in result.strides])
+    return outputs[result.position].item() if result.is_number else outputs[result.position]

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..ir.errors import UsageError
+from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.plan import Launch
-from ..ir.target import gpu_target
-from ..passes.build_plan import Kept, Lowered
-from ..passes.schedule import Scheduler, cheapest
+from ..passes.build_plan import Kept
 from .backend import CompiledGraph, aot, unboxed, with_target
+from .importers.torch.nodes import user_line
 from .importers.torch.walk import Imported
-from .importers.torch.whole import import_or_leave
+from .importers.torch.whole import left
 from .options import BuildOptions
-from .pipeline import simplify
+from .pipeline import lower, simplify
 from .report.table import Report, Table
 from .sharing import Place, Program, admit_ones, place_of
-from .target_cpu import levels_of, lower_cpu
-from .targets import Target
+from .telling import may_leave, tell_left
+
+WIDTH = 80
 
 
 def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
@@ -31,16 +33,51 @@ def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> R
     from torch._dynamo.utils import counters
 
     graphs: list[_Listed] = []
-    breaks = dict(counters["graph_break"])
-    options = with_target(options, inputs)
+    breaks: list[_Break] = []
+    known = dict(counters["graph_break"])
+    refused = None
+    try:
+        options = with_target(options, inputs)
+    except UnsupportedError as error:
+        refused = error
 
     def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
-        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, graphs=graphs))
+        breaks.extend(_breaks(graph_module))
+        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, refused=refused, graphs=graphs))
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()
     _differentiate(model, inputs, torch.compile(model, backend=backend)(*inputs))
-    return _report(graphs, [reason for reason, count in counters["graph_break"].items() if count > breaks.get(reason, 0)])
+    told = {each.reason for each in breaks}
+    counted = (reason.splitlines()[0] for reason, count in counters["graph_break"].items() if count > known.get(reason, 0))
+    breaks += [_Break(reason, None) for reason in counted if reason not in told]
+    return _report(graphs, breaks, _wants_gradients(model, inputs))
+
+
+@dataclass(frozen=True)
+class _Break:
+    """Why a graph ended before its function did, and the line; None where torch leaves a whole function to Python."""
+
+    reason: str
+    where: str | None
+
+
+def _breaks(graph_module: Any) -> list[_Break]:
+    """Why torch ended a graph, unless its function ended too."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return []
+    frames = [(frame.filename, frame.lineno) for frame in reason.user_stack]
+    place = user_line(frames)
+    words = "a condition on a tensor's values" if reason.reason.startswith("generic_jump") else reason.reason.splitlines()[0]
+    return [_Break(words, None if place is None else f"{place[0]}:{place[1]}")]
+
+
+def _wants_gradients(model: Any, inputs: Sequence[Any]) -> bool:
+    """Whether torch made training graphs for the sake of parameters that nobody may want to train."""
+    import torch
+
+    return isinstance(model, torch.nn.Module) and torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
 
 
 def _differentiate(model: Any, inputs: Sequence[Any], answer: Any) -> None:
@@ -58,10 +95,8 @@ def _differentiate(model: Any, inputs: Sequence[Any], answer: Any) -> None:
 class _Listed(CompiledGraph):
     """A graph that is imported to be listed, its parameters frozen as the backend would, and run by torch."""
 
-    def __init__(
-        self, graph_module: Any, example_inputs: Sequence[Any], *, options: BuildOptions, is_inference: bool, graphs: list[_Listed]
-    ) -> None:
-        super().__init__(graph_module, example_inputs, options=options, is_inference=is_inference)
+    def __init__(self, *arguments: Any, graphs: list[_Listed], **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self.found: Imported | None = None
         self.places: tuple[Place, ...] = ()
         graphs.append(self)
@@ -70,45 +105,99 @@ class _Listed(CompiledGraph):
         values = unboxed(arguments)
         if self.found is None:
             frozen = self.frozen(values)
-            self.found = import_or_leave(self.graph_module, frozen)
+            self.found = self.import_graph(frozen)
             self.places = tuple(place_of(value) for value in frozen.values())
         return self.graph_module(*values)
 
     def seen(self) -> Imported:
         """What was imported; a graph that nobody ran, such as a backward one, with nothing frozen."""
         if self.found is None:
-            self.found = import_or_leave(self.graph_module)
+            self.found = self.import_graph({})
         return self.found
 
+    def leaves(self, error: Exception) -> bool:
+        """Whether torch runs the graph if planning fails, as compiling would."""
+        if may_leave(error, self.options):
+            self.found = left(self.graph_module, tell_left(error, self.graph_module, self.options))
+        return self.found is not None and self.found.is_left
 
-def _report(graphs: Sequence[_Listed], breaks: Sequence[str]) -> Report:
+
+def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients: bool) -> Report:
     rows: list[tuple[str | int, ...]] = []
-    fallbacks: list[tuple[str, str, str]] = []
+    lines: list[tuple[str | int, ...]] = []
+    fallbacks: list[tuple[str | int, ...]] = []
     notes: list[str] = []
     planned = _Planned()
     for number, listed in enumerate(graphs):
-        imported = listed.seen()
-        symbols = tuple(imported.module.symbols)
-        ops = len(imported.module.main) - len(imported.calls)
+        compiled = [place_text(op.source) for op in listed.seen().module.main if op.name != "aten_call"]
         kernels, launches, engine, kept = planned.plan(number, listed)
+        imported = listed.seen()
+        compiled = [] if imported.is_left else compiled
         notes += [f"graph {number}: {row}" for row in kept]
         kind = "inference" if listed.is_inference else "training"
-        rows.append((number, kind, ops, kernels, launches, len(imported.fallbacks), ", ".join(symbols), engine))
-        fallbacks += [(fallback.operator, str(fallback.source), fallback.why) for fallback in imported.fallbacks]
-        if symbols:
-            notes.append(
-                f"graph {number} has {len(symbols)} symbolic sizes: torch makes up to {2 ** len(symbols)} such graphs, since it "
-                "compiles size 1 apart; those that differ in sizes only run one engine, and all share packed weights"
-            )
+        count = len(imported.fallbacks)
+        rows.append((number, kind, len(compiled), kernels, launches, count, ", ".join(imported.module.symbols), engine))
+        fallbacks += [(number, each.operator, str(each.source), each.why) for each in imported.fallbacks]
+        called = [place_text(each.source) for each in imported.fallbacks]
+        lines += [(number, place, compiled.count(place), called.count(place)) for place in dict.fromkeys([*compiled, *called])]
     columns = ("graph", "kind", "compiled ops", "kernels", "launches", "aten calls", "symbols", "engine")
+    why = ("graph", "op", "source", "why")
     tables = [
-        Table("each graph", columns, tuple(rows), tuple(notes)),
-        Table("fallbacks", ("op", "source", "why"), tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
+        Wrapped("each graph", columns, tuple(rows), (*_notes(graphs, wants_gradients), *notes)),
+        *([Wrapped("each line", ("graph", "line", "compiled ops", "aten calls"), tuple(lines))] if lines else []),
+        Wrapped("fallbacks", why, tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
     ]
     if breaks:
-        tables.append(Table("reasons of graph breaks", ("reason",), tuple((reason.splitlines()[0],) for reason in breaks)))
+        tables.append(Wrapped("reasons of graph breaks", ("line", "reason"), tuple((each.where or "-", each.reason) for each in breaks)))
     sums = {column: sum(int(row[place]) for row in rows) for place, column in enumerate(columns) if place in (2, 3, 4, 5)}
     return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks)}, tuple(tables))
+
+
+def _notes(graphs: Sequence[_Listed], wants_gradients: bool) -> Iterator[str]:
+    """What else may happen, and what would make it better."""
+    sizes = {number: len(listed.seen().module.symbols) for number, listed in enumerate(graphs)}
+    for number, count in sizes.items():
+        if count:
+            yield (
+                f"graph {number} has {count} symbolic sizes: torch makes up to {2**count} such graphs, since it "
+                "compiles size 1 apart; those that differ in sizes only run one engine, and all share packed weights"
+            )
+    if graphs and not any(sizes.values()):
+        yield "all sizes are fixed: at the first call with other ones torch compiles again, with symbols for those that changed"
+    if not graphs:
+        yield "torch made no graph of it: all of it stays Python"
+    if wants_gradients and any(not listed.is_inference for listed in graphs):
+        yield (
+            "gradients are on and parameters require them: they are read where they lie, and a backward graph is made; "
+            "under torch.no_grad() parameters are folded and packed"
+        )
+
+
+def place_text(source: Source | None) -> str:
+    """The line of an op: `file:line`."""
+    return f"{source.file}:{source.line}" if source is not None and source.file is not None else "-"
+
+
+@dataclass(frozen=True)
+class Wrapped(Table):
+    """A table of 80 columns: the text in its last column goes on below, as notes do."""
+
+    def __str__(self) -> str:
+        cells = [self.columns, *(tuple("-" if cell is None else str(cell) for cell in row) for row in self.rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
+        start = 2 + sum(width + 2 for width in widths[:-1])
+        lines = [f"{self.name}:"]
+        for row in cells:
+            head = "  " + "".join(text.ljust(width + 2) for text, width in zip(row[:-1], widths, strict=False))
+            if start + widths[-1] <= WIDTH:
+                lines.append((head + row[-1]).rstrip())
+            elif start > WIDTH // 2:
+                lines += [head.rstrip(), *textwrap.wrap(row[-1], WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+            else:
+                lines += textwrap.wrap(row[-1], WIDTH, initial_indent=head, subsequent_indent=" " * start) or [head.rstrip()]
+        for note in self.notes:
+            lines += textwrap.wrap(f"({note})", WIDTH, initial_indent="  ", subsequent_indent="   ")
+        return "\n".join(lines)
 
 
 class _Planned:
@@ -119,9 +208,17 @@ class _Planned:
 
     def plan(self, number: int, listed: _Listed) -> tuple[int, int, str, tuple[Kept, ...]]:
         """Kernels and launches of a graph on the first target, by the cost model's schedules, whose engine it runs, what fusion kept."""
-        module, options = listed.seen().module, listed.options
-        if not module.main.outputs:
+        if not listed.seen().module.main.outputs:
             return 0, 0, "none", ()
+        try:
+            return self._plan(number, listed)
+        except Exception as error:
+            if not listed.leaves(error):
+                raise
+            return 0, 0, "none", ()
+
+    def _plan(self, number: int, listed: _Listed) -> tuple[int, int, str, tuple[Kept, ...]]:
+        module, options = listed.seen().module, listed.options
         simplify(module, options)
         program = Program.of(module, options, listed.places)
         for earlier, owner, launches in self.known:
@@ -129,23 +226,10 @@ class _Planned:
                 return 0, launches, f"shared with graph {owner}", ()
         if program.is_shareable:
             admit_ones(module)
-        lowered = _lower(module, options.targets[0])
+        lowered = lower(module, options.targets[0])
         launches = sum(isinstance(step, Launch) for step in lowered.plan.steps)
         self.known.append((program, number, launches))
         return len(lowered.kernels), launches, "its own", lowered.kept
-
-
-def _lower(module: Module, target: Target) -> Lowered:
-    if target.family == "cpu":
-        level = levels_of(target)[-1]
-        return lower_cpu(module, level, cheapest(level))
-    # Triton is a heavy import that a CPU build does without.
-    from ..passes.tile.gpu import STRATEGIES
-    from .target_cuda import lower_cuda
-
-    device = gpu_target(target.levels[0])
-    scheduler = Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {})
-    return lower_cuda(module, scheduler)
 
 
 def explain_module(module: Module) -> Report:

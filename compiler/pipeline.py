@@ -93,14 +93,14 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
     """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
-    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, *_weight_passes(options), "place_index_checks"]))
+    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, *weight_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     for record in PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module):
         for note in record.notes:
             progress.note(note)
 
 
-def _weight_passes(options: BuildOptions) -> list[str]:
+def weight_passes(options: BuildOptions) -> list[str]:
     """The passes that prune and quantize weights as the options ask."""
     found = []
     for what, asked, known in (("sparsity", options.sparsity, SPARSITY_PASSES), ("quantize", options.quantize, QUANTIZE_PASSES)):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.dims import UNBOUNDED
-from ..ir.errors import CompilerError, EngineError, Source
+from ..ir.errors import CompilerError, EngineError, InputError, Source
 from ..ir.plan import VALUE, Call, Check, Host
 from ..ir.types import DType, TensorType, from_numpy
 from .arrays import from_torch, is_torch
@@ -88,7 +88,9 @@ def _bind(program: Program, frame: Frame, step: Host | Call, arrays: Sequence[An
         size = int(arrays[result]) if axis == VALUE else int(arrays[result].shape[axis])
         bounds = program.plan.symbols.ranges.get(name, UNBOUNDED)
         if (bounds.low is not None and size < bounds.low) or (bounds.high is not None and size > bounds.high):
-            raise EngineError(f"{title} gives {name} = {size}, expected {name} in {bounds}")
+            # A number is what the caller's data say; a size is what a step makes.
+            kind = InputError if axis == VALUE else EngineError
+            raise kind(f"{title} gives {name} = {size}, expected {name} in {bounds}")
         values[name] = size
     frame.rebind(values)
 
@@ -112,15 +114,17 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
         raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint=hint)
     definition = table.OPS[step.routine]
     results = tuple(program.plan.buffer(name).type for name in step.writes)
+    note = f"it computes {', '.join(step.sources)}" if step.sources else None
 
     def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
         values = frame.values()
         attrs = {name: bind_attribute(value, values) for name, value in step.attrs.items()}
         try:
             return table.run(definition, tuple(operands), attrs, results, False)
+        except InputError as error:
+            raise InputError(error.message, note=note) from error
         except (ValueError, IndexError, TypeError, ArithmeticError, CompilerError) as error:
             # A body fails on data that its op forbids, such as an index out of range.
-            note = f"it computes {', '.join(step.sources)}" if step.sources else None
             raise EngineError(f"host step {step.routine} failed: {error}", note=note) from error
 
     return compute

@@ -60,8 +60,70 @@ def test_explain_counts_graph_breaks() -> None:
         torch._dynamo.graph_break()
         return y * 2
 
-    report = package.explain(broken, torch.randn(3))
-    assert report.to_data()["graph breaks"] == 1
+    report = package.explain(broken, torch.randn(3)).to_data()
+    assert report["graph breaks"] == 1
+    line = broken.__code__.co_firstlineno + 2
+    assert report["reasons of graph breaks"] == [
+        {"line": f"{Path(__file__).name}:{line}", "reason": "Call to `torch._dynamo.graph_break()`"}
+    ]
+
+
+def test_explain_tells_breaks_of_conditions_and_of_whole_functions() -> None:
+    def condition(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        return x * 2
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        with Path(__file__).open():
+            return x + 1
+
+    (row,) = package.explain(condition, torch.randn(3)).to_data()["reasons of graph breaks"]
+    assert row["reason"] == "a condition on a tensor's values" and row["line"].startswith(Path(__file__).name)
+    report = package.explain(whole, torch.randn(3)).to_data()
+    assert report["graph breaks"] >= 1
+
+
+def test_explain_says_the_line_of_compiled_ops_and_of_calls() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x) + 1
+        return torch.linalg.svdvals(y)
+
+    first = function.__code__.co_firstlineno + 1
+    rows = package.explain(function, torch.randn(4, 3)).to_data()["each line"]
+    assert [(row["line"], row["compiled ops"] > 0, row["aten calls"]) for row in rows] == [
+        (f"{Path(__file__).name}:{first}", True, 0),
+        (f"{Path(__file__).name}:{first + 1}", False, 1),
+    ]
+
+
+def test_explain_gives_the_users_line_and_not_torchs() -> None:
+    rows = package.explain(mlp(), torch.randn(3, 12)).to_data()["each line"]
+    assert not any(row["line"].startswith("linear.py") for row in rows)
+
+
+def test_explain_says_what_gradients_cost() -> None:
+    model, x = mlp(), torch.randn(3, 12)
+    notes = " ".join(package.explain(model, x).tables[0].notes)
+    assert "gradients are on and parameters require them" in notes and "under torch.no_grad()" in notes
+    with torch.no_grad():
+        assert "gradients" not in " ".join(package.explain(model, x).tables[0].notes)
+
+
+def test_explain_says_that_sizes_are_fixed_and_that_nothing_was_compiled() -> None:
+    def skipped(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            print(x.shape)
+        return x
+
+    assert "all sizes are fixed" in package.explain(rare, torch.randn(4, 3)).tables[0].notes[0]
+    assert package.explain(skipped, torch.randn(4, 3)).tables[0].notes == ("torch made no graph of it: all of it stays Python",)
+
+
+def test_explain_has_80_columns() -> None:
+    text = str(package.explain(lambda x: (x + 1).to(torch.complex32).to(torch.complex64), torch.ones(3)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "torch dtype torch.complex32 has no element" in text
 
 
 def test_explain_says_whose_engine_a_graph_runs() -> None:

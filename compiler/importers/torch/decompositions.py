@@ -47,6 +47,9 @@ ALSO = (
     "native_batch_norm_backward",
 )
 
+# Norms whose weights may be float32 where their operand has 16 bits, as under autocast on the CPU.
+MIXED = ("native_layer_norm", "native_group_norm")
+
 
 @functools.cache
 def decompositions() -> Mapping[Any, Any]:
@@ -57,7 +60,8 @@ def decompositions() -> Mapping[Any, Any]:
     more = get_decompositions([getattr(torch.ops.aten, name) for name in ALSO])
     wide = {operator: in_float32(function) for operator, function in get_decompositions([torch.ops.aten.grid_sampler_2d]).items()}
     table = {**core_aten_decompositions(), **more, **wide}
-    return {operator: function for operator, function in table.items() if not is_kept(str(operator))}
+    norms = {getattr(torch.ops.aten, name).default: mixed(getattr(torch.ops.aten, name).default) for name in MIXED}
+    return {**{operator: function for operator, function in table.items() if not is_kept(str(operator))}, **norms}
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +73,21 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(x, *arguments, **keywords)
         wide = [argument.float() if hasattr(argument, "dtype") else argument for argument in (x, *arguments)]
         return function(*wide, **keywords).to(x.dtype)
+
+    return widened
+
+
+def mixed(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A norm of 16-bit floats with float32 weights, in float32: its statistics are float32, which torch's trace does not say."""
+
+    def widened(x: Any, *arguments: Any) -> Any:
+        import torch
+
+        weights = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if x.dtype.itemsize > 2 or all(weight.dtype == x.dtype for weight in weights):
+            return NotImplemented
+        result, mean, deviation = operator(x.float(), *arguments)
+        return result.to(x.dtype), mean, deviation
 
     return widened
 

@@ -10,8 +10,9 @@ from ....ir import dims
 from ....ir.errors import UnsupportedError, UsageError
 from ....ir.graph import Module
 from .decompositions import decompositions
+from .nodes import plain
 from .symbols import bounds_of
-from .walk import Imported, import_graph, plain
+from .walk import Imported, import_graph
 
 Wish: TypeAlias = int | str | tuple[int, int | None]
 """A size, a name or a range for a symbol."""

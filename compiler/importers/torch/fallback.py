@@ -23,12 +23,15 @@ class Operand:
 
 @dataclass(frozen=True)
 class AtenCall:
-    """One ATen operator with its arguments; Operands stand where tensors and sizes come in."""
+    """One ATen operator with its arguments; Operands stand where tensors and sizes come in.
+
+    `wanted` are the places of the results that somebody reads, as paths into tuples (`()` is the one result).
+    """
 
     operator: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    wanted: tuple[int, ...]
+    wanted: tuple[tuple[int, ...], ...]
 
     def __call__(self, operands: Sequence[Any]) -> list[Any]:
         """The wanted results for these operands."""
@@ -40,9 +43,14 @@ class AtenCall:
         if not self.wanted:
             # A call for its side effect; a plan's step writes something.
             return [torch.empty(0, dtype=torch.bool)]
-        several = tuple(results) if isinstance(results, (tuple, list)) else (results,)
         # A plan reads bytes: what torch would conjugate or negate only when it is read is done here.
-        return [several[number].resolve_conj().resolve_neg() for number in self.wanted]
+        return [_at(results, path).resolve_conj().resolve_neg() for path in self.wanted]
+
+
+def _at(results: Any, path: Sequence[int]) -> Any:
+    for number in path:
+        results = results[number]
+    return results
 
 
 def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
@@ -52,7 +60,9 @@ def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
             return tensor.item()
         return tensor if argument.strides is None else with_strides(tensor, argument.strides)
     if isinstance(argument, (tuple, list)):
-        return [_fill(part, tensors) for part in argument]
+        return (tuple if isinstance(argument, tuple) else list)(_fill(part, tensors) for part in argument)
+    if isinstance(argument, Mapping):
+        return {name: _fill(part, tensors) for name, part in argument.items()}
     return argument
 
 

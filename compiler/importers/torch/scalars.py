@@ -27,10 +27,6 @@ _WHOLE = {"sym_int": "trunc", "trunc": "trunc", "floor": "floor", "ceil": "ceil"
 _FUNCTIONS = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
 
 
-REQUIREMENTS = ("aten._assert_scalar", "aten._assert_async", "aten.sym_constrain_range")
-"""What a traced program requires of its numbers when it runs."""
-
-
 @dataclass(frozen=True)
 class Refused:
     """A number that has no form here; whoever reads it is refused."""

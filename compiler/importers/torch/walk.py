@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +15,22 @@ from ....ir.types import TensorType, boolean, i64, type_of
 from . import rules
 from .context import Node, Number, find_rule
 from .fallback import AtenCall, Operand, unusual_strides
-from .scalars import REQUIREMENTS, Refused, Scalars, bind_numbers, flat, given_sizes, symbol_of
+from .nodes import (
+    describe,
+    is_effect,
+    is_requirement,
+    is_whole_memory,
+    needed,
+    operator_name,
+    parts_of,
+    plain,
+    source_of,
+    used,
+)
+from .scalars import Refused, Scalars, bind_numbers, flat, given_sizes, symbol_of
 from .symbols import Symbols
 from .tensors import array_of, dtype_of
+from .views import NO_VIEWS, Replay, Root, Shared, Views, shared
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
 
@@ -33,26 +44,15 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class View:
-    """Memory of an argument seen by other sizes and strides; `offset` counts from the argument's own first element."""
-
-    argument: int
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
-    offset: Dim
-
-
-@dataclass(frozen=True)
 class Result:
-    """What the graph returns at one place: an output of the engine (with torch's strides if unusual, or as a number), a
-    view of an argument, a size, or None.
+    """What the graph returns at one place: an output of the engine (`is_number`: as a Python number), a size that arguments
+    give, one of the `views` (`slot`), or None.
     """
 
     position: int | None = None
-    strides: tuple[Dim, ...] | None = None
     size: Dim | None = None
+    slot: int | None = None
     is_number: bool = False
-    view: View | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class Fallback:
 class Imported:
     """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch.
 
+    `strides` are torch's strides of the engine's outputs where they are unusual, `views` what shares them. Symbols in these
+    are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
+
     Where `is_left`, nothing was imported and torch runs the graph.
     """
 
@@ -78,6 +81,9 @@ class Imported:
     fallbacks: tuple[Fallback, ...]
     places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     is_left: bool = False
+    strides: tuple[tuple[Dim, ...] | None, ...] = ()
+    views: Views = NO_VIEWS
+    given: Mapping[str, int] = field(default_factory=dict)
 
 
 def import_graph(
@@ -123,8 +129,13 @@ class _Walker:
         self.problems: list[Fallback] = []
         self.places: dict[str, tuple[int, int | None]] = {}
         self.scalars = Scalars(self.b, self.symbols)
-        self.tensors: dict[int, Any] = {}
+        self.strides: list[tuple[Dim, ...] | None] = []
+        self.given: dict[str, int] = {}
+        self.numbers: dict[Any, int] = {}
         self.count = 0
+        describe(graph_module.graph)
+        self.shared = shared(graph_module.graph) if call_back else Shared({})
+        self.needed = needed(graph_module.graph, self.shared)
 
     def run(self, wanted: Mapping[int, str] | None) -> Imported:
         outputs: Any = ()
@@ -136,23 +147,34 @@ class _Walker:
             elif node.op == "get_attr":
                 self._constant(node)
             elif node.op == "call_function":
-                self._call(node)
+                if node in self.needed:
+                    self._call(node)
             elif node.op == "output":
                 outputs = node.args[0]
             else:
                 raise UnsupportedError(f"fx node {node.name} is a {node.op}, expected ATen calls only", source=self.b.source)
         if self.problems:
             raise self._unsupported()
-        results = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
+        results, views = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
         bind_numbers(self.module, self.graph, self.symbols)
         order = sorted(zip(self.feeds, self.graph.inputs, strict=True), key=lambda pair: pair[0].argument)
         self.feeds, self.graph.inputs = [feed for feed, _ in order], [value for _, value in order]
-        return Imported(self.module, tuple(self.feeds), results, tuple(self.calls), tuple(self.fallbacks), self.places)
+        return Imported(
+            self.module,
+            tuple(self.feeds),
+            results,
+            tuple(self.calls),
+            tuple(self.fallbacks),
+            self.places,
+            strides=tuple(self.strides),
+            views=views,
+            given=self.given,
+        )
 
     # inputs
 
     def _placeholder(self, node: Any) -> None:
-        number = self.count
+        number = self.numbers[node] = self.count
         self.count += 1
         fake = node.meta.get("val")
         if number in self.frozen:
@@ -161,7 +183,6 @@ class _Walker:
             if type_of(array) != expected:
                 raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
             self.values[node] = self.module.add_constant(self._name(node, number), ConstantData(array), self.b.source)
-            self.tensors[number] = fake
         elif any(is_effect(user) for user in node.users):
             # The token that keeps calls with side effects in order: ours stay in order by themselves.
             self.values[node] = None
@@ -169,7 +190,6 @@ class _Walker:
             type = self._type(fake)
             self.values[node] = self.graph.add_input(self._name(node, number), type, self.b.source)
             self.feeds.append(Feed(number))
-            self.tensors[number] = fake
             for axis, size in enumerate(type.shape):
                 self._place(size, number, axis)
         elif fake is None or isinstance(fake, (bool, float, str)):
@@ -224,9 +244,13 @@ class _Walker:
 
         import torch
 
+        if node in self.values:
+            return  # a part of what a call gave
         if node.target is operator.getitem and isinstance(self.values.get(node.args[0]), tuple):
             self.values[node] = self.values[node.args[0]][node.args[1]]
             return
+        if node.target is operator.getitem and isinstance(node.meta.get("val"), (tuple, list)):
+            return  # its own parts have their values
         if is_effect(node):
             self._effect(node)
             return
@@ -238,13 +262,24 @@ class _Walker:
         if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
             self.values[node] = self.scalars.number(getattr(node.target, "__name__", ""), fake, [self._read(a) for a in node.args])
             return
-        if name.startswith(REQUIREMENTS):
-            self._require(node, name)
+        if is_requirement(node):
+            self._requirement(node, name)
         if fake is None:
             # An assertion over what was known when torch traced.
             self.values[node] = None
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def _requirement(self, node: Any, name: str) -> None:
+        """A run-time assertion: checked by the engine, or a call of torch's own where its condition has no form here."""
+        first = self.graph.last
+        try:
+            self._require(node, name)
+        except UnsupportedError:
+            if not self.call_back:
+                raise
+            self._drop_after(first)
+            self._side_effect(node.target, node.args, node.kwargs)
 
     def _require(self, node: Any, name: str) -> None:
         """A run-time assertion; over arguments alone torch's guards have settled it, where there are guards."""
@@ -257,34 +292,39 @@ class _Walker:
         self.scalars.required(name, self._argument(condition), text, node.kwargs)
 
     def _effect(self, node: Any) -> None:
-        """An operator with a side effect and no result, such as a check that raises: always torch's own."""
-        operands: list[Value] = []
+        """An operator with a side effect and no result, called in the order that its token says."""
         _, operator, *rest = node.args
-        name = operator_name(operator)
         fakes = node.meta.get("val")
         if not isinstance(fakes, (tuple, list)) or any(fake is not None for fake in fakes[1:]):
             raise UnsupportedError(
-                f"{name} has a side effect and results", source=self.b.source, hint="leave it outside the compiled function"
+                f"{operator_name(operator)} has a side effect and results",
+                source=self.b.source,
+                hint="leave it outside the compiled function",
             )
-        arguments = tuple(self._operand(argument, operands) for argument in rest)
-        keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
+        self._side_effect(operator, rest, node.kwargs)
+        self.values[node] = (None,) * len(fakes)
+
+    def _side_effect(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """A call for its side effect, such as a check that raises: always torch's own."""
+        operands: list[Value] = []
+        name = operator_name(operator)
+        given = tuple(self._operand(argument, operands) for argument in arguments)
+        named = {key: self._operand(argument, operands) for key, argument in keywords.items()}
         why = "it has a side effect"
         fallback = Fallback(name, self.b.source or Source(name), why)
         (self.fallbacks if self.call_back else self.problems).append(fallback)
         self.b.aten_call(*operands, target=name, key=len(self.calls), why=why, dtypes=(boolean,), shapes=((0,),))
-        self.calls.append(AtenCall(operator, arguments, keywords, ()))
-        self.values[node] = (None,) * len(fakes)
+        self.calls.append(AtenCall(operator, given, named, ()))
 
     def _operator(self, node: Any, fakes: Sequence[Any], several: bool) -> None:
         name = operator_name(node.target)
         first = self.graph.last
         try:
-            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), _used(node, several), tuple(fakes))
-            answer = self._by_rule(node, view)
+            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), used(node, several), tuple(fakes))
+            self.values[node] = self._by_rule(node, view)
         except (UnsupportedError, VerifyError) as error:
             self._drop_after(first)
-            answer = self._fallback(node, name, fakes, error.message, several)
-        self.values[node] = answer
+            self._fallback(node, name, error.message)
 
     def _drop_after(self, last: Any) -> None:
         """Remove what a rule built before it gave up."""
@@ -348,19 +388,16 @@ class _Walker:
 
     # calls back into torch
 
-    def _fallback(self, node: Any, name: str, fakes: Sequence[Any], why: str, several: bool) -> Any:
+    def _fallback(self, node: Any, name: str, why: str) -> None:
+        """Have torch run a node; the parts of its result that somebody reads get their values."""
         fallback = Fallback(name, self.b.source or Source(name), why)
         if name.startswith("aten.as_strided") and not is_whole_memory(node.args[0].meta.get("val")):
             raise UnsupportedError(f"{name} reads memory around its operand", source=self.b.source, hint="index the tensor instead")
-        if not self.call_back:
-            self.problems.append(fallback)
-            wanted: Sequence[int] = range(len(fakes))
-        else:
-            self.fallbacks.append(fallback)
-            wanted = range(len(fakes)) if not several else sorted(_used(node, True))
-        types = [self._result_type(name, fakes[number]) for number in wanted]
-        if not types:
-            return (None,) * len(fakes)
+        (self.fallbacks if self.call_back else self.problems).append(fallback)
+        parts = parts_of(node)
+        if not parts:
+            return
+        types = [self._result_type(name, part.meta.get("val")) for _, part in parts]
         operands: list[Value] = []
         arguments = tuple(self._operand(argument, operands) for argument in node.args)
         keywords = {key: self._operand(argument, operands) for key, argument in node.kwargs.items()}
@@ -371,13 +408,10 @@ class _Walker:
             "dtypes": tuple(t.dtype for t in types),
             "shapes": tuple(t.shape for t in types),
         }
-        self.calls.append(AtenCall(node.target, arguments, keywords, tuple(wanted)))
+        self.calls.append(AtenCall(node.target, arguments, keywords, tuple(path for path, _ in parts)))
         built = self.b.aten_call(*operands, **attrs)
         results = built if isinstance(built, tuple) else (built,)
-        if not several:
-            return results[0]
-        found = dict(zip(wanted, results, strict=True))
-        return tuple(found.get(number) for number in range(len(fakes)))
+        self.values.update((part, result) for (_, part), result in zip(parts, results, strict=True))
 
     def _result_type(self, name: str, fake: Any) -> TensorType:
         if not hasattr(fake, "layout"):
@@ -394,7 +428,9 @@ class _Walker:
         if isinstance(argument, torch.fx.Node):
             return self._node_operand(argument, operands)
         if isinstance(argument, (tuple, list)):
-            return tuple(self._operand(part, operands) for part in argument)
+            return (tuple if isinstance(argument, tuple) else list)(self._operand(part, operands) for part in argument)
+        if isinstance(argument, Mapping):
+            return {key: self._operand(part, operands) for key, part in argument.items()}
         return argument
 
     def _node_operand(self, argument: Any, operands: list[Value]) -> Any:
@@ -423,30 +459,7 @@ class _Walker:
             strides = self.symbols.shape(fake.stride())
         except UnsupportedError:
             return None
-        if not self._is_given(strides):
-            # Made of what the data decide: the values are right in dense memory too.
-            return None
         return strides if unusual_strides(self.symbols.shape(fake.shape), strides, self.module.facts) else None
-
-    def _view_of(self, fake: Any) -> View | None:
-        """The argument that a result shares its memory with; torch reads sizes, strides and offset off such a result."""
-        import torch
-
-        if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided or fake.is_conj() or fake.is_neg():
-            return None
-        for number, argument in self.tensors.items():
-            same = argument.untyped_storage()._cdata == fake.untyped_storage()._cdata and argument.dtype == fake.dtype
-            if not same or argument.is_conj() or argument.is_neg():
-                continue
-            try:
-                offset = self.symbols.dim(fake.storage_offset()) - self.symbols.dim(argument.storage_offset())
-                view = View(number, self.symbols.shape(fake.shape), self.symbols.shape(fake.stride()), offset)
-            except UnsupportedError:
-                return None
-            sizes = (*view.shape, *view.strides, offset)
-            # Torch makes a view whose numbers it knows anew by itself.
-            return view if self._is_given(sizes) and not all(isinstance(size, int) for size in sizes) else None
-        return None
 
     def _is_given(self, sizes: Sequence[Dim]) -> bool:
         """Whether arguments alone decide sizes."""
@@ -464,76 +477,82 @@ class _Walker:
 
     # outputs
 
-    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[Result, ...]:
+    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[tuple[Result, ...], Views]:
+        returned = _Returned(self, wanted)
+        replay = Replay(returned.root, returned.size)
+        slots = replay.add(self.shared.roots)
         results: list[Result] = []
-        values: list[Value] = []
-        labels: list[str] = []
         for number, output in enumerate(outputs):
-            if wanted is not None and number not in wanted:
-                continue
-            value = self._argument(output)
-            fake = getattr(output, "meta", {}).get("val")
-            view = self._view_of(fake) if isinstance(value, Value) and wanted is None else None
-            if view is not None:
-                results.append(Result(view=view))
-            elif isinstance(value, Value):
-                results.append(Result(len(values), self._strides(fake)))
-                values.append(value)
-                labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
-            elif isinstance(value, (int, dims.Expr)) and dims.symbols(value) <= self.places.keys():
-                results.append(Result(size=value))
-            elif isinstance(value, (dims.Expr, Number)):
-                results.append(Result(len(values), is_number=True))
-                values.append(self.scalars.value(value))
-                labels.append(wanted[number] if wanted is not None else f"output{len(labels)}")
-            elif value is None:
-                results.append(Result())
-            else:
-                raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
-        self.graph.set_outputs(values, labels)
-        return tuple(results)
+            if wanted is None or number in wanted:
+                found = Result(slot=slots[output]) if output in slots else returned.result(output, number)
+                results.append(found)
+        self.graph.set_outputs(returned.values, returned.labels)
+        return tuple(results), replay.result()
 
 
-def is_effect(node: Any) -> bool:
-    """Whether a node calls an operator for its side effect."""
-    return getattr(node.target, "__name__", "") == "with_effects"
+class _Returned:
+    """The engine's outputs as they are found: one for each value, however often it is returned or viewed."""
 
+    def __init__(self, walker: _Walker, wanted: Mapping[int, str] | None) -> None:
+        self.walker = walker
+        self.wanted = wanted
+        self.values: list[Value] = []
+        self.labels: list[str] = []
+        self.positions: dict[Any, int] = {}
 
-def _used(node: Any, several: bool) -> frozenset[int]:
-    """The results of a node that somebody reads."""
-    if not several:
-        return frozenset((0,))
-    return frozenset(int(user.args[1]) for user in node.users if user.users and len(user.args) == 2 and isinstance(user.args[1], int))
+    def result(self, output: Any, number: int) -> Result:
+        """What stands at one place of the graph's result, where it shares memory with nothing."""
+        value = self.walker._argument(output)
+        label = None if self.wanted is None else self.wanted[number]
+        if isinstance(value, Value):
+            return Result(self.tensor(output, value, label))
+        if isinstance(value, (int, dims.Expr)) and self.walker._is_given((value,)):
+            return Result(size=value)
+        if isinstance(value, (dims.Expr, Number)):
+            return Result(self.scalar(output, value, label), is_number=True)
+        if value is None:
+            return Result()
+        raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
 
+    def tensor(self, node: Any, value: Value, label: str | None = None, is_viewed: bool = False) -> int:
+        """The position of a tensor; where the data decide its strides, only what is viewed needs them."""
+        fake: Any = getattr(node, "meta", {}).get("val")
+        if is_viewed:
+            self.walker.symbols.shape(fake.stride())  # one that has no form is refused
+        strides = self.walker._strides(fake)
+        if strides is not None and not self.walker._is_given(strides):
+            strides = self.sizes(strides) if is_viewed else None
+        return self._position(node, value, label, strides)
 
-def is_whole_memory(fake: Any) -> bool:
-    """Whether a tensor covers its memory from the first byte to the last."""
-    last = sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True))
-    return bool(fake.storage_offset() == 0 and fake.untyped_storage().nbytes() <= (last + 1) * fake.dtype.itemsize)
+    def scalar(self, key: Any, value: Dim | Number, label: str | None = None) -> int:
+        """The position of a number that a call decides."""
+        if key in self.positions and label is None:
+            return self.positions[key]
+        return self._position(key, self.walker.scalars.value(value), label, None)
 
+    def sizes(self, sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Sizes of what a call makes again; the engine gives the symbols that no argument does."""
+        for name in sorted(set().union(*(dims.symbols(size) for size in sizes)) - self.walker.places.keys()):
+            self.walker.given[name] = self.scalar(name, dims.symbol(name))
+        return sizes
 
-def operator_name(target: Any) -> str:
-    """`aten.add.Tensor` of an operator overload."""
-    text = str(target)
-    return text if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:]*", text) else getattr(target, "__name__", text)
+    def root(self, node: Any) -> Root:
+        """Where a tensor that others view comes from."""
+        if node.op == "call_function":
+            return Root("output", self.tensor(node, self.walker._argument(node), is_viewed=True))
+        return Root("argument", self.walker.numbers[node]) if node.op == "placeholder" else Root("attribute", str(node.target))
 
+    def size(self, node: Any) -> Any:
+        """A number in the arguments of a view."""
+        value = self.walker._argument(node)
+        if isinstance(value, (Value, Number, tuple)):
+            raise UnsupportedError(f"the view of an output needs {node.name}, which is no size", hint="return a clone of it")
+        return self.sizes((value,))[0] if isinstance(value, dims.Expr) else value
 
-def plain(text: str) -> str:
-    """A name of letters, digits, dots and underscores."""
-    return re.sub(r"[^A-Za-z0-9_.]", "_", text)
-
-
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
-
-
-def source_of(node: Any) -> Source:
-    """The Python line of a node and the module path in the user's model; the file without its folder."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed(list(stack.values())), ("",))[0] if stack else ""
-    text = re.sub(r"^(L\['?self'?\]|L__self__)\.?_*", "", str(path)).replace("[", ".").replace("]", "").replace("'", "")
-    label = ".".join(part for part in (re.sub(r"\._modules\.?", ".", text).strip("."), str(node.name)) if part)
-    if not frames:
-        return Source(label)
-    file, line = frames[-1]
-    return Source(label, os.path.basename(file), int(line))
+    def _position(self, key: Any, value: Value, label: str | None, strides: tuple[Dim, ...] | None) -> int:
+        if label is not None or key not in self.positions:
+            self.positions[key] = len(self.values)
+            self.walker.strides.append(strides)
+            self.labels.append(label or f"output{len(self.labels)}")
+            self.values.append(value)
+        return self.positions[key]

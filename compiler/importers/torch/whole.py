@@ -1,24 +1,16 @@
-"""A graph that no module can hold (sparse tensors, dtypes without a type here): torch runs it whole, and every op is listed."""
+"""A graph that is not compiled (sparse tensors, dtypes without a type, a fault of ours): torch runs it, every op is listed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ....ir.errors import UnsupportedError
 from ....ir.graph import Graph, Module
-from .walk import Fallback, Imported, import_graph, operator_name, source_of
+from .nodes import operator_name, source_of
+from .walk import Fallback, Imported
 
 
-def import_or_leave(graph_module: Any, frozen: Mapping[int, Any] | None = None) -> Imported:
-    """The graph as a module with its calls, or, where that cannot be, an empty module whose fallbacks are all of its ops."""
-    try:
-        return import_graph(graph_module, frozen=frozen)
-    except UnsupportedError as error:
-        return _left(graph_module, error.message)
-
-
-def _left(graph_module: Any, why: str) -> Imported:
+def left(graph_module: Any, why: str) -> Imported:
+    """An empty module whose fallbacks are all ops of a graph, since the graph is not compiled."""
     module = Module("model")
     module.functions["main"] = Graph("main")
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
