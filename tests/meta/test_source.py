@@ -138,8 +138,8 @@ def test_tests_are_no_package() -> None:
 
 
 CLOCKS = {"perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "thread_time", "time_ns", "default_timer"}
-# What may read a clock: tools that report seconds, and a deadline that is handed to the code under test.
-CLOCK_READERS = {"suites/fuzz.py", "suites/onnx_suite.py", "autotune/test_choose.py"}
+# What may read a clock: tools that report seconds, file times that are set, and a deadline that is handed to the code under test.
+CLOCK_READERS = {"runtime/test_file.py", "suites/fuzz.py", "suites/onnx_suite.py", "autotune/test_choose.py"}
 
 
 def reads_a_clock(text: str) -> bool:
