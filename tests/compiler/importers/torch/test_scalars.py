@@ -10,7 +10,7 @@ from torch import nn
 
 import ourcc
 from ourcc.compiler.importers.torch.export import import_exported
-from ourcc.ir.errors import EngineError, InputError, UnsupportedError
+from ourcc.ir.errors import InputError, UnsupportedError
 
 X = torch.arange(80.0).reshape(2, 40)
 
@@ -60,16 +60,16 @@ def test_a_captured_integer_is_what_the_data_say() -> None:
 
 def test_what_the_program_requires_is_checked_when_it_runs() -> None:
     engine = ourcc.build(exported(captured, X))
-    with pytest.raises(EngineError, match="Runtime assertion failed for expression u0 <= 99"):
+    with pytest.raises(InputError, match="Runtime assertion failed for expression u0 <= 99"):
         engine(X * 10)
-    with pytest.raises(EngineError, match="Runtime assertion failed for expression u0 >= 0"):
+    with pytest.raises(InputError, match="Runtime assertion failed for expression u0 >= 0"):
         engine(-X - 5)
 
 
 def test_division_by_an_integer_that_is_zero_is_an_error() -> None:
     compiled = torch.compile(lambda x, a, b: x + a // b, backend="ourcc", dynamic=True)
     assert torch.equal(compiled(X, 7, -2), X - 4)
-    with pytest.raises(EngineError, match=r"integer division or modulo by zero: s[0-9]+ is 0"):
+    with pytest.raises(ZeroDivisionError):
         compiled(X, 7, 0)
 
 
