@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir import dims
-from ..ir.errors import EngineError, InputError, Source, UnsupportedError, UsageError
+from ..ir.errors import EngineError, IndexRangeError, InputError, Source, UnsupportedError, UsageError, ZeroDivisorError
 from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
 from .contract import FALLBACK, SourceOp, contract_of, enforce, refuse_unsupported, source_ops
@@ -179,6 +179,9 @@ class CompiledGraph:
         feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
         try:
             produced = build.engine(*feeds) if build.engine is not None else ()
+        except (IndexRangeError, ZeroDivisorError):
+            # What the data do wrong is an error in torch as well, and ours names the input and the op.
+            raise
         except (EngineError, InputError) as error:
             return self._refused(values, error)
         return self._returned(imported, values, produced if isinstance(produced, tuple) else (produced,))

@@ -339,6 +339,7 @@ class Options(TypedDict, total=False):
     report: str | os.PathLike[str] | None
     freeze: bool
     trust_pickle: bool
+    unchecked_indices: bool
     threads: int | None
 
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from ..ir.expression import Apply
 from ..ir.graph import Op, Value
-from ..ir.ops.rounding import WIDENS
+from ..ir.ops.rounding import LIMITLESS, WIDENS
 from ..ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store
 
 
@@ -53,7 +53,7 @@ class Roundings:
 
     def _moved(self, value: Value) -> list[Value] | None:
         """The results that only move the value and are inlined themselves; None if some reader tells that it was rounded."""
-        if not self.is_inlined(value) or value.dtype.compute == value.dtype:
+        if not self.is_inlined(value) or value.dtype.name not in LIMITLESS:
             return None
         found: list[Value] = []
         for user in value.uses:

@@ -42,7 +42,9 @@ def page(contents: EngineContents, title: str) -> str:
         parts += _target(name, target.plan, contents.report.get("kernels", {}).get(name, []))
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
-    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>\n' + "\n".join(parts)
+    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>\n' + "\n".join(
+        [*parts, "</html>", ""]
+    )
 
 
 def _contract(contract: Contract) -> Iterable[str]:

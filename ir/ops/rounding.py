@@ -18,6 +18,9 @@ WIDENS = frozenset(
 defined for every number. What jumps (comparisons, floor, remainders, sign, a power's exponent) or ends somewhere
 (logarithms, roots, arc sines) reads what its operand's op declared, for there a last place is another answer."""
 
+LIMITLESS = frozenset(("f16", "bf16", "f8e5m2"))
+"""Narrow floats that overflow to infinity. In the others a number too large is NaN, or the largest one: another answer."""
+
 # Bits of the significand (with the leading one) and of the exponent.
 FLOATS: Mapping[str, tuple[int, int]] = {
     "f64": (53, 11),
@@ -63,6 +66,7 @@ arithmetic that widens it again, in all of the reader's paths to its result: {wi
 cast, a quantization, a comparison, `is_inf` or `is_nan`, `floor`, `ceil`, `trunc`, `round`, `sign`, a remainder, a
 power, a logarithm or a root, `argmax` or `argmin`, a bitcast, a subscript, or a store: what a kernel writes, and what
 another kernel reads, has the declared type. `reduce_max` and `reduce_min` are arithmetic here, as rounding keeps order.
+A `round` to a type without infinities (`f8e4m3`), where a number too large is NaN, is never dropped.
 Readers through movement (reshape, transpose, slice, ..) are readers of the value itself.
 
 So excess precision lives within a chain of arithmetic and ends with it. Types of 32 and 64 bits have no `round`.

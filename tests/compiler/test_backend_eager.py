@@ -282,6 +282,7 @@ def test_a_call_that_is_not_what_its_trace_said_leaves_the_graph_to_torch(
     graphs: list[backend.CompiledGraph], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Torch's trace says that a quantized tensor is float32."""
+    caplog.set_level(logging.INFO, "ourcc.backend")
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(x + 1, 0.1, 0, torch.qint8)
@@ -351,6 +352,7 @@ def test_modes_of_torch_are_options() -> None:
 
 
 def test_a_long_build_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ourcc.backend")
     graph = torch.fx.symbolic_trace(lambda x: torch.sin(x))
     with telling.long_build(graph, seconds=0.01):
         time.sleep(0.2)

@@ -19,7 +19,8 @@ from ourcc.compiler.pipeline import simplify
 from ourcc.compiler.target_cuda import lower_cuda
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
-from ourcc.ir.plan import Copy, Launch, Zero
+from ourcc.ir.ops.check import IN_RANGE
+from ourcc.ir.plan import Check, Copy, Launch, Zero
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.passes.build_plan import Lowered
@@ -62,6 +63,8 @@ def run_plan(found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) 
             memory[step.target][...] = 0
         elif isinstance(step, Copy):
             memory[step.target] = memory[step.source].copy()
+        elif isinstance(step, Check):
+            assert int(memory[step.worst]) == IN_RANGE
         else:
             assert isinstance(step, Launch), f"{step} is no step of a GPU"
             variant = step.variants[-1]

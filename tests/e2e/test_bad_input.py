@@ -283,7 +283,7 @@ def test_a_full_disk_while_saving(model: Path, engine: Path, built: bytes, refus
 
 
 def test_a_folder_that_is_not_there(model: Path, tmp_path: Path, refused: Command) -> None:
-    assert "missing" in refused("build", model, "-o", tmp_path / "missing" / "out.ourcc")
+    assert "missing" in refused("build", model, "-o", tmp_path / "missing" / "out.ourcc", status=2)
     refused("build", model, "-o", tmp_path, status=2)
 
 
