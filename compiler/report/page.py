@@ -42,9 +42,8 @@ def page(contents: EngineContents, title: str) -> str:
         parts += _target(name, target.plan, contents.report.get("kernels", {}).get(name, []))
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
-    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>\n' + "\n".join(
-        [*parts, "</html>", ""]
-    )
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    return "\n".join([head, *parts, "</html>", ""])
 
 
 def _contract(contract: Contract) -> Iterable[str]:
