@@ -17,6 +17,10 @@ Sizes = Mapping[str, Dim]
 """What the symbols of the left module stand for in the right one; a symbol that is not named stands for itself."""
 
 
+NAMES = frozenset({"subject"})
+"""Attributes that say what a message calls a value."""
+
+
 def structurally_equal(left: Module, right: Module) -> bool:
     """Whether two modules are the same but for the names and sources of values and constants."""
     return difference(left, right) is None
@@ -132,7 +136,8 @@ def _same_attributes(left: Op, right: Op, sizes: Sizes) -> bool:
     """Whether two ops have equal attributes; 1, 1.0 and true differ, and so do 0.0 and -0.0."""
     if left.attrs.keys() != right.attrs.keys():
         return False
-    return all(attribute_text(_attribute_at(value, sizes)) == attribute_text(right.attrs[name]) for name, value in left.attrs.items())
+    named = {name: value for name, value in left.attrs.items() if name not in NAMES}
+    return all(attribute_text(_attribute_at(value, sizes)) == attribute_text(right.attrs[name]) for name, value in named.items())
 
 
 def _attribute_at(value: Any, sizes: Sizes) -> Any:
