@@ -65,13 +65,6 @@ def is_requirement(node: Any) -> bool:
     return operator_name(node.target).startswith(REQUIREMENTS)
 
 
-def is_symbolic_integer(fake: Any) -> bool:
-    """Whether an argument is an integer that torch made a symbol."""
-    import torch
-
-    return isinstance(fake, torch.SymInt)
-
-
 def is_effect(node: Any) -> bool:
     """Whether a node calls an operator for its side effect."""
     return getattr(node.target, "__name__", "") == "with_effects"
