@@ -64,6 +64,12 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def said_columns(variables: Mapping[str, str] | None = None) -> int | None:
+    """The width that COLUMNS says a terminal has; None where it says no number (errors are printed by it, so it raises none)."""
+    said = (os.environ if variables is None else variables).get("COLUMNS", "")
+    return (int(said) or None) if said.isascii() and said.isdigit() and len(said) < 6 else None
+
+
 def parse_threads(text: str | int, what: str = "threads") -> int:
     """A number of threads, from 1 to 4096."""
     number = int(text) if isinstance(text, int) or (text.isascii() and text.isdigit() and len(text) < 6) else 0

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...ir.errors import ContractError
-from ..options import environment
+from ..options import environment, said_columns
 from ..progress import SILENT, Progress
 from ..report.fit import fit, format_cell, wrap
 from ..report.table import Report, Table
@@ -63,11 +62,14 @@ class _ToStandardError(logging.Handler):
 
 
 def width_of(stream: Any) -> int | None:
-    """What COLUMNS says, else the terminal's columns; None for a pipe, which has no width."""
-    found = shutil.get_terminal_size(fallback=(0, 0)).columns
-    if not found and stream.isatty():
-        found = os.get_terminal_size(stream.fileno()).columns
-    return found or None
+    """What COLUMNS says, else the columns of the stream's own terminal; None for a pipe or a file, which have no width."""
+    said = said_columns()
+    if said is not None:
+        return said
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def print_error(text: str) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
+from pathlib import Path
 
 import pytest
 
 from ourcc.compiler.cli.output import Bars, format_cell, print_report
+from ourcc.compiler.options import said_columns
 from ourcc.compiler.report.table import Report, Table
+
+LONG_ERROR = """
+from ourcc.compiler.cli.output import print_error
+print_error("error: " + "word " * 20 + "end")
+"""
 
 _STAGES = """
 import sys
@@ -71,3 +81,22 @@ def test_a_column_that_says_nothing_is_left_out(capsys: pytest.CaptureFixture[st
     assert "kernels of sm_90a" in shown and "shared bytes" in shown and "notes" not in shown
     print_report(Report({}, (table,)), as_json=True)
     assert '"notes": null' in capsys.readouterr().out
+
+
+def test_a_file_has_no_width_though_a_terminal_looks_on(tmp_path: Path) -> None:
+    """`ourcc ... 2> log` on a terminal: the log's lines are whole; a line for the terminal is not longer than it is wide."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    command, environment = [sys.executable, "-c", LONG_ERROR], dict(os.environ)  # readline exports COLUMNS where Python does not see it
+    with (tmp_path / "log").open("wb") as log:
+        for stderr in (log, follower):
+            subprocess.run(command, stdin=follower, stdout=follower, stderr=stderr, env=environment, check=True, timeout=60)
+    assert (tmp_path / "log").read_text() == "error: " + "word " * 20 + "end\n"
+    shown = os.read(leader, 4096).decode()
+    os.close(leader), os.close(follower)
+    assert len(shown.splitlines()) > 1 and max(map(len, shown.splitlines())) <= 40
+
+
+@pytest.mark.parametrize(("said", "width"), [("", None), ("0", None), ("72", 72), ("wide", None), ("²", None), ("9" * 9, None)])
+def test_columns_may_say_anything(said: str, width: int | None) -> None:
+    assert said_columns({"COLUMNS": said}) == width
