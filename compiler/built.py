@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import InternalError
-from ..ir.ops.table import bound
-from ..passes.build_plan import Kept, PackedConstant
+from ..ir.graph import Module
+from ..ir.plan.storage import Constant
+from ..passes.build_plan import Kept
 from ..runtime.contents import TargetContents
 
 
@@ -27,9 +28,15 @@ class Built:
         return [dict(vars(row)) for row in self.kept]
 
 
-def pack(constant: PackedConstant) -> np.ndarray[Any, Any]:
+def pack(held: Constant, module: Module) -> np.ndarray[Any, Any]:
     """A constant's values in the order in which the plan wants them in memory."""
-    if constant.value.constant is None:
-        raise InternalError(f"%{constant.value.name} is read as a constant and has no values")
-    array = constant.value.constant.array
-    return array if constant.layout is None else constant.layout.pack(array.reshape(bound(constant.shape)))
+    value = module.constants[held.value]
+    if value.constant is None:
+        raise InternalError(f"%{value.name} is read as a constant and has no values")
+    array = value.constant.array
+    return array if held.layout is None else held.layout.pack(array.reshape(held.shape))
+
+
+def unpack(held: Constant, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The constant of `shape` of which `pack` gave the array."""
+    return array if held.layout is None else held.layout.unpack(array, held.shape).reshape(shape)

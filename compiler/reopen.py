@@ -9,24 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..autotune.lock import Lock
-from ..ir import layout
 from ..ir.errors import EngineError
 from ..ir.graph import Module
+from ..ir.ops.table import bound
 from ..ir.parse import parse_module
+from ..ir.plan import storage
 from ..ir.types import TensorType
 from ..runtime.contents import EngineContents
 from ..runtime.weights import Constant
-from .built import Built
+from .built import Built, unpack
 from .tuning import Tuning
 
 
 def module_of(contents: EngineContents) -> Module:
     """The engine's program with its constants, from the order in which kernels read them back to their own."""
-    holders: dict[str, tuple[str, str]] = {}
+    holders: dict[str, tuple[str, storage.Constant]] = {}
     for name, target in contents.targets.items():
         for buffer in target.plan.buffers:
-            if buffer.storage == "constant":
-                holders.setdefault(buffer.key.split(" ", 1)[0], (name, buffer.key))
+            if isinstance(buffer.storage, storage.Constant):
+                holders.setdefault(buffer.storage.value, (name, buffer.storage))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))
     # Values are unpacked when first asked for, and by then the digests have names.
@@ -35,19 +36,14 @@ def module_of(contents: EngineContents) -> Module:
 
 
 def _unpacker(
-    contents: EngineContents, holders: Mapping[str, tuple[str, str]], names: Mapping[str, str]
+    contents: EngineContents, holders: Mapping[str, tuple[str, storage.Constant]], names: Mapping[str, str]
 ) -> Callable[[str, TensorType], Any]:
     def array(digest: str, type: TensorType) -> Any:
         name = names.get(digest)
         if name is None:
             raise EngineError(f"engine holds no values of the constant with digest {digest[:16]}", hint="build it again from the model")
-        target, key = holders[name]
-        held = contents.constant(target, key).array()
-        _, space, order = key.partition(" ")
-        if not space:
-            return held
-        shape = tuple(int(str(size)) for size in type.shape)
-        return layout.parse(order, tuple(f"d{n}" for n in range(len(shape)))).unpack(held, shape)
+        target, held = holders[name]
+        return unpack(held, contents.constant(target, held.key).array(), bound(type.shape))
 
     return array
 
@@ -59,7 +55,7 @@ def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -
     weights: dict[str, Mapping[str, Constant | Any]] = {name: part.weights for name, part in new.items()}
     for name, target in contents.targets.items():
         if name not in new:
-            keys = [buffer.key for buffer in target.plan.buffers if buffer.storage == "constant"]
+            keys = [buffer.storage.key for buffer in target.plan.buffers if isinstance(buffer.storage, storage.Constant)]
             weights[name] = {key: contents.constant(name, key) for key in keys}
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}

@@ -54,7 +54,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     if best is None:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level, compiled = best
-    weights = {key: pack(constant) for key, constant in lowered.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
     return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, rows, lowered.kept)
 

@@ -14,7 +14,7 @@ from ..codegen.triton.printer import print_launch
 from ..ir import dims
 from ..ir.dims import Facts
 from ..ir.graph import Module
-from ..ir.plan import Guard, Launch, Plan, Variant
+from ..ir.plan import Guard, Launch, Plan, Variant, storage
 from ..ir.target import GpuTarget, gpu_target
 from ..ir.tile.program import Launch as TileLaunch
 from ..passes.build_plan import Lowered
@@ -63,7 +63,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
     plan = replace(lowered.plan, steps=steps)
     files = dict(_files(compiled.values()))
-    weights = {key: pack(constant) for key, constant in lowered.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
     return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
@@ -113,7 +113,7 @@ def _print(name: str, launch: TileLaunch, plan: Plan, device: GpuTarget) -> list
 
 def _callers(name: str, launch: TileLaunch, plan: Plan) -> tuple[str, ...]:
     """Parameters that are the caller's own memory in some launch of the kernel."""
-    foreign = {buffer.name for buffer in plan.buffers if buffer.storage in ("input", "output")}
+    foreign = {buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     names = _parameter_names(launch)
     found = {
         parameter
@@ -142,7 +142,7 @@ def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Prin
     """A launch with one variant for each printed kernel, the guarded one first."""
     plain = step.variants[0]
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
-    foreign = {buffer.name for buffer in lowered.plan.buffers if buffer.storage in ("input", "output")}
+    foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     variants: list[Variant] = []
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)

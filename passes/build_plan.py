@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ir import dims
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.layout import Layout
-from ..ir.plan import VALUE, Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Step, Variant, Zero
+from ..ir.ops.table import bound
+from ..ir.plan import VALUE, Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Step, Storage, Variant, Zero, storage, touched
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32
@@ -17,18 +18,8 @@ from .fuse import HostOp
 from .schedule import Scheduled
 
 ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class PackedConstant:
-    """A constant as the plan wants it in memory: the graph value and its layout (None: row-major).
-
-    A layout is of `shape`: a region may have merged adjacent dimensions of the value.
-    """
-
-    value: Value
-    layout: Layout | None
-    shape: tuple[dims.Dim, ...]
+NO_SLOT = storage.Arena("")
+"""The arena, before buffers are given their slots."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +36,11 @@ class Kept:
 
 @dataclass
 class Lowered:
-    """A plan, its kernels by name (tile launches), the constants that it reads, by key, and what fusion had to give up."""
+    """A plan, its kernels by name (tile launches), what its constants are in memory, by key, and what fusion had to give up."""
 
     plan: Plan
     kernels: dict[str, TileLaunch]
-    constants: dict[str, PackedConstant]
+    constants: dict[str, storage.Constant]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
 
@@ -72,7 +63,7 @@ class _Planner:
     kernels: dict[str, TileLaunch] = field(default_factory=dict)
     kernel_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     programs: dict[int, TileProgram] = field(default_factory=dict)
-    constants: dict[str, PackedConstant] = field(default_factory=dict)
+    constants: dict[str, storage.Constant] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     outputs: list[tuple[str, str]] = field(default_factory=list)
     numbers: dict[str, Value] = field(default_factory=dict)
@@ -83,17 +74,16 @@ class _Planner:
         read = {op.attrs["symbol"]: op.operands[0] for op in self.graph if op.name == "item"}
         self.numbers = {str(symbol): value for symbol, value in read.items() if value in self.graph.inputs and value is not None}
         for value in self.graph.inputs:
-            name = self._add(value, value.type, "input")
+            name = self._add(value, value.type, storage.Input())
             inputs.append((value.name, name))
         produced = {result for unit in units for result in (unit.op.results if isinstance(unit, HostOp) else unit.group.outputs)}
         copies: list[Copy] = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
             if value in produced and (value, "") not in self.names:
-                self.outputs.append((name, self._add(value, value.type, "output")))
+                self.outputs.append((name, self._add(value, value.type, storage.Output())))
                 continue
             # An input, a constant or a value returned twice: the caller gets memory of its own.
-            copy = f"b{len(self.buffers)}"
-            self.buffers[copy] = Buffer(copy, value.type, "output")
+            copy = self._new(value.type, storage.Output())
             self.outputs.append((name, copy))
             copies.append(Copy(self._buffer(value, None) if value not in produced else self.names[value, ""], copy))
         for unit in units:
@@ -104,10 +94,14 @@ class _Planner:
         self.steps += [*copies, *self.late]
         return self._finish(inputs)
 
-    def _add(self, value: Value, type: TensorType, storage: str, key: str = "") -> str:
+    def _add(self, value: Value, type: TensorType, held: Storage) -> str:
+        name = self._new(type, held)
+        self.names[value, held.key if isinstance(held, storage.Constant) else ""] = name
+        return name
+
+    def _new(self, type: TensorType, held: Storage) -> str:
         name = f"b{len(self.buffers)}"
-        self.buffers[name] = Buffer(name, type, storage, key)
-        self.names[value, key if storage == "constant" else ""] = name
+        self.buffers[name] = Buffer(name, type, held)
         return name
 
     def _buffer(self, value: Value, layout: Layout | None, shape: tuple[dims.Dim, ...] | None = None) -> str:
@@ -118,17 +112,16 @@ class _Planner:
         return self._constant(value, layout, value.shape if shape is None else shape)
 
     def _constant(self, value: Value, layout: Layout | None, shape: tuple[dims.Dim, ...]) -> str:
-        merged = "" if len(shape) == value.type.rank else f" of {value.type.with_shape(shape)}"
-        key = value.name if layout is None else f"{value.name} {layout}{merged}"
-        if (value, key) not in self.names:
-            self.constants[key] = PackedConstant(value, layout, shape)
-            return self._add(value, value.type if layout is None else value.type.with_shape(layout.extents(shape)), "constant", key)
-        return self.names[value, key]
+        held = storage.Constant(value.name) if layout is None else storage.Constant(value.name, layout, bound(shape))
+        if (value, held.key) not in self.names:
+            self.constants[held.key] = held
+            return self._add(value, value.type if layout is None else value.type.with_shape(layout.extents(shape)), held)
+        return self.names[value, held.key]
 
-    def _storage(self, type: TensorType) -> str:
+    def _storage(self, type: TensorType) -> Storage:
         """The arena, or memory of its own where the size is known only after a host step."""
         named = {name for size in type.shape for name in dims.symbols(size)}
-        return "arena" if named <= self._given() else "dynamic"
+        return NO_SLOT if named <= self._given() else storage.Dynamic()
 
     def _given(self) -> set[str]:
         """Symbols that the caller's shapes and integers bind."""
@@ -171,10 +164,8 @@ class _Planner:
         for operand, value in zip(unit.group.region.outputs, unit.group.outputs, strict=True):
             operands[operand.name] = self._buffer(value, None)
         for space in program.workspaces:
-            name = f"b{len(self.buffers)}"
             type = TensorType(space.dtype, space.shape)
-            self.buffers[name] = Buffer(name, type, self._storage(type))
-            operands[space.name] = name
+            operands[space.name] = self._new(type, self._storage(type))
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
         for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
             self._launch(kernel, launch, operands, sources)
@@ -182,9 +173,8 @@ class _Planner:
     def _launch(self, kernel: str, launch: TileLaunch, operands: dict[str, str], sources: tuple[str, ...]) -> None:
         arguments = [operands[param.name] for param in launch.params]
         for counter in launch.counters:
-            name = f"b{len(self.buffers)}"
             type = TensorType(i32, (counter.extent,))
-            self.buffers[name] = Buffer(name, type, self._storage(type))
+            name = self._new(type, self._storage(type))
             self.steps.append(Zero(name))
             arguments.append(name)
         grid = tuple(points(axis) for axis in launch.grid)
@@ -195,17 +185,17 @@ class _Planner:
     def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
         lives: dict[str, tuple[int, int]] = {}
         for n, step in enumerate(self.steps):
-            for name in _touched(step):
+            for name in touched(step):
                 first, _ = lives.get(name, (n, n))
                 lives[name] = (first, n)
         lifetimes = []
         for name, (first, last) in lives.items():
             buffer = self.buffers[name]
-            if buffer.storage == "arena":
+            if buffer.storage == NO_SLOT:
                 size = dims.ceil_div(buffer.type.nbytes, ALIGNMENT) * ALIGNMENT
                 lifetimes.append(Lifetime(name, size, first, last))
         slots, place = assign_slots(lifetimes, self.module.facts)
-        buffers = tuple(Buffer(b.name, b.type, b.storage, place[b.name]) if b.name in place else b for b in self.buffers.values())
+        buffers = tuple(replace(b, storage=storage.Arena(place[b.name])) if b.name in place else b for b in self.buffers.values())
         numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
         plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps), numbers)
         return Lowered(plan, self.kernels, self.constants, self.scheduled)
@@ -222,15 +212,3 @@ def _is_read(op: Op, graph: Graph) -> bool:
 
 def _symbols(type: TensorType) -> list[str]:
     return [str(d) if not isinstance(d, int) and str(d) in dims.symbols(d) else "" for d in type.shape]
-
-
-def _touched(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Copy):
-        return (step.source, step.target)
-    if isinstance(step, Zero):
-        return (step.target,)
-    if isinstance(step, Check):
-        return (step.worst,)
-    if isinstance(step, Launch):
-        return (*step.reads, *step.writes, *(a for v in step.variants for a in v.arguments))
-    return tuple(name for name in (*step.reads, *step.writes) if name)

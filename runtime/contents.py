@@ -154,8 +154,7 @@ def _share(weights: Mapping[str, Mapping[str, Constant]]) -> Mapping[str, Mappin
 
 def ports(plan: Plan, pairs: tuple[tuple[str, str], ...]) -> tuple[Port, ...]:
     """The ports of a plan's inputs or outputs."""
-    types = {buffer.name: buffer.type for buffer in plan.buffers}
-    return tuple(Port(name, types[buffer]) for name, buffer in pairs)
+    return tuple(Port(name, plan.named[buffer].type) for name, buffer in pairs)
 
 
 class Lazy(Mapping[str, V]):

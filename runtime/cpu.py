@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Check, segments
+from ..ir.plan import Check, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
@@ -80,12 +80,12 @@ class CpuExecutor:
 def _constants(contents: EngineContents, target: str, program: Program) -> dict[int, Constant]:
     found = {}
     for number, buffer in enumerate(program.buffers):
-        if buffer.storage != "constant":
+        if not isinstance(buffer.storage, storage.Constant):
             continue
-        constant = aligned(contents.constant(target, buffer.key))
+        constant = aligned(contents.constant(target, buffer.storage.key))
         expected = nbytes(buffer.type)
         if (expected is None and buffer.type.dtype != string) or (expected is not None and constant.data.size < expected):
-            raise EngineError(f"constant {buffer.key!r} has {constant.data.size} bytes, expected {buffer.type}")
+            raise EngineError(f"constant {buffer.storage.key!r} has {constant.data.size} bytes, expected {buffer.type}")
         found[number] = constant
     return found
 
@@ -163,7 +163,7 @@ class _Context:
         for number, type in binding.allocations:
             if number in self.outputs or number in self.memory or type.dtype == string:
                 continue
-            if self.program.buffers[number].storage == "output" and type.dtype.bits >= 8:
+            if isinstance(self.program.buffers[number].storage, storage.Output) and type.dtype.bits >= 8:
                 output = new_output(type.dtype, _shape(type), self.as_torch)
                 self.outputs[number] = output
                 self.pointers[number] = pointer(output)
@@ -201,8 +201,8 @@ class _Context:
         buffer = self.program.buffers[number]
         if number in self.memory:
             return self.memory[number]
-        if buffer.storage == "arena" and self.binding is not None:
-            first = self.binding.layout[0][buffer.key]
+        if isinstance(buffer.storage, storage.Arena) and self.binding is not None:
+            first = self.binding.layout[0][buffer.storage.slot]
             return self.arena[first : first + (nbytes(type) or 0)]
         return memory_at(self.pointers[number] or 0, nbytes(type) or 0)
 

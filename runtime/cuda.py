@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import EngineError, InputError
-from ..ir.plan import Call, Check, Copy, Host, Launch, Zero
+from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
 from ..ir.types import TensorType, string
 from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
@@ -152,12 +152,12 @@ def _constants(contents: EngineContents, target: str, program: Program) -> tuple
     offsets: dict[int, int] = {}
     total = 0
     for number, buffer in enumerate(program.buffers):
-        if buffer.storage != "constant":
+        if not isinstance(buffer.storage, storage.Constant):
             continue
-        found[number] = contents.constant(target, buffer.key)
+        found[number] = contents.constant(target, buffer.storage.key)
         expected = nbytes(buffer.type)
         if buffer.type.dtype != string and (expected is None or found[number].data.size < expected):
-            raise EngineError(f"constant {buffer.key!r} has {found[number].data.size} bytes, expected {buffer.type}")
+            raise EngineError(f"constant {buffer.storage.key!r} has {found[number].data.size} bytes, expected {buffer.type}")
         offsets[number] = total
         total += _rounded(found[number].data.size)
     return found, offsets, total
@@ -249,8 +249,8 @@ class _Context:
                 self.arena = 0
             self.arena, self.size = self.gpu.allocate(total), total
         for number, buffer in enumerate(self.program.buffers):
-            if buffer.storage == "arena":
-                self.cells[number].value = self.arena + offsets[buffer.key]
+            if isinstance(buffer.storage, storage.Arena):
+                self.cells[number].value = self.arena + offsets[buffer.storage.slot]
         self.scratch = self.arena + _rounded(arena)
         first = self.scratch + _rounded(scratch)
         for number, size in fresh:
@@ -261,7 +261,7 @@ class _Context:
 
     def _is_torch_output(self, number: int, type: TensorType) -> bool:
         """Whether a buffer is the caller's own memory on the device from the start."""
-        return self.place == "cuda" and self.program.buffers[number].storage == "output" and type.dtype.bits >= 8
+        return self.place == "cuda" and isinstance(self.program.buffers[number].storage, storage.Output) and type.dtype.bits >= 8
 
     def _enter(self, number: int, value: Any, staged: Iterator[int]) -> Any:
         """Give an input its device address; what must stay alive until the copy is done."""

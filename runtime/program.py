@@ -12,13 +12,12 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import EngineError
-from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, Step, slot_offsets
+from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, reads, slot_offsets, storage, writes
 from ..ir.types import TensorType, i64
 from .contents import Port, ports
 from .signature import Signature
 from .sizes import Sizes
 
-STORAGES = ("input", "output", "constant", "arena", "dynamic")
 MAX_BINDINGS = 512
 Callback = Callable[[Call, Sequence[Any]], Sequence[Any]]
 
@@ -93,7 +92,7 @@ class Program:
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
         self.results = tuple(self._results())
         self.is_dynamic = bool(self.signature.later)
-        allocated = tuple(n for n, buffer in enumerate(plan.buffers) if buffer.storage in ("dynamic", "output"))
+        allocated = tuple(n for n, buffer in enumerate(plan.buffers) if isinstance(buffer.storage, storage.Dynamic | storage.Output))
         for slot in plan.slots:
             late = sorted(set().union(*(dims.symbols(size) for size in slot.sizes)) & self.signature.later)
             if late:
@@ -107,7 +106,7 @@ class Program:
         seen: set[str] = set()
         for port, (_, name) in zip(ports(self.plan, self.plan.outputs), self.plan.outputs, strict=True):
             number = self.index[name]
-            yield Result(port, number, name in seen or self.buffers[number].storage != "output")
+            yield Result(port, number, name in seen or not isinstance(self.buffers[number].storage, storage.Output))
             seen.add(name)
 
     def bind(self, shapes: tuple[Any, ...], inputs: Sequence[Any] = ()) -> Binding:
@@ -130,10 +129,8 @@ def _check(plan: Plan, index: Mapping[str, int]) -> None:
     if len(index) != len(plan.buffers):
         raise EngineError(f"plan for {plan.target} has two buffers of one name")
     for buffer in plan.buffers:
-        if buffer.storage not in STORAGES:
-            raise EngineError(f"buffer {buffer.name} of the plan has storage {buffer.storage!r}, expected one of {', '.join(STORAGES)}")
-        if buffer.storage == "arena" and buffer.key not in slots:
-            raise EngineError(f"buffer {buffer.name} of the plan lies in slot {buffer.key!r}, which the arena lacks")
+        if isinstance(buffer.storage, storage.Arena) and buffer.storage.slot not in slots:
+            raise EngineError(f"buffer {buffer.name} of the plan lies in slot {buffer.storage.slot!r}, which the arena lacks")
     for name in _named(plan):
         if name not in index:
             raise EngineError(f"plan for {plan.target} names the buffer {name!r} and does not hold it")
@@ -147,22 +144,6 @@ def _named(plan: Plan) -> Iterable[str]:
     yield from (buffer for _, buffer in (*plan.inputs, *plan.outputs))
     for step in plan.steps:
         yield from (name for name in (*reads(step), *writes(step)) if name)
-
-
-def reads(step: Step) -> tuple[str, ...]:
-    """The buffers a step reads; an absent operand is an empty name."""
-    if isinstance(step, (Launch, Host, Call)):
-        return step.reads
-    if isinstance(step, Check):
-        return (step.worst,)
-    return (step.source,) if hasattr(step, "source") else ()
-
-
-def writes(step: Step) -> tuple[str, ...]:
-    """The buffers a step writes."""
-    if isinstance(step, Check):
-        return ()
-    return step.writes if isinstance(step, (Launch, Host, Call)) else (step.target,)
 
 
 def _used(plan: Plan) -> set[str]:

@@ -33,7 +33,7 @@ class Sizes:
         for buffer in plan.buffers:
             names = frozenset(name for size in buffer.type.shape for name in dims.symbols(size))
             if names and buffer.type not in found:
-                found[buffer.type] = Sized(buffer.type, names, sources.get(buffer.name, buffer.storage))
+                found[buffer.type] = Sized(buffer.type, names, sources.get(buffer.name, type(buffer.storage).__name__.lower()))
         self.sized = tuple(found.values())
         self.slots = tuple((slot, frozenset().union(*(dims.symbols(size) for size in slot.sizes))) for slot in plan.slots)
 

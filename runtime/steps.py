@@ -113,7 +113,7 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
         hint = "run it with the version of ourcc that built it"
         raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint=hint)
     definition = table.OPS[step.routine]
-    results = tuple(program.plan.buffer(name).type for name in step.writes)
+    results = tuple(program.plan.named[name].type for name in step.writes)
     note = f"it computes {', '.join(step.sources)}" if step.sources else None
 
     def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:

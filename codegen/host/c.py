@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
-from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments
+from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments, storage, touched
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -114,9 +114,10 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     lines = _declarations(pieces, names)
     for name in names:
         lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
-        for used in sorted(_used_buffers(pieces[name]), key=order.__getitem__):
+        for used in sorted({buffer for step in pieces[name] for buffer in touched(step)}, key=order.__getitem__):
             buffer = plan.buffers[order[used]]
-            place = f"slots[{slots[buffer.key]}]" if buffer.storage == "arena" else f"buffers[{order[used]}]"
+            held = buffer.storage
+            place = f"slots[{slots[held.slot]}]" if isinstance(held, storage.Arena) else f"buffers[{order[used]}]"
             lines.append(f"    void *b{order[used]} = {place};")
         for step in pieces[name]:
             if isinstance(step, Check):
@@ -126,20 +127,6 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
                 lines += _step(plan, step, order, symbols)
         lines += ["    return 0;", "}", ""]
     return lines
-
-
-def _used_buffers(steps: Sequence[Step]) -> set[str]:
-    used: set[str] = set()
-    for step in steps:
-        if isinstance(step, Launch):
-            used |= {name for variant in step.variants for name in variant.arguments}
-        elif isinstance(step, Copy):
-            used |= {step.source, step.target}
-        elif isinstance(step, Zero):
-            used.add(step.target)
-        elif isinstance(step, Check):
-            used.add(step.worst)
-    return used
 
 
 def _step(plan: Plan, step: Step, order: Mapping[str, int], names: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Launch, Plan
+from ...ir.plan import Call, Host, Launch, Plan, storage
 from ...ir.region_cost import cost_of, typical_sizes
 from ...passes.build_plan import Lowered
 from .table import Table
@@ -86,7 +86,7 @@ def _other_row(kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, by
 
 
 def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
-    size = plan.buffer(buffer).type.nbytes
+    size = plan.named[buffer].type.nbytes
     return dims.evaluate(size, sizes) if dims.symbols(size) <= sizes.keys() else 0
 
 
@@ -103,10 +103,10 @@ def memory_tables(plan: Plan) -> tuple[Table, Table]:
     """Arena slots and constants of a plan."""
     members: dict[str, list[str]] = {}
     for buffer in plan.buffers:
-        if buffer.storage == "arena":
-            members.setdefault(buffer.key, []).append(buffer.name)
+        if isinstance(buffer.storage, storage.Arena):
+            members.setdefault(buffer.storage.slot, []).append(buffer.name)
     slots = tuple((s.name, " | ".join(str(size) for size in s.sizes), len(members.get(s.name, []))) for s in plan.slots)
-    constants = tuple((b.key, str(b.type)) for b in plan.buffers if b.storage == "constant")
+    constants = tuple((b.storage.key, str(b.type)) for b in plan.buffers if isinstance(b.storage, storage.Constant))
     return Table("arena slots", ("slot", "bytes", "buffers"), slots), Table(
         "constants", ("constant and layout", "type in memory"), constants
     )

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Copy, Host, Launch, Plan, Step, Zero, slot_offsets
+from ...ir.plan import Plan, slot_offsets, storage, touched
 from ...ir.region_cost import typical_sizes
 from ...runtime.contents import Contract, EngineContents
 from ..contract import is_notable
@@ -64,7 +64,7 @@ def _target(name: str, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> Iterabl
     yield _table(COLUMNS, [tuple(row.get(column) for column in COLUMNS) for row in rows])
     offsets, total = slot_offsets(plan.slots, sizes)
     yield f"<h2>{escape(name)}: memory</h2>"
-    constants = sum(int(b.type.nbytes) for b in plan.buffers if b.storage == "constant" and isinstance(b.type.nbytes, int))
+    constants = sum(int(b.type.nbytes) for b in plan.buffers if isinstance(b.storage, storage.Constant) and isinstance(b.type.nbytes, int))
     boxes = "each box is a buffer, from the step that writes it to the last that reads it"
     yield _figure(_arena(plan, offsets, total, sizes), f"One arena of {_bytes(total)}{where}: {boxes}. Constants: {_bytes(constants)}.")
 
@@ -97,26 +97,20 @@ def _arena(plan: Plan, offsets: Mapping[str, int], total: int, sizes: Mapping[st
     """Buffers of the arena as boxes: steps to the right, bytes upwards."""
     lives: dict[str, tuple[int, int]] = {}
     for number, step in enumerate(plan.steps):
-        for name in _buffers(step):
+        for name in touched(step):
             lives[name] = (lives.get(name, (number, number))[0], number)
     boxes = []
     for buffer in plan.buffers:
-        if buffer.storage != "arena" or buffer.name not in lives or not total:
+        if not isinstance(buffer.storage, storage.Arena) or buffer.name not in lives or not total:
             continue
         (first, last), held = lives[buffer.name], dims.evaluate(buffer.type.nbytes, sizes)
         x, width = WIDTH * first / len(plan.steps), WIDTH * (last - first + 1) / len(plan.steps)
         height = HEIGHT * held / total
-        y = HEIGHT - HEIGHT * offsets[buffer.key] / total - height
+        y = HEIGHT - HEIGHT * offsets[buffer.storage.slot] / total - height
         text = f"{buffer.name}: {buffer.type}, {_bytes(held)}, steps {first} to {last}"
         box = f'<rect class="slot" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}">'
         boxes.append(f"{box}<title>{escape(text)}</title></rect>")
     return _svg("".join(boxes), HEIGHT)
-
-
-def _buffers(step: Step) -> tuple[str, ...]:
-    if isinstance(step, (Launch, Host, Call)):
-        return (*step.reads, *step.writes)
-    return (step.source, step.target) if isinstance(step, Copy) else (step.target,) if isinstance(step, Zero) else ()
 
 
 def _tuning(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:

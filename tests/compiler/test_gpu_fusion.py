@@ -57,7 +57,7 @@ def test_kernels_of_large_groups_are_right(body: Callable[[Builder, Value], Valu
     device = gpu_target("sm_90a")
     lowered = lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {}))
     x = np.linspace(-1, 1, 35, dtype=np.float32).reshape(5, 7)
-    (found,) = run_plan(lowered, [x], {"S": 5})
+    (found,) = run_plan(module, lowered, [x], {"S": 5})
     (stepwise,), (wide,) = interpret(module, [x]), interpret(module, [x], wide=True)
     verdict = judge(found, stepwise, wide)
     assert verdict.passed, verdict.reason

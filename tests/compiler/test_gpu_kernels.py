@@ -20,7 +20,7 @@ from ourcc.compiler.target_cuda import lower_cuda
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
 from ourcc.ir.ops.check import IN_RANGE
-from ourcc.ir.plan import Check, Copy, Launch, Zero
+from ourcc.ir.plan import Check, Copy, Launch, Zero, storage
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.passes.build_plan import Lowered
@@ -45,13 +45,13 @@ def lowered(name: str, path: Path) -> tuple[Module, Lowered]:
     return module, lower_cuda(module, scheduler)
 
 
-def run_plan(found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+def run_plan(module: Module, found: Lowered, inputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
     """The outputs of a plan whose kernels Triton's interpreter runs."""
     plan, kernels = found.plan, {name: printed(found, name) for name in found.kernels}
     memory: dict[str, Array] = {}
     for buffer in plan.buffers:
-        if buffer.storage == "constant":
-            memory[buffer.name] = np.ascontiguousarray(pack(found.constants[buffer.key]))
+        if isinstance(buffer.storage, storage.Constant):
+            memory[buffer.name] = np.ascontiguousarray(pack(buffer.storage, module))
         else:
             # Whatever a kernel reads before it is written shows.
             shape = tuple(dims.evaluate(size, sizes) for size in buffer.type.shape)
@@ -87,7 +87,7 @@ def printed(found: Lowered, name: str) -> TritonKernel:
 def test_every_launch_of_the_plan_is_right(name: str, size: tuple[int, int], sizes: dict[str, int], tmp_path: Path) -> None:
     module, found = lowered(name, tmp_path / f"{name}.onnx")
     inputs = [tensor.numpy() for tensor in models.make(name, layers=1).draw(*size, 0)]
-    got = run_plan(found, inputs, {**sizes, **{symbol: r.low for symbol, r in module.facts.ranges.items() if r.low == r.high}})
+    got = run_plan(module, found, inputs, {**sizes, **{symbol: r.low for symbol, r in module.facts.ranges.items() if r.low == r.high}})
     expected, wide = interpret(module, inputs), interpret(module, inputs, wide=True)
     for value, narrow, exact in zip(got, expected, wide, strict=True):
         verdict = judge(value, narrow, exact)

@@ -13,6 +13,7 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.plan import storage
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run as run_program
@@ -132,7 +133,7 @@ def test_engine_computes_the_compressed_program(make: Callable[[], Net], form: s
     # It is another program than the original one: had nothing been done, this test would show nothing.
     assert any(not np.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(got, original, strict=True))
     plan = contents.targets["cpu"].plan
-    constants = {buffer.key.split()[0]: buffer.type for buffer in plan.buffers if buffer.storage == "constant"}
+    constants = {b.storage.value: b.type for b in plan.buffers if isinstance(b.storage, storage.Constant)}
     weights = {name: type for name, type in constants.items() if type.rank > 1}
     assert weights
     for name, type in weights.items():
@@ -140,7 +141,7 @@ def test_engine_computes_the_compressed_program(make: Callable[[], Net], form: s
         assert type.dtype.name in (("i8", "u8") if "int8" in form else ("f32", "u8"))
     # What is stored narrow is not widened into a buffer either.
     largest = max(type.elements for type in weights.values())
-    assert not any(b.storage == "arena" and b.type.elements == largest for b in plan.buffers)
+    assert not any(isinstance(b.storage, storage.Arena) and b.type.elements == largest for b in plan.buffers)
 
 
 def test_the_file_is_a_quarter(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ourcc.ir import dims
-from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant
+from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant, storage
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, Library, TargetContents
 
@@ -99,11 +99,11 @@ def tiny_plan() -> Plan:
         (("x", "x"),),
         (("y", "y"), ("z", "z")),
         (
-            Buffer("x", matrix, "input"),
-            Buffer("w", TensorType(f32, (1,)), "constant", "fc1.weight"),
-            Buffer("y", matrix, "output"),
-            Buffer("z", TensorType(f32, (n,)), "output"),
-            Buffer("t", matrix, "arena", "s0"),
+            Buffer("x", matrix, storage.Input()),
+            Buffer("w", TensorType(f32, (1,)), storage.Constant("fc1.weight")),
+            Buffer("y", matrix, storage.Output()),
+            Buffer("z", TensorType(f32, (n,)), storage.Output()),
+            Buffer("t", matrix, storage.Arena("s0")),
         ),
         (Slot("s0", (b * n * 4,)),),
         (launch,),

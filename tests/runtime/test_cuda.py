@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, Variant, Zero, from_json, to_json
+from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, Variant, Zero, from_json, storage, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, TargetContents
 from ourcc.runtime import cuda as cuda_module
@@ -137,11 +137,11 @@ def plan() -> Plan:
         (("x", "x"),),
         (("y", "y"), ("z", "z")),
         (
-            Buffer("x", matrix, "input"),
-            Buffer("w", TensorType(f32, (1,)), "constant", "w"),
-            Buffer("t", TensorType(f32, (1,)), "arena", "s0"),
-            Buffer("y", matrix, "output"),
-            Buffer("z", matrix, "output"),
+            Buffer("x", matrix, storage.Input()),
+            Buffer("w", TensorType(f32, (1,)), storage.Constant("w")),
+            Buffer("t", TensorType(f32, (1,)), storage.Arena("s0")),
+            Buffer("y", matrix, storage.Output()),
+            Buffer("z", matrix, storage.Output()),
         ),
         (Slot("s0", (4,)),),
         (Zero("t"), Launch("l0", variants, ("x", "w", "t"), ("y",)), Copy("y", "z")),
@@ -295,8 +295,8 @@ def test_packed_integers_small_floats_and_copies(gpu):
 
     gpu()
     kinds = [TensorType(i4, (5,)), TensorType(bf16, (3,)), TensorType(i64, ())]
-    buffers = tuple(Buffer(f"x{n}", kind, "input") for n, kind in enumerate(kinds))
-    outputs = tuple(Buffer(f"y{n}", kind, "output") for n, kind in enumerate(kinds))
+    buffers = tuple(Buffer(f"x{n}", kind, storage.Input()) for n, kind in enumerate(kinds))
+    outputs = tuple(Buffer(f"y{n}", kind, storage.Output()) for n, kind in enumerate(kinds))
     pairs = tuple((b.name, b.name) for b in buffers)
     steps = tuple(Copy(f"x{n}", f"y{n}") for n in range(3))
     both = Plan("sm_90a", dims.NO_FACTS, pairs, (*((o.name, o.name) for o in outputs), ("again", "x0")), (*buffers, *outputs), (), steps)
@@ -310,7 +310,11 @@ def test_calls_get_device_arrays_and_bind_symbols(gpu):
     double = gpu()
     k = dims.symbol("K")
     found = TensorType(i64, (k,))
-    buffers = (Buffer("x", TensorType(f32, (B,)), "input"), Buffer("d", found, "dynamic"), Buffer("y", found, "output"))
+    buffers = (
+        Buffer("x", TensorType(f32, (B,)), storage.Input()),
+        Buffer("d", found, storage.Dynamic()),
+        Buffer("y", found, storage.Output()),
+    )
     facts = dims.Facts({"B": dims.Range(0, 100), "K": dims.Range(0, 50)})
     steps = (Call("aten.nonzero", 0, ("x",), ("d",), (("K", 0, 0),)), Copy("d", "y"))
     engine = Engine(
@@ -405,7 +409,7 @@ def test_launches_that_cannot_run(gpu):
 
 def test_a_check_is_read_at_the_end_of_the_call(gpu):
     gpu()
-    worst = Buffer("worst", TensorType(i64, ()), "input")
+    worst = Buffer("worst", TensorType(i64, ()), storage.Input())
     base = plan()
     checked = replace(
         base,

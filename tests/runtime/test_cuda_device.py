@@ -7,7 +7,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError
-from ourcc.ir.plan import Buffer, Copy, Guard, Launch, Plan, Slot, Variant, Zero
+from ourcc.ir.plan import Buffer, Copy, Guard, Launch, Plan, Slot, Variant, Zero, storage
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, TargetContents
 from ourcc.runtime import cuda as cuda_module
@@ -72,11 +72,11 @@ def engine() -> Engine:
         Variant("any", Guard(), (rows,), names, (rows, columns), 4, 0),
     )
     buffers = (
-        Buffer("x", matrix, "input"),
-        Buffer("w", TensorType(f32, (1,)), "constant", "w"),
-        Buffer("t", TensorType(f32, (1,)), "arena", "s0"),
-        Buffer("y", matrix, "output"),
-        Buffer("z", matrix, "output"),
+        Buffer("x", matrix, storage.Input()),
+        Buffer("w", TensorType(f32, (1,)), storage.Constant("w")),
+        Buffer("t", TensorType(f32, (1,)), storage.Arena("s0")),
+        Buffer("y", matrix, storage.Output()),
+        Buffer("z", matrix, storage.Output()),
     )
     steps = (Zero("t"), Launch("l0", variants, ("x", "w", "t"), ("y",)), Copy("y", "z"))
     facts = dims.Facts({"B": dims.Range(0, 4096), "N": dims.Range(0, 4096)})

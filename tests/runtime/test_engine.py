@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot
+from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, storage
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, Library, TargetContents
 
@@ -115,7 +115,7 @@ def test_inputs_by_name_as_lists_and_through_dlpack(engine):
 
 def copies(pairs: list[tuple[TensorType, TensorType]], facts: dims.Facts = dims.NO_FACTS) -> Engine:
     """An engine with no native code: each output is its input, copied by the runtime."""
-    inputs = tuple(Buffer(f"x{n}", a, "input") for n, (a, _) in enumerate(pairs))
+    inputs = tuple(Buffer(f"x{n}", a, storage.Input()) for n, (a, _) in enumerate(pairs))
     plan = Plan("cpu", facts, tuple((b.name, b.name) for b in inputs), tuple((f"y{b.name[1:]}", b.name) for b in inputs), inputs, (), ())
     return Engine(EngineContents.of({"cpu": TargetContents(plan)}))
 
@@ -304,16 +304,14 @@ def test_damaged_plans_are_refused(tiny):
     plan = tiny.targets["cpu"].plan
     with pytest.raises(EngineError, match="has two buffers of one name"):
         build(buffers=(*plan.buffers, plan.buffers[0]))
-    with pytest.raises(EngineError, match="buffer q of the plan has storage 'disk', expected one of input, output"):
-        build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, "disk")))
     with pytest.raises(EngineError, match="buffer q of the plan lies in slot 'gone', which the arena lacks"):
-        build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, "arena", "gone")))
+        build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, storage.Arena("gone"))))
     with pytest.raises(EngineError, match="names the buffer 'q' and does not hold it"):
         build(steps=(*plan.steps, Copy("x", "q")))
     with pytest.raises(EngineError, match="engine holds no constant 'gone' for target cpu"):
-        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), "constant", "gone")))
+        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), storage.Constant("gone"))))
     with pytest.raises(EngineError, match=r"constant 'fc1.weight' has 4 bytes, expected f32\[2\]"):
-        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), "constant", "fc1.weight")))
+        build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), storage.Constant("fc1.weight"))))
     with pytest.raises(EngineError, match="inputs of the plan for cpu are not those of the engine"):
         build(inputs=(("renamed", "x"),))
 
@@ -322,7 +320,12 @@ def dynamic_plan(steps, extra=()) -> Plan:
     """x: f32[B] -> rows: i64[1, K] where K is known only after a step; twice = rows in an arena-free buffer."""
     b, k = dims.symbol("B"), dims.symbol("K")
     found = TensorType(i64, (1, k))
-    buffers = (Buffer("x", TensorType(f32, (b,)), "input"), Buffer("d", found, "dynamic"), Buffer("y", found, "output"), *extra)
+    buffers = (
+        Buffer("x", TensorType(f32, (b,)), storage.Input()),
+        Buffer("d", found, storage.Dynamic()),
+        Buffer("y", found, storage.Output()),
+        *extra,
+    )
     facts = dims.Facts({"B": dims.Range(0, 100), "K": dims.Range(0, 50)})
     return Plan("cpu", facts, (("x", "x"),), (("y", "y"), ("d", "d")), buffers, (), steps)
 

@@ -132,7 +132,7 @@ def forge(path, change=None, members=None, raw=None, comment=None):
     """A file whose digests all fit, with a manifest that says something else."""
     members = members if members is not None else [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]
     manifest = {
-        **{"format": "ourcc engine", "schema": 2, "inputs": [], "outputs": [], "symbols": [], "targets": [], "provenance": {}},
+        **{"format": "ourcc engine", "schema": 3, "inputs": [], "outputs": [], "symbols": [], "targets": [], "provenance": {}},
         "members": [[name, len(data), zlib.crc32(data), digest_parts([data]), None] for name, data in members],
     }
     if change:

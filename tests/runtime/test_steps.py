@@ -10,7 +10,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError
-from ourcc.ir.plan import Buffer, Host, Plan, Slot, from_json, to_json
+from ourcc.ir.plan import Buffer, Host, Plan, Slot, from_json, storage, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64, string
 from ourcc.runtime import Engine, EngineContents, TargetContents
 
@@ -23,7 +23,11 @@ def engine_of(plan: Plan, weights=None) -> Engine:
 
 def test_nonzero_binds_the_size_it_finds():
     found = TensorType(i64, (2, K))
-    buffers = (Buffer("x", TensorType(f32, (B, 3)), "input"), Buffer("d", found, "dynamic"), Buffer("s", found, "output"))
+    buffers = (
+        Buffer("x", TensorType(f32, (B, 3)), storage.Input()),
+        Buffer("d", found, storage.Dynamic()),
+        Buffer("s", found, storage.Output()),
+    )
     step = Host("nonzero", {"count": K}, ("x",), ("d",), (("K", 0, 1),))
     facts = dims.Facts({"B": dims.Range(0, 9), "K": dims.Range(0, None)})
     plan = Plan("cpu", facts, (("x", "x"),), (("d", "d"),), buffers, (), (step,))
@@ -41,12 +45,12 @@ def test_nonzero_binds_the_size_it_finds():
 def test_arena_constants_and_narrow_types():
     kind, small = TensorType(bf16, (B, 4)), TensorType(i4, (3,))
     buffers = (
-        Buffer("x", kind, "input"),
-        Buffer("v", TensorType(bf16, (B, 2)), "arena", "s0"),
-        Buffer("i", TensorType(i64, (B, 2)), "arena", "s1"),
-        Buffer("c", small, "constant", "c"),
-        Buffer("y", small, "output"),
-        Buffer("p", TensorType(i64, (3,)), "output"),
+        Buffer("x", kind, storage.Input()),
+        Buffer("v", TensorType(bf16, (B, 2)), storage.Arena("s0")),
+        Buffer("i", TensorType(i64, (B, 2)), storage.Arena("s1")),
+        Buffer("c", small, storage.Constant("c")),
+        Buffer("y", small, storage.Output()),
+        Buffer("p", TensorType(i64, (3,)), storage.Output()),
     )
     steps = (
         Host("top_k", {"k": 2, "axis": -1}, ("x",), ("v", "i")),
@@ -66,10 +70,10 @@ def test_arena_constants_and_narrow_types():
 def test_strings():
     kind = TensorType(string, (2,))
     buffers = (
-        Buffer("x", kind, "input"),
-        Buffer("c", kind, "constant", "suffix"),
-        Buffer("t", kind, "dynamic"),
-        Buffer("y", kind, "output"),
+        Buffer("x", kind, storage.Input()),
+        Buffer("c", kind, storage.Constant("suffix")),
+        Buffer("t", kind, storage.Dynamic()),
+        Buffer("y", kind, storage.Output()),
     )
     steps = (Host("string_concat", {}, ("x", "c"), ("t",)), Host("string_concat", {}, ("c", "t"), ("y",)))
     plan = Plan("cpu", dims.NO_FACTS, (("x", "x"),), (("y", "y"), ("t", "t")), buffers, (), steps)
@@ -79,7 +83,7 @@ def test_strings():
 
 
 def test_a_routine_this_version_lacks():
-    buffers = (Buffer("x", TensorType(f32, (1,)), "input"), Buffer("y", TensorType(f32, (1,)), "output"))
+    buffers = (Buffer("x", TensorType(f32, (1,)), storage.Input()), Buffer("y", TensorType(f32, (1,)), storage.Output()))
     plan = Plan("cpu", dims.NO_FACTS, (("x", "x"),), (("y", "y"),), buffers, (), (Host("no_such_op", {}, ("x",), ("y",)),))
     with pytest.raises(EngineError, match=r"engine needs the host routine no_such_op, which ourcc.ir.ops lacks"):
         engine_of(plan)

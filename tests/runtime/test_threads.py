@@ -11,7 +11,7 @@ import pytest
 
 from ourcc.codegen.c.abi import support_files
 from ourcc.ir import dims
-from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant
+from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant, storage
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, Library, TargetContents
 
@@ -46,7 +46,7 @@ def contents(tmp_path_factory) -> EngineContents:
     b = dims.symbol("B")
     kinds = TensorType(f32, (b, 64)), TensorType(f32, (b,))
     launch = Launch("k", (Variant("kernel_0", Guard(), (b,), ("x", "y")),), ("x",), ("y",))
-    buffers = (Buffer("x", kinds[0], "input"), Buffer("y", kinds[1], "output"))
+    buffers = (Buffer("x", kinds[0], storage.Input()), Buffer("y", kinds[1], storage.Output()))
     plan = Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
     return EngineContents.of({"cpu": TargetContents(plan, {"e.so": (folder / "e.so").read_bytes()}, (Library("e.so"),))})
 

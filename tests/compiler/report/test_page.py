@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.compiler.driver import build
 from ourcc.compiler.options import build_options
-from ourcc.ir.plan import slot_offsets
+from ourcc.ir.plan import slot_offsets, storage
 
 
 class Reader(HTMLParser):
@@ -66,7 +66,7 @@ def test_the_page_shows_kernels_memory_and_contract(tmp_path: Path) -> None:
     longest = max(row["predicted_us"] * row["calls"] for row in rows)
     assert max(float(box["width"]) for box in reader.boxes if box["class"] == "slack") == 430 and longest > 0
     plan = engine.contents.targets["cpu"].plan
-    arena = [buffer for buffer in plan.buffers if buffer.storage == "arena"]
+    arena = [buffer for buffer in plan.buffers if isinstance(buffer.storage, storage.Arena)]
     slots = [box for box in reader.boxes if box["class"] == "slot"]
     assert len(slots) == len(arena) > 0 and slot_offsets(plan.slots, {"B": 128})[1] > 0
     assert all(0 <= float(box["y"]) and float(box["y"]) + float(box["height"]) <= 260.5 for box in slots)

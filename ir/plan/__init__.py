@@ -1,0 +1,31 @@
+"""Plans: the host program of an engine, what it does in which order, and where everything lies."""
+
+from .json import from_json, to_json
+from .plan import SLOT_ALIGNMENT, Plan, segments, slot_offsets
+from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
+from .storage import Buffer, Slot, Storage
+
+__all__ = [
+    "SLOT_ALIGNMENT",
+    "VALUE",
+    "Buffer",
+    "Call",
+    "Check",
+    "Copy",
+    "Guard",
+    "Host",
+    "Launch",
+    "Plan",
+    "Slot",
+    "Step",
+    "Storage",
+    "Variant",
+    "Zero",
+    "from_json",
+    "reads",
+    "segments",
+    "slot_offsets",
+    "to_json",
+    "touched",
+    "writes",
+]

@@ -1,0 +1,62 @@
+"""The plan of a function: the host program of an engine, a list of steps on buffers in declared places."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .. import dims
+from .steps import Call, Host, Step
+from .storage import Buffer, Slot
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole host program for one target. `inputs` and `outputs` are (user's name, buffer name); `numbers` are
+    (symbol, buffer name): symbols that are the value of an input, an i64 scalar.
+    """
+
+    target: str
+    symbols: dims.Facts
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    buffers: tuple[Buffer, ...]
+    slots: tuple[Slot, ...]
+    steps: tuple[Step, ...]
+    numbers: tuple[tuple[str, str], ...] = ()
+
+    @functools.cached_property
+    def named(self) -> Mapping[str, Buffer]:
+        """The buffers by name."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+
+SLOT_ALIGNMENT = 64
+"""Bytes: every slot of the arena starts at a multiple of this, and so does the arena."""
+
+
+def slot_offsets(slots: tuple[Slot, ...], values: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Where each slot starts for these symbol values, and the bytes of the whole arena."""
+    offsets: dict[str, int] = {}
+    total = 0
+    for slot in slots:
+        offsets[slot.name] = total
+        size = max((dims.evaluate(size, values) for size in slot.sizes), default=0)
+        total += -(-size // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+    return offsets, total
+
+
+def segments(steps: tuple[Step, ...]) -> Iterator[tuple[bool, tuple[Step, ...]]]:
+    """Maximal runs of steps that need no Python (True) and the single steps that do (False), in order."""
+    run: list[Step] = []
+    for step in steps:
+        if isinstance(step, Host | Call):
+            if run:
+                yield True, tuple(run)
+                run = []
+            yield False, (step,)
+        else:
+            run.append(step)
+    if run:
+        yield True, tuple(run)

@@ -1,0 +1,136 @@
+"""The steps of a plan: what is done, in order, on which buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..dims import Dim
+
+VALUE = -1
+"""In the place of an axis: the symbol is not a size of a result but its value."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Conditions of a variant: `zero` expressions must be 0, `positive` ones >= 0 (over symbols), `aligned` buffers
+    must start at a multiple of 16 bytes, `contiguous` ones must be dense. No condition: always.
+    """
+
+    zero: tuple[Dim, ...] = ()
+    positive: tuple[Dim, ...] = ()
+    aligned: tuple[str, ...] = ()
+    contiguous: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU).
+
+    On a GPU the kernel takes its arguments (pointers), its scalars (i32) and two scratch pointers; the first points to
+    `scratch` bytes for each program of the grid, the second is null.
+    """
+
+    kernel: str
+    guard: Guard
+    grid: tuple[Dim, ...]
+    arguments: tuple[str, ...]
+    scalars: tuple[Dim, ...] = ()
+    warps: int = 0
+    shared: int = 0
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run the first variant whose guard holds; the last one is unguarded. `sources` name the user's ops."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Host:
+    """A routine of the host table (an opaque op's body) on buffers; `binds` gives new symbols their values: (symbol,
+    result, axis) is the size of a result, and with VALUE for the axis the integer that the result itself is.
+    """
+
+    routine: str
+    attrs: Mapping[str, Any]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    binds: tuple[tuple[str, int, int], ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """An ATen call through the caller's callback; only under torch."""
+
+    target: str
+    key: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    binds: tuple[tuple[str, int, int], ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """target = source, the same type."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Fill a buffer with zero bytes (counters)."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """An error if the buffer `worst` (i64[]) holds an index out of range, or without `size` if integers are divided by 0.
+
+    See `ir/ops/check.py` for the numbers.
+
+    On a CPU it is read where it stands; on a GPU, whose kernels never read outside an operand either, at the end of the
+    call. `subject` says what the indices are, `sources` whose op reads by them.
+    """
+
+    worst: str
+    size: Dim | None
+    negative: bool
+    subject: str
+    sources: tuple[str, ...] = ()
+
+
+Step: TypeAlias = Launch | Host | Call | Copy | Zero | Check
+
+
+def reads(step: Step) -> tuple[str, ...]:
+    """The buffers a step reads; an absent operand is an empty name."""
+    if isinstance(step, Launch | Host | Call):
+        return step.reads
+    if isinstance(step, Check):
+        return (step.worst,)
+    return (step.source,) if isinstance(step, Copy) else ()
+
+
+def writes(step: Step) -> tuple[str, ...]:
+    """The buffers a step writes."""
+    if isinstance(step, Launch | Host | Call):
+        return step.writes
+    return (step.target,) if isinstance(step, Copy | Zero) else ()
+
+
+def touched(step: Step) -> tuple[str, ...]:
+    """The buffers that must be in memory while a step runs, what only a kernel uses (workspaces, counters) included."""
+    own = [name for variant in step.variants for name in variant.arguments] if isinstance(step, Launch) else []
+    return tuple(dict.fromkeys(name for name in (*reads(step), *writes(step), *own) if name))

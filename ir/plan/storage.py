@@ -1,0 +1,71 @@
+"""Where a plan's buffers lie: every kind of memory says as data what it is, and nothing is ever read back from a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..dims import Dim
+from ..layout import Layout
+from ..types import TensorType
+
+
+@dataclass(frozen=True)
+class Input:
+    """The caller's memory, which is read and never written."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Memory that is the caller's from the end of the call on."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The values of the module's constant `value`; in `layout`, which is of the sizes `shape`, where it has one.
+
+    A region may see a constant with adjacent dimensions merged, so `shape` need not be that of the module.
+    """
+
+    value: str
+    layout: Layout | None = None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of these bytes among an engine's weights. It is only ever compared."""
+        if self.layout is None:
+            return self.value
+        return f"{self.value} {self.layout} of [{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The beginning of a slot of the arena, which buffers share that are not alive at the same time."""
+
+    slot: str
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Memory of its own, made during the call, when the sizes are known."""
+
+
+Storage: TypeAlias = Input | Output | Constant | Arena | Dynamic
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor of the plan and where it lies."""
+
+    name: str
+    type: TensorType
+    storage: Storage
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A piece of the arena; its size is the maximum of its members' sizes in bytes, its offset a prefix sum."""
+
+    name: str
+    sizes: tuple[Dim, ...]
