@@ -280,8 +280,10 @@ class _Reader:
             return from_json(json.loads(self.member(f"plan/{target}.json")))
         except EngineError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, CompilerError) as error:
-            raise self.damaged(f"plan/{target}.json is damaged: {type(error).__name__}: {error}") from error
+        except CompilerError as error:
+            raise self.damaged(f"plan/{target}.json is damaged: {error.message}") from error
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(f"plan/{target}.json is not valid JSON: {error}") from error
 
     def __del__(self) -> None:
         if self.owned:
