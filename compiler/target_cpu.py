@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -25,12 +26,6 @@ from .report.kernels import kernel_rows
 from .targets import Target
 from .tuning import Tuning
 
-KERNEL_FILES = 4
-"""So many files of kernels where four kernels fill one: they compile in parallel, and each costs a quarter of a second."""
-
-KERNELS = 24
-"""At most so many kernels in a file."""
-
 
 def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """One shared object for each instruction-set level of the target; all share one plan of buffers and weights."""
@@ -40,11 +35,12 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     files: dict[str, bytes] = {}
     best: tuple[Lowered, CpuLevel, SharedObject] | None = None
     levels = sorted(levels_of(target), key=lambda item: -item.vector_bits)
+    jobs, cache = len(os.sched_getaffinity(0)), options.environment.directory / "objects"
     choosers = [tuning.for_cpu(target.name, level, compiler) for level in levels]
     for level, (lowered, sources) in zip(levels, _lower_levels(module, levels, choosers), strict=True):
         tuning.done(target.name, level.name, lowered)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
-        compiled = compile_shared(sources, level, compiler, kernels=list(lowered.kernels))
+        compiled = compile_shared(sources, level, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
         files[f"{level.name}.so"] = compiled.data
         files |= {f"{level.name}/{name}": text.encode() for name, text in sources.items()}
         libraries.append(Library(f"{level.name}.so", requires=level.features))
@@ -94,17 +90,14 @@ def _lower_levels(module: Module, levels: Sequence[CpuLevel], choosers: Sequence
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
-    """C files by name: kernels spread over files of bounded size, and the plan."""
-    names = list(lowered.kernels)
-    count = max(1, min(KERNEL_FILES, len(names) // 4), -(-len(names) // KERNELS))
+    """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
     symbols = lowered.plan.symbols
     sources = {}
-    for n in range(count):
+    for name, launch in lowered.kernels.items():
         file = SourceFile(level)
-        for name in names[n::count]:
-            with printing(name):
-                file.add(lowered.kernels[name], name, tuple(symbols.ranges), symbols)
-        sources[f"kernels_{n}.c"] = file.text()
+        with printing(name):
+            file.add(launch, name, tuple(symbols.ranges), symbols)
+        sources[f"{name}.c"] = file.text()
     return {**sources, **print_plan(lowered.plan)}
 
 

@@ -6,11 +6,14 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,13 +24,14 @@ from ...ir.extras import install_hint, is_installed
 from ...ir.target import CpuLevel
 from .abi import support_files
 from .disassembly import KernelCode, disassemble
+from .objects import ObjectFolder
 
 _LOG = logging.getLogger(__name__)
 
 HINT = f"install gcc or clang, set CC to one, or {install_hint('ziglang')}"
 
-OBJECTS = 64
-"""So many object files are remembered by a process, a few hundred kilobytes each with their source."""
+REMEMBERED = 16 << 20
+"""Bytes of object files that a process remembers."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,37 @@ def _features(march: str) -> tuple[str, ...]:
 LINK = ("-shared", "-s", "-Wl,--build-id=none", "-Wl,-z,noexecstack,-z,now", "-pthread", "-lm")
 
 
+PRELUDE = """#define _GNU_SOURCE
+#include "ourcc.h"
+#include <immintrin.h>
+#include <math.h>
+#include <sched.h>
+#include <string.h>
+"""
+"""What most files include. gcc reads its intrinsics for a quarter of a second, and for a tenth of that if it did so before."""
+
+PRECOMPILED = 3
+"""From so many files on, the prelude is compiled first."""
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A C file to compile: its text as the compiler sees it, and the function that a kernel's file defines."""
+
+    name: str
+    text: str
+    symbol: str = ""
+
+    @staticmethod
+    def of(name: str, text: str, kernel: str) -> _Unit:
+        """The file of a kernel. Its function is named by the text, so that equal kernels of any engine are one object file."""
+        if not kernel:
+            return _Unit(name, text)
+        canonical = re.sub(rf"\b{kernel}\b", "kernel", text)
+        symbol = f"kernel_{hashlib.sha256(canonical.encode()).hexdigest()[:24]}"
+        return _Unit(name, f"#define kernel {symbol}\n{canonical}", symbol)
+
+
 def compile_shared(
     sources: Mapping[str, str],
     level: CpuLevel,
@@ -136,36 +171,136 @@ def compile_shared(
     jobs: int = 2,
     timeout: float = 300.0,
     kernels: Sequence[str] = (),
+    cache: Path | None = None,
 ) -> SharedObject:
     """Compile C files (name -> text) and the thread pool into one shared object for an instruction-set level.
 
-    File names become part of messages only; the same texts give the same bytes in any folder. What the compiler made of
-    `kernels` is counted.
+    File names become part of messages only; the same texts give the same bytes in any folder. The file KERNEL.c of each
+    of `kernels` defines it, the other files call it; what the compiler made of it is counted. Object files are kept in
+    the folder `cache`, and what is found there is not compiled again.
     """
     files = {**sources, **support_files()}
     flags = flags_for(level, compiler)
     headers = tuple((name, text) for name, text in files.items() if not name.endswith(".c"))
-    units = sorted(name for name in files if name.endswith(".c"))
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        calls = [pool.submit(_object, name, files[name], headers, (*compiler.command, *flags), timeout) for name in units]
-        objects = {f"{name[:-2]}.o": call.result() for name, call in zip(units, calls, strict=True)}
+    owned = {f"{kernel}.c": kernel for kernel in kernels}
+    units = [_Unit.of(name, files[name], owned.get(name, "")) for name in sorted(files) if name.endswith(".c")]
+    renamed = "".join(f"#define {owned[unit.name]} {unit.symbol}\n" for unit in units if unit.symbol)
+    units = [unit if unit.symbol or unit.name not in sources else _Unit(unit.name, renamed + unit.text) for unit in units]
+    made = _Objects(compiler, flags, headers, timeout, None if cache is None else ObjectFolder(cache))
+    objects = made.all(list({unit.text: unit for unit in reversed(units)}.values()), jobs)
     with tempfile.TemporaryDirectory(prefix="ourcc-") as folder:
         for name, data in objects.items():
             Path(folder, name).write_bytes(data)
         _call([*compiler.command, *flags, *objects, "-o", "engine.so", *LINK], folder, timeout, "the shared object")
         data = Path(folder, "engine.so").read_bytes()
-        counted = disassemble(Path(folder), list(objects), kernels) if kernels else {}
+        symbols = {owned[unit.name]: unit.symbol for unit in units if unit.symbol}
+        code = disassemble(Path(folder), [f"{name}.o" for name in symbols if f"{name}.o" in objects], symbols.values()) if symbols else {}
+    counted = {kernel: code[symbol] for kernel, symbol in symbols.items() if symbol in code}
     return SharedObject(data, level.name, (*flags, *LINK), compiler, counted)
 
 
-@functools.lru_cache(maxsize=OBJECTS)
-def _object(name: str, text: str, headers: tuple[tuple[str, str], ...], command: tuple[str, ...], timeout: float) -> bytes:
-    """The object file of one C file. Remembered: packing weights anew prints the same kernels, and every engine has a pool."""
-    with tempfile.TemporaryDirectory(prefix="ourcc-") as folder:
-        for file, content in ((name, text), *headers):
-            Path(folder, file).write_text(content)
-        _call([*command, "-c", name, "-o", "object.o"], folder, timeout, name)
-        return Path(folder, "object.o").read_bytes()
+@dataclass(frozen=True)
+class _Objects:
+    """Makes the object files of one shared object."""
+
+    compiler: Compiler
+    flags: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...]
+    timeout: float
+    folder: ObjectFolder | None
+
+    def all(self, units: Sequence[_Unit], jobs: int) -> dict[str, bytes]:
+        """The object file of each unit, by its name."""
+        keys = {unit.name: self._key(unit) for unit in units}
+        found = {unit.name: self._known(keys[unit.name]) for unit in units}
+        missing = [unit for unit in units if found[unit.name] is None]
+        prelude = self._prelude([unit for unit in missing if _is_wide(unit)])
+        with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+            calls = {unit.name: pool.submit(self._compile, unit, keys[unit.name], prelude) for unit in missing}
+            return {f"{name[:-2]}.o": calls[name].result() if data is None else data for name, data in found.items()}
+
+    def _key(self, unit: _Unit) -> str:
+        machine = os.confstr("CS_GNU_LIBC_VERSION") or ""  # whose headers are read
+        parts = (
+            self.compiler.digest,
+            self.compiler.version,
+            machine,
+            *self.compiler.command[1:],
+            *self.flags,
+            *map(str, self.headers),
+            unit.text,
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def _known(self, key: str) -> bytes | None:
+        data = _remembered().get(key)
+        if data is None and self.folder is not None:
+            data = self.folder.get(key)
+        return data
+
+    def _compile(self, unit: _Unit, key: str, prelude: Path | None) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="ourcc-") as folder:
+            # One name for all: it would be part of the bytes.
+            for file, content in (("unit.c", unit.text), *self.headers):
+                Path(folder, file).write_text(content)
+            before = ["-include", str(prelude)] if prelude is not None and _is_wide(unit) else []
+            _call([*self.compiler.command, *self.flags, *before, "-c", "unit.c", "-o", "object.o"], folder, self.timeout, unit.name)
+            data = Path(folder, "object.o").read_bytes()
+        _remembered().put(key, data)
+        if self.folder is not None:
+            self.folder.put(key, data)
+        return data
+
+    def _prelude(self, units: Sequence[_Unit]) -> Path | None:
+        """The compiled prelude for these units; None where it does not pay, or there is no place to keep it."""
+        if self.folder is None or self.compiler.family != "gcc" or len(units) < PRECOMPILED:
+            return None
+        key = self._key(_Unit("prelude.h", PRELUDE))
+        folder = self.folder.folder(f"prelude-{key[:24]}")
+        if folder is None:
+            return None
+        header, compiled = folder / "prelude.h", folder / "prelude.h.gch"
+        try:
+            if not compiled.exists():
+                for file, content in (("prelude.h", PRELUDE), *self.headers):
+                    (folder / file).write_text(content)
+                command = [*self.compiler.command, *self.flags, "-x", "c-header", "prelude.h", "-o", f"prelude.{os.getpid()}"]
+                _call(command, str(folder), self.timeout, "the prelude")
+                os.replace(folder / f"prelude.{os.getpid()}", compiled)
+        except (OSError, ToolchainError) as error:
+            _LOG.warning("the prelude is not compiled beforehand: %s", error)
+            return None
+        return header
+
+
+def _is_wide(unit: _Unit) -> bool:
+    """Whether a file includes what takes most compilers longest to read."""
+    return "<immintrin.h>" in unit.text
+
+
+class _Remembered:
+    """Object files of this process: packing weights anew prints the same kernels, and every engine has a pool."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        return self._held.get(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = data
+                self._size += len(data)
+            while self._size > REMEMBERED:
+                self._size -= len(self._held.pop(next(iter(self._held))))
+
+
+@functools.cache
+def _remembered() -> _Remembered:
+    return _Remembered()
 
 
 def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> None:

@@ -82,7 +82,7 @@ def groups(module: Module) -> list[Group]:
 def lines(module: Module) -> int:
     """Lines of C of all kernels."""
     lowered = lower_cpu(module, AVX2, cheapest(AVX2))
-    return sum(text.count("\n") for name, text in print_cpu(lowered, AVX2).items() if name.startswith("kernels"))
+    return sum(text.count("\n") for name, text in print_cpu(lowered, AVX2).items() if name.startswith("kernel"))
 
 
 def depth(value: Scalar) -> int:

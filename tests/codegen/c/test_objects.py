@@ -1,0 +1,143 @@
+"""Object files by content: equal kernels are compiled once, warm and cold bytes agree, and no code comes from a folder of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ourcc.codegen.c import compile as c
+from ourcc.codegen.c import objects
+from ourcc.codegen.c.compile import PRECOMPILED, Compiler, compile_shared
+from ourcc.codegen.c.objects import ObjectFolder
+from ourcc.ir.target import AVX2
+
+KERNEL = """
+#include "ourcc.h"
+#include <immintrin.h>
+void NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
+void NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+    for (int64_t p = first; p < last; ++p) ((float *)operands[0])[p] *= FACTOR;
+}
+"""
+PLAN = """
+#include "ourcc.h"
+void kernel_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
+void kernel_1(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
+OURCC_EXPORT void run(void *const *operands) { kernel_0(operands, 0, 0, 1); kernel_1(operands, 0, 1, 2); }
+"""
+
+
+def sources(*factors: int) -> dict[str, str]:
+    """A plan with kernels that multiply by these factors."""
+    kernels = {f"kernel_{n}.c": KERNEL.replace("NAME", f"kernel_{n}").replace("FACTOR", f"{f}.0f") for n, f in enumerate(factors)}
+    return {**kernels, "plan.c": PLAN}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the compiler was asked for, by name; the process remembers nothing."""
+    asked: list[str] = []
+    call = c._call
+
+    def heard(command: Any, folder: str, timeout: float, what: str) -> None:
+        asked.append(what)
+        call(command, folder, timeout, what)
+
+    monkeypatch.setattr(c, "_call", heard)
+    c._remembered.cache_clear()
+    return asked
+
+
+def build(compiler: Compiler, cache: Path | None, *factors: int) -> bytes:
+    c._remembered.cache_clear()
+    names = [f"kernel_{n}" for n in range(len(factors))]
+    return compile_shared(sources(*factors), AVX2, compiler, kernels=names, cache=cache).data
+
+
+def test_a_warm_build_compiles_nothing_and_gives_the_same_bytes(compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+    cold = build(compiler, tmp_path / "objects", *range(PRECOMPILED + 1))
+    # Some compilers take a prelude that is compiled beforehand; it changes no byte.
+    assert ("the prelude" in compiled) == (compiler.family == "gcc")
+    compiled.clear()
+    assert build(compiler, tmp_path / "objects", *range(PRECOMPILED + 1)) == cold == build(compiler, None, *range(PRECOMPILED + 1))
+    assert compiled[0] == "the shared object"
+
+
+def test_equal_kernels_are_one_object_whatever_their_names(compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+    build(compiler, tmp_path / "objects", 2, 2)
+    assert sorted(name for name in compiled if name.startswith("kernel")) == ["kernel_0.c"]
+    compiled.clear()
+    build(compiler, tmp_path / "objects", 5, 2)
+    # The plan calls its kernels by what is in them, so it is another one; the pool and the kernel are not.
+    assert sorted(compiled) == ["kernel_0.c", "plan.c", "the shared object"]
+
+
+def test_what_the_compiler_made_is_known_of_kernels_that_share(compiler: Compiler, tmp_path: Path) -> None:
+    counted = compile_shared(sources(2, 2), AVX2, compiler, kernels=["kernel_0", "kernel_1"], cache=tmp_path / "o").kernels
+    assert not counted or counted["kernel_0"] == counted["kernel_1"]
+
+
+def test_a_damaged_object_is_compiled_again(compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+    cold = build(compiler, tmp_path / "objects", 2, 3)
+    for file in (tmp_path / "objects").iterdir():
+        if file.is_file():
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+    compiled.clear()
+    assert build(compiler, tmp_path / "objects", 2, 3) == cold and len(compiled) == 5
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_no_code_comes_from_a_folder_that_others_may_write(mode: int, compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+    build(compiler, tmp_path / "objects", 2, 3)
+    (tmp_path / "objects").chmod(mode)
+    before = sorted((tmp_path / "objects").iterdir())
+    compiled.clear()
+    build(compiler, tmp_path / "objects", 2, 4)
+    assert len(compiled) == 5 and sorted((tmp_path / "objects").iterdir()) == before
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(compiler: Compiler, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert build(compiler, tmp_path / "file", 2, 3) == build(compiler, tmp_path / "file" / "below", 2, 3)
+
+
+def test_an_object_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(tmp_path / "objects")
+    folder.put("k", b"code")
+    assert folder.get("k") == b"code"
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert folder.get("k") is None and folder.folder("prelude") is None
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "LIMIT", 400)
+    monkeypatch.setattr(objects, "_PRUNED_EACH", 1)
+    monkeypatch.setattr(objects, "_PRUNE_AT", 0)
+    folder = ObjectFolder(tmp_path)
+    for n, key in enumerate("abc"):
+        folder.put(key, bytes(100))
+        os.utime(tmp_path / key, (n, n))
+    assert folder.get("a") is not None  # and so it was used just now
+    folder.put("d", bytes(100))
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "c", "d"}
+
+
+def test_two_processes_may_fill_one_folder(compiler: Compiler, tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from ourcc.codegen.c.objects import ObjectFolder
+folder = ObjectFolder(Path({str(tmp_path / "o")!r}))
+for n in range(300):
+    folder.put(f"k{{n % 10}}", bytes([n % 10]) * 1000)
+    assert folder.get(f"k{{n % 10}}") == bytes([n % 10]) * 1000
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [f"k{n}" for n in range(10)]
