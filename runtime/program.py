@@ -125,6 +125,9 @@ class Program:
 
 
 def _check(plan: Plan, index: Mapping[str, int]) -> None:
+    if plan.states or plan.ties or any(isinstance(buffer.storage, storage.State | storage.Alias) for buffer in plan.buffers):
+        hint = "run it with a later version of ourcc"
+        raise EngineError(f"plan for {plan.target} has states or aliases, which this version cannot run", hint=hint)
     slots = {slot.name for slot in plan.slots}
     if len(index) != len(plan.buffers):
         raise EngineError(f"plan for {plan.target} has two buffers of one name")

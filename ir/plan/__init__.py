@@ -3,7 +3,7 @@
 from .json import from_json, to_json
 from .plan import SLOT_ALIGNMENT, Plan, segments, slot_offsets
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
-from .storage import Buffer, Slot, Storage
+from .storage import Buffer, Slot, StateDeclaration, Storage
 
 __all__ = [
     "SLOT_ALIGNMENT",
@@ -17,6 +17,7 @@ __all__ = [
     "Launch",
     "Plan",
     "Slot",
+    "StateDeclaration",
     "Step",
     "Storage",
     "Variant",

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from .. import dims
 from .steps import Call, Host, Step
-from .storage import Buffer, Slot
+from .storage import Buffer, Slot, StateDeclaration
 
 
 @dataclass(frozen=True)
 class Plan:
     """The whole host program for one target. `inputs` and `outputs` are (user's name, buffer name); `numbers` are
-    (symbol, buffer name): symbols that are the value of an input, an i64 scalar.
+    (symbol, buffer name): symbols that are the value of an input, an i64 scalar. `ties` are (state, buffer name): what
+    a state holds when the call ends; the buffer is the memory of the whole state, or an alias of all of it.
     """
 
     target: str
@@ -25,6 +26,8 @@ class Plan:
     slots: tuple[Slot, ...]
     steps: tuple[Step, ...]
     numbers: tuple[tuple[str, str], ...] = ()
+    states: tuple[StateDeclaration, ...] = ()
+    ties: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
     def named(self) -> Mapping[str, Buffer]:

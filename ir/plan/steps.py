@@ -81,7 +81,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Copy:
-    """target = source, the same type."""
+    """target = source, the same type. Between two buffers of the very same place it moves nothing: so a version in place begins."""
 
     source: str
     target: str

@@ -51,7 +51,23 @@ class Dynamic:
     """Memory of its own, made during the call, when the sizes are known."""
 
 
-Storage: TypeAlias = Input | Output | Constant | Arena | Dynamic
+@dataclass(frozen=True)
+class State:
+    """Memory that lives as long as a session; the buffer is what the state `name` holds when the call begins."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A part of the memory of the buffer `root`, which is itself no alias: `offset` in bytes, `strides` in elements."""
+
+    root: str
+    offset: Dim
+    strides: tuple[Dim, ...]
+
+
+Storage: TypeAlias = Input | Output | Constant | Arena | Dynamic | State | Alias
 
 
 @dataclass(frozen=True)
@@ -69,3 +85,11 @@ class Slot:
 
     name: str
     sizes: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class StateDeclaration:
+    """A state of a plan: its name among a session's memory, and what it holds."""
+
+    name: str
+    type: TensorType
