@@ -8,7 +8,7 @@ are there, until one of them is written. The work is linear in the steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import dims
@@ -16,9 +16,9 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..types import TensorType, i32
 from . import storage
-from .places import READ_ONLY, Place, Places, Root, is_dense, known_at_entry
+from .places import READ_ONLY, Place, Places, Root, known_at_entry
 from .plan import Plan
-from .steps import Call, Check, Copy, Host, Launch, Step, Zero
+from .steps import Call, Copy, Host, Launch, Step, Zero
 
 
 def check(plan: Plan) -> None:
@@ -32,11 +32,11 @@ def own_arguments(step: Launch) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for variant in step.variants for name in variant.arguments if name and name not in used))
 
 
-def counters(plan: Plan) -> frozenset[str]:
+def counters(plan: Plan, own: Iterable[tuple[str, ...]]) -> frozenset[str]:
     """The buffers that a kernel finds zeroed: what a step fills with zeros, and what else is a kernel's own vector of i32."""
-    zeroed = {step.target for step in plan.steps if isinstance(step, Zero)}
-    own = {name for step in plan.steps if isinstance(step, Launch) for name in own_arguments(step) if name in plan.named}
-    return frozenset(zeroed | {name for name in own if plan.named[name].type.dtype == i32 and plan.named[name].type.rank == 1})
+    found = {step.target for step in plan.steps if isinstance(step, Zero)}
+    types = ((name, plan.named[name].type) for names in own for name in names if name in plan.named)
+    return frozenset(found | {name for name, type in types if type.dtype == i32 and type.rank == 1})
 
 
 class _Checker:
@@ -47,12 +47,13 @@ class _Checker:
         self.named = plan.named
         self.layout = Places(plan)
         self.places = self.layout.places
-        self.counters = counters(plan)
-        self.known = known_at_entry(plan, plan.symbols)
+        self.own = {id(step): own_arguments(step) for step in plan.steps if isinstance(step, Launch)}
+        self.counters = counters(plan, self.own.values())
+        self.known, _ = known_at_entry(plan)
         self.memory: dict[Root, dict[Place, dict[str, int]]] = {}
         self.versions: dict[str, int] = {}
         self.lost: dict[str, tuple[int, str]] = {}
-        self.sized: dict[TensorType, frozenset[str]] = {}
+        self.sized: set[str] = set()
         self.step = -1
 
     def run(self) -> None:
@@ -69,7 +70,8 @@ class _Checker:
                 self.sizes(step.target)
                 self.write(step.target)
             else:
-                self.sizes(step.worst, () if step.size is None else (step.size,))
+                self.sizes(step.worst)
+                self._need(() if step.size is None else (step.size,), "the size that indices are checked against depends on")
                 self.read(step.worst)
         self.step = len(self.plan.steps)
         self.leave()
@@ -111,18 +113,18 @@ class _Checker:
             raise self.fault(name, f"is tied to the state {state!r}, which the plan does not declare")
         self.exists(name)
         buffer, place = self.named[name], self.places[name]
-        whole = Place(("state", state), 0, declared.nbytes)
-        if place != whole or buffer.type.dtype != declared.dtype:
+        whole = self.layout.place(("state", state), 0, declared.nbytes)
+        if place is not whole or buffer.type.dtype != declared.dtype:
             raise self.fault(name, f"is tied to the state {state!r} and is {buffer.type} at {place}, expected {declared} at {whole}")
 
     # --- steps
 
     def launch(self, step: Launch) -> None:
-        own = own_arguments(step)
+        own = self.own[id(step)]
         for variant in step.variants:
             guard = variant.guard
-            for size in (*variant.grid, *variant.scalars, *guard.zero, *guard.positive):
-                self._need(dims.symbols(size), f"the sizes of kernel {variant.kernel} depend on")
+            sizes = (*variant.grid, *variant.scalars, *guard.zero, *guard.positive)
+            self._need(sizes, f"the sizes of kernel {variant.kernel} depend on")
             for name in step.writes:
                 if name not in variant.arguments:
                     raise self.fault(name, f"kernel {variant.kernel} writes it and does not take it")
@@ -155,7 +157,7 @@ class _Checker:
         source, target = self.named[step.source], self.named[step.target]
         if source.type.dtype != target.type.dtype or not self._same_shape(source.type, target.type):
             raise self.fault(step.target, f"is {target.type} and a copy of {step.source}, which is {source.type}")
-        if self.places[step.source] == self.places[step.target]:
+        if self.places[step.source] is self.places[step.target]:
             self.read(step.source)
             self._hold(self.places[step.target], step.target)
             return
@@ -174,18 +176,22 @@ class _Checker:
         written = (*writes, *own)
         if len(set(writes)) != len(writes):
             raise self.fault(writes[0], f"the step writes {', '.join(writes)}, expected each of them once")
-        operands: dict[Root, list[str]] = {}
-        for name in dict.fromkeys((*reads, *written)):
-            if name:
-                operands.setdefault(self.places[name].root, []).append(name)
-        for name in written:
-            for other in operands[self.places[name].root]:
-                if other != name and not self.layout.apart(self.places[name], self.places[other]):
-                    raise self.fault(name, f"is written where the operand {other} of the same step lies, at {self.places[other]}")
+        self._check_apart([name for name in dict.fromkeys((*reads, *written)) if name], written)
         for name in own:
             self.destroy(name)
         for name in writes:
             self.write(name)
+
+    def _check_apart(self, operands: list[str], written: tuple[str, ...]) -> None:
+        by_root: dict[Root, list[str]] = {}
+        for name in operands:
+            by_root.setdefault(self.places[name].root, []).append(name)
+        if len(by_root) == len(operands):
+            return
+        for name in written:
+            for other in by_root[self.places[name].root]:
+                if other != name and not self.layout.apart(self.places[name], self.places[other]):
+                    raise self.fault(name, f"is written where the operand {other} of the same step lies, at {self.places[other]}")
 
     # --- memory
 
@@ -213,7 +219,7 @@ class _Checker:
         if place.is_empty:
             return
         held = self.memory.get(place.root, {})
-        for other in [other for other in held if other == place or not self.layout.apart(place, other)]:
+        for other in [other for other in held if not self.layout.apart(place, other)]:
             for victim in held.pop(other):
                 self.lost[victim] = (self.step, name)
 
@@ -223,22 +229,23 @@ class _Checker:
 
     # --- sizes and messages
 
-    def sizes(self, name: str, more: tuple[Dim, ...] = ()) -> None:
+    def sizes(self, name: str) -> None:
         """The sizes of a buffer must be known."""
+        if name in self.sized:
+            return
         self.exists(name)
-        type, held = self.named[name].type, self.named[name].storage
-        if type not in self.sized:
-            self.sized[type] = frozenset(symbol for size in type.shape for symbol in dims.symbols(size))
-        self._need(self.sized[type], f"the sizes of {name} depend on")
+        held = self.named[name].storage
+        self._need(self.named[name].type.shape, f"the sizes of {name} depend on")
         if isinstance(held, storage.Alias):
             self.sizes(held.root)
-            more = (*more, held.offset, *held.strides)
-        for size in more:
-            self._need(dims.symbols(size), f"the place of {name} depends on")
+            self._need((held.offset, *held.strides), f"the place of {name} depends on")
+        # What has a value keeps one.
+        self.sized.add(name)
 
-    def _need(self, symbols: frozenset[str], what: str) -> None:
-        if not symbols <= self.known:
-            raise VerifyError(f"{self.title()}: {what} {min(symbols - self.known)}, which has no value yet")
+    def _need(self, sizes: Iterable[Dim], what: str) -> None:
+        for size in sizes:
+            if not isinstance(size, int) and not dims.symbols(size) <= self.known:
+                raise VerifyError(f"{self.title()}: {what} {min(dims.symbols(size) - self.known)}, which has no value yet")
 
     def exists(self, name: str) -> None:
         if name not in self.named:
@@ -257,7 +264,9 @@ class _Checker:
     def _why(self, name: str) -> str:
         if name in self.lost:
             step, writer = self.lost[name]
-            return f"has been overwritten by step {step} ({_described(self.plan.steps[step])}), which uses {writer} at {self.places[writer]}"
+            return (
+                f"has been overwritten by step {step} ({_described(self.plan.steps[step])}), which uses {writer} at {self.places[writer]}"
+            )
         return "has not been written"
 
     def _storage(self, name: str) -> str:
@@ -285,4 +294,4 @@ def _symbols(values: Iterable[Any]) -> Iterator[str]:
             yield from _symbols(value)
 
 
-__all__ = ["check", "counters", "own_arguments"]
+__all__ = ["check", "own_arguments"]

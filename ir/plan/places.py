@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .. import dims
 from ..dims import Dim, Expr, Facts, Function
@@ -20,9 +20,12 @@ Root: TypeAlias = tuple[str, str]
 READ_ONLY = ("input", "constant")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """The bytes low..high of a root: all of them, or those of `axes`, each (size, stride in bytes), of so many bytes an element."""
+    """The bytes low..high of a root: all of them, or those of `axes`, each (size, stride in bytes), of so many bytes an element.
+
+    `Places` makes each place once: two places are the same one if they are one object.
+    """
 
     root: Root
     low: Dim
@@ -49,6 +52,8 @@ class Places:
         self.declared = {state.name: state.type for state in plan.states}
         self.slots = {slot.name: slot for slot in plan.slots}
         self.places: dict[str, Place] = {}
+        self._made: dict[tuple[Any, ...], Place] = {}
+        self._bytes: dict[TensorType, Dim] = {}
         self._apart: dict[tuple[Place, Place], bool] = {}
         self._fits: dict[tuple[str, TensorType], bool] = {}
         if len(self.named) != len(plan.buffers):
@@ -61,8 +66,8 @@ class Places:
 
     def apart(self, one: Place, other: Place) -> bool:
         """Whether no byte can be in both."""
-        if one.root != other.root:
-            return True
+        if one is other or one.root != other.root:
+            return one is not other or one.is_empty
         known = self._apart.get((one, other))
         if known is None:
             known = at_most(one.high, other.low, self.facts) or at_most(other.high, one.low, self.facts)
@@ -70,26 +75,38 @@ class Places:
             self._apart[one, other] = known
         return known
 
+    def place(self, root: Root, low: Dim, high: Dim, axes: tuple[tuple[Dim, Dim], ...] | None = None, element: int = 0) -> Place:
+        """The one place of these bytes."""
+        key = (root, low, high, axes, element)
+        if key not in self._made:
+            self._made[key] = Place(*key)
+        return self._made[key]
+
     def _place(self, buffer: Buffer) -> Place:
-        held, size = buffer.storage, buffer.type.nbytes
+        held = buffer.storage
+        size = self._bytes.get(buffer.type)
+        if size is None:
+            size = self._bytes[buffer.type] = buffer.type.nbytes
         if isinstance(held, storage.Alias):
             return self._alias(buffer, held)
         if isinstance(held, storage.Arena):
             self._check_slot(buffer, held.slot)
-            return Place(("slot", held.slot), 0, size)
+            return self.place(("slot", held.slot), 0, size)
         if isinstance(held, storage.State):
             if held.name not in self.declared:
                 raise VerifyError(f"buffer {buffer.name} holds the state {held.name!r}, which the plan does not declare")
             if self.declared[held.name] != buffer.type:
-                raise VerifyError(f"buffer {buffer.name} is {buffer.type}, expected {self.declared[held.name]}, as the state {held.name!r} is")
-            return Place(("state", held.name), 0, size)
+                raise VerifyError(
+                    f"buffer {buffer.name} is {buffer.type}, expected {self.declared[held.name]}, as the state {held.name!r} is"
+                )
+            return self.place(("state", held.name), 0, size)
         if isinstance(held, storage.Constant):
             # Two buffers of one constant are two views of what is never written.
-            return Place(("constant", held.key), 0, size)
-        return Place((type(held).__name__.lower(), buffer.name), 0, size)
+            return self.place(("constant", held.key), 0, size)
+        return self.place((type(held).__name__.lower(), buffer.name), 0, size)
 
     def _check_slot(self, buffer: Buffer, name: str) -> None:
-        """Slots lie apart because each starts where the largest of the sizes before it ends: a buffer must not be longer than one of them."""
+        """Slots lie apart because each is as long as the largest of its sizes: a buffer must not be longer than one of these."""
         slot = self.slots.get(name)
         if slot is None:
             raise VerifyError(f"buffer {buffer.name} lies in slot {name!r}, which the arena lacks")
@@ -128,7 +145,7 @@ class Places:
         if not at_most(held.offset + length, whole, self.facts):
             raise VerifyError(f"{title}: it ends at byte {held.offset + length}, which is not known to lie in the {whole} of its root")
         place = self._place(root) if held.root not in self.places else self.places[held.root]
-        return Place(place.root, held.offset, held.offset + length, None if dense else axes, 0 if dense else element)
+        return self.place(place.root, held.offset, held.offset + length, None if dense else axes, 0 if dense else element)
 
 
 def is_dense(type: TensorType, strides: tuple[Dim, ...]) -> bool:
@@ -165,7 +182,13 @@ def _without_divisions(dim: Dim) -> Dim:
     result: Dim = 0
     for monomial, factor in dim.terms:
         atom = monomial[0] if len(monomial) == 1 else None
-        if isinstance(atom, Function) and atom.kind == "div" and isinstance(atom.right, int) and atom.right > 0 and factor % atom.right == 0:
+        if (
+            isinstance(atom, Function)
+            and atom.kind == "div"
+            and isinstance(atom.right, int)
+            and atom.right > 0
+            and factor % atom.right == 0
+        ):
             times = factor // atom.right
             result = result + times * (atom.left - (atom.right - 1 if factor > 0 else 0))
         else:
@@ -209,25 +232,42 @@ def _column(place: Place, period: Dim, facts: Facts) -> tuple[Dim, Dim] | None:
     return None
 
 
-def known_at_entry(plan: Plan, facts: Facts) -> set[str]:
-    """The symbols that a call gives values: integers of the caller's, and what follows from the sizes of the inputs."""
-    known = {name for name, bounds in facts.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
+@dataclass(frozen=True)
+class Solve:
+    """symbol = (size of an input's axis - rest) / factor."""
+
+    place: int
+    axis: int
+    symbol: str
+    factor: int
+    rest: Dim
+
+
+def known_at_entry(plan: Plan) -> tuple[set[str], tuple[Solve, ...]]:
+    """The symbols that a call gives values, the caller's own integers included, and how sizes of the inputs tell them."""
+    known = {name for name, bounds in plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
     known |= {name for name, _ in plan.numbers}
     named: Mapping[str, Buffer] = plan.named
-    sizes = [size for _, name in plan.inputs if name in named for size in named[name].type.shape if not isinstance(size, int)]
+    types = [(place, named[name].type) for place, (_, name) in enumerate(plan.inputs) if name in named]
+    sizes = [(place, axis, size) for place, type in types for axis, size in enumerate(type.shape) if not isinstance(size, int)]
+    solves: list[Solve] = []
     found = True
     while found:
         found = False
-        for size in sizes:
+        for place, axis, size in sizes:
             unknown = dims.symbols(size) - known
-            if len(unknown) == 1 and _is_linear(size, next(iter(unknown))):
+            solve = _solved(place, axis, size, min(unknown)) if len(unknown) == 1 else None
+            if solve is not None:
                 known |= unknown
+                solves.append(solve)
                 found = True
-    return known
+    return known, tuple(solves)
 
 
-def _is_linear(size: Expr, name: str) -> bool:
-    """Whether size = factor * name + rest with a positive factor, which tells the value of `name`."""
+def _solved(place: int, axis: int, size: Expr, name: str) -> Solve | None:
+    """How a size tells the value of `name`: size = factor * name + rest with a positive factor."""
     rest = dims.substitute(size, {name: 0})
     factor = dims.substitute(size, {name: 1}) - rest
-    return isinstance(factor, int) and factor > 0 and size == factor * dims.symbol(name) + rest
+    if not isinstance(factor, int) or factor <= 0 or size != factor * dims.symbol(name) + rest:
+        return None
+    return Solve(place, axis, name, factor, rest)

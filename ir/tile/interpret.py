@@ -19,7 +19,7 @@ from . import evaluate
 from .bounds import Check, absolute_axes, checks_of, names_value
 from .evaluate import Array, Tile
 from .frame import Frame, Memory, aligned_lanes
-from .ladder import expand_ladders
+from .ladder import expand_ladders, expand_launch
 from .program import (
     AxisDecl,
     Copy,
@@ -84,6 +84,29 @@ def run(
     return {name: _written(param, memories[name], symbols) for name, param in outputs.items()}
 
 
+def run_launch(
+    launch: Launch,
+    operands: Mapping[str, Array],
+    counters: Mapping[str, Array],
+    symbols: Mapping[str, int],
+    facts: Facts = NO_FACTS,
+) -> None:
+    """Execute one launch on the caller's memory, which it writes where it stands; operands are in physical order, counters are i32."""
+    memories: dict[str, Memory] = {}
+    for param in launch.params:
+        array, shape = operands[param.name], _physical(param, symbols)
+        if array.shape != shape or array.dtype != param.dtype.numpy:
+            raise VerifyError(f"operand %{param.name} is {array.dtype}{list(array.shape)}, expected {param.dtype.numpy}{list(shape)}")
+        # What was never written is the business of who made the memory.
+        memories[param.name] = Memory(param, array, np.zeros(shape, bool))
+    _Machine(expand_launch(launch, facts), dict(symbols), memories, facts, checks_of, dict(counters)).run()
+
+
+def _physical(param: Param, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    shape = tuple(dims.evaluate(size, symbols) for size in param.shape)
+    return shape if param.layout is None else tuple(dims.evaluate(size, symbols) for size in param.layout.extents(shape))
+
+
 def _check_symbols(program: TileProgram, symbols: Mapping[str, int], facts: Facts) -> None:
     for name in program.symbols:
         if name not in symbols:
@@ -95,9 +118,7 @@ def _check_symbols(program: TileProgram, symbols: Mapping[str, int], facts: Fact
 
 
 def _memory(param: Param, given: Array | None, symbols: Mapping[str, int], fresh: bool) -> Memory:
-    shape = tuple(dims.evaluate(size, symbols) for size in param.shape)
-    if param.layout is not None:
-        shape = tuple(dims.evaluate(size, symbols) for size in param.layout.extents(shape))
+    shape = _physical(param, symbols)
     if fresh:
         return Memory(param, np.zeros(shape, param.dtype.numpy), np.ones(shape, bool))
     if given is None:
@@ -131,7 +152,7 @@ class _Machine:
 
     def run(self) -> None:
         for counter in self.launch.counters:
-            self.counters[counter.name] = np.zeros(dims.evaluate(counter.extent, self.symbols), np.int32)
+            self.counters.setdefault(counter.name, np.zeros(dims.evaluate(counter.extent, self.symbols), np.int32))
         scope = launch_scope(self.launch, self.facts)
         ranges = [(dims.evaluate(axis.low, self.symbols), dims.evaluate(axis.high, self.symbols)) for axis in self.launch.grid]
         starts = [range(low, high, axis.step or 1) for axis, (low, high) in zip(self.launch.grid, ranges, strict=True)]

@@ -1,0 +1,312 @@
+"""The interpreter of plans: every step on numpy, in a byte-exact model of memory, so that a wrong plan is found without a target.
+
+The arena is one run of bytes, as it is in an engine: a slot that is too small runs into the next one. Where nothing is
+alive its bytes are poison. Kernels run as tile programs, host steps as the bodies of their ops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import dims
+from ..errors import InputError, UnsupportedError, VerifyError
+from ..ops import table
+from ..ops.check import IN_RANGE, failure
+from ..reference import bind_attribute
+from ..tile.interpret import run_launch
+from ..tile.program import Launch as TileLaunch
+from ..tile.program import Param
+from ..types import TensorType, string, type_of
+from . import storage
+from .places import known_at_entry
+from .plan import Plan, slot_offsets
+from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, touched
+
+Array = np.ndarray[Any, Any]
+
+POISON = 0xFF
+"""The byte that nobody wrote: NaN for floats, -1 for integers, and neither of the two bools."""
+
+
+def run_plan(
+    plan: Plan,
+    kernels: Mapping[str, TileLaunch],
+    constants: Mapping[str, Array],
+    inputs: Sequence[Array],
+    states: MutableMapping[str, Array] | None = None,
+) -> list[Array]:
+    """The outputs of a plan; `kernels` by name, `constants` by key and in the order of memory, `states` by name: they are written."""
+    held: MutableMapping[str, Array] = {} if states is None else states
+    machine = _Machine(plan, kernels, inputs, _Memory(plan, constants, held))
+    for number, step in enumerate(plan.steps):
+        machine.step(step)
+        machine.memory.bury(number, machine.values)
+    results = [np.array(machine.read(name)) for _, name in plan.outputs]
+    held.update({name: machine.memory.state(name) for name in held})
+    return results
+
+
+class _Memory:
+    """The bytes of every root, and which of the arena's are alive."""
+
+    def __init__(self, plan: Plan, constants: Mapping[str, Array], states: Mapping[str, Array]) -> None:
+        self.plan = plan
+        self.constants = constants
+        self.states = states
+        self.roots: dict[tuple[str, str], Array] = {}
+        self.texts: dict[str, Array] = {}
+        self.offsets: dict[str, int] = {}
+        self.lives: dict[str, tuple[int, int]] = {}
+        self.ends: dict[int, list[str]] = {}
+        for number, step in enumerate(plan.steps):
+            for name in touched(step):
+                self._touch(name, number)
+        for _, name in (*plan.outputs, *plan.ties):
+            self._touch(name, len(plan.steps))
+        for name, (_, last) in self.lives.items():
+            self.ends.setdefault(last, []).append(name)
+
+    def _touch(self, name: str, number: int) -> None:
+        held = self.plan.named[name].storage
+        root = held.root if isinstance(held, storage.Alias) else name
+        if isinstance(self.plan.named[root].storage, storage.Arena):
+            self.lives[root] = (self.lives.get(root, (number, number))[0], number)
+
+    def enter(self, values: Mapping[str, int]) -> None:
+        """Lay out the arena for these symbol values."""
+        self.offsets, size = slot_offsets(self.plan.slots, values)
+        self.roots["arena", ""] = np.full(size, POISON, np.uint8)
+
+    def give(self, name: str, array: Array) -> None:
+        """The caller's memory, which is not written through."""
+        if array.dtype.kind == "O":
+            self.texts[name] = array
+        else:
+            self.roots["input", name] = packed(array)
+
+    def bytes(self, name: str, type: TensorType, values: Mapping[str, int]) -> Array:
+        """The bytes from the first of a buffer to the last one of its root; memory is made where there is none yet."""
+        held = self.plan.named[name].storage
+        if isinstance(held, storage.Alias):
+            root = self.plan.named[held.root]
+            return self.bytes(held.root, _sized(root.type, values, held.root), values)[dims.evaluate(held.offset, values) :]
+        if isinstance(held, storage.Arena):
+            return self.roots["arena", ""][self.offsets[held.slot] :]
+        if isinstance(held, storage.Constant):
+            return self._kept("constant", held.key, self.constants)
+        if isinstance(held, storage.State):
+            return self._kept("state", held.name, self.states)
+        key = (held.__class__.__name__.lower(), name)
+        if key not in self.roots:
+            self.roots[key] = np.full(_bytes(type), POISON, np.uint8)
+        return self.roots[key]
+
+    def _kept(self, kind: str, name: str, given: Mapping[str, Array]) -> Array:
+        if (kind, name) not in self.roots:
+            if name not in given:
+                raise InputError(f"the plan needs the {kind} {name!r}, which is not given")
+            self.roots[kind, name] = packed(given[name])
+        return self.roots[kind, name]
+
+    def state(self, name: str) -> Array:
+        """What a state holds now."""
+        array = self.states[name]
+        return unpacked(self._kept("state", name, self.states), type_of(array))
+
+    def bury(self, number: int, values: Mapping[str, int]) -> None:
+        """Poison what is alive no longer after a step."""
+        for name in self.ends.get(number, ()):
+            first, end = self._span(name, values)
+            dead = np.ones(max(end - first, 0), bool)
+            for other, (start, last) in self.lives.items():
+                if start <= number < last:
+                    low, high = self._span(other, values)
+                    dead[max(low - first, 0) : max(high - first, 0)] = False
+            self.roots["arena", ""][first:end][dead[: len(self.roots["arena", ""]) - first]] = POISON
+
+    def _span(self, name: str, values: Mapping[str, int]) -> tuple[int, int]:
+        buffer = self.plan.named[name]
+        if not isinstance(buffer.storage, storage.Arena):
+            raise VerifyError(f"buffer {name} does not lie in the arena")
+        first = self.offsets[buffer.storage.slot]
+        return first, first + _bytes(_sized(buffer.type, values, name))
+
+
+class _Machine:
+    """One call: symbol values so far, and the memory that steps read and write."""
+
+    def __init__(self, plan: Plan, kernels: Mapping[str, TileLaunch], inputs: Sequence[Array], memory: _Memory) -> None:
+        self.plan = plan
+        self.kernels = kernels
+        self.memory = memory
+        self.values = bind(plan, inputs)
+        for (_, name), array in zip(plan.inputs, inputs, strict=True):
+            memory.give(name, array)
+        memory.enter(self.values)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Launch):
+            self.launch(step)
+        elif isinstance(step, Host):
+            self.host(step)
+        elif isinstance(step, Call):
+            raise UnsupportedError(f"call {step.target} of the plan needs its framework", hint="run the engine under torch.compile")
+        elif isinstance(step, Copy):
+            self.write(step.target, np.array(self.read(step.source)))
+        elif isinstance(step, Zero):
+            self.view(step.target)[...] = 0
+        else:
+            self.check(step)
+
+    def launch(self, step: Launch) -> None:
+        variant = next(variant for variant in step.variants if self._serves(variant))
+        kernel = self.kernels[variant.kernel]
+        names = [*(param.name for param in kernel.params), *(counter.name for counter in kernel.counters)]
+        places = dict(zip(names, variant.arguments, strict=True))
+        points = math.prod(len(self._points(axis.low, axis.high, axis.step)) for axis in kernel.grid)
+        if math.prod(dims.evaluate(size, self.values) for size in variant.grid) != points:
+            raise VerifyError(f"launch {step.name}: its grid {list(variant.grid)} is not the {points} points of the kernel")
+        operands = {param.name: self._operand(param, places[param.name]) for param in kernel.params}
+        counters = {counter.name: self.view(places[counter.name]) for counter in kernel.counters}
+        run_launch(kernel, operands, counters, self.values, self.plan.symbols)
+
+    def _serves(self, variant: Variant) -> bool:
+        zero = all(dims.evaluate(size, self.values) == 0 for size in variant.guard.zero)
+        return zero and all(dims.evaluate(size, self.values) >= 0 for size in variant.guard.positive)
+
+    def _points(self, low: dims.Dim, high: dims.Dim, step: int | None) -> range:
+        return range(dims.evaluate(low, self.values), dims.evaluate(high, self.values), step or 1)
+
+    def _operand(self, param: Param, name: str) -> Array:
+        """A buffer as a kernel sees it: maybe with adjacent dimensions merged, and in its layout."""
+        shape = param.shape if param.layout is None else param.layout.extents(param.shape)
+        type = _sized(TensorType(param.dtype, tuple(shape)), self.values, name)
+        array = self.view(name)
+        if array.shape == type.shape:
+            return array
+        if array.size != math.prod(_static(type)) or not array.flags.c_contiguous:
+            raise VerifyError(f"operand %{param.name} is {type}, and buffer {name} is {type_of(array)}")
+        return array.reshape(_static(type))
+
+    def host(self, step: Host) -> None:
+        attrs = {name: bind_attribute(value, self.values) for name, value in step.attrs.items()}
+        results = tuple(self.plan.named[name].type for name in step.writes)
+        operands = tuple(self.read(name) if name else None for name in step.reads)
+        arrays = [np.array(array) for array in table.run(table.OPS[step.routine], operands, attrs, results, False)]
+        for name, result, axis in step.binds:
+            self.values[name] = int(arrays[result]) if axis == VALUE else arrays[result].shape[axis]
+        for name, array in zip(step.writes, arrays, strict=True):
+            self.write(name, array)
+
+    def check(self, step: Check) -> None:
+        worst = int(self.read(step.worst))
+        if worst != IN_RANGE:
+            size = None if step.size is None else dims.evaluate(step.size, self.values)
+            raise failure(worst, size, step.negative, step.subject)
+
+    # --- memory
+
+    def view(self, name: str) -> Array:
+        """A buffer's elements where they lie; packed elements have no view."""
+        buffer = self.plan.named[name]
+        type = _sized(buffer.type, self.values, name)
+        data, shape = self.memory.bytes(name, type, self.values), _static(type)
+        strides = (
+            tuple(dims.evaluate(stride, self.values) for stride in buffer.storage.strides)
+            if isinstance(buffer.storage, storage.Alias)
+            else None
+        )
+        if strides is None:
+            if data.size < _bytes(type):
+                raise VerifyError(f"buffer {name} takes {_bytes(type)} bytes, and {data.size} are left of its memory")
+            return data[: _bytes(type)].view(type.dtype.numpy).reshape(shape)
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if 0 not in shape and (last + 1) * type.dtype.itemsize > data.size:
+            raise VerifyError(f"alias {name} takes {(last + 1) * type.dtype.itemsize} bytes, and {data.size} are left of its root")
+        whole = data[: data.size // type.dtype.itemsize * type.dtype.itemsize].view(type.dtype.numpy)
+        return np.lib.stride_tricks.as_strided(whole, shape, tuple(stride * type.dtype.itemsize for stride in strides))
+
+    def read(self, name: str) -> Array:
+        """A buffer's values."""
+        buffer = self.plan.named[name]
+        if buffer.type.dtype == string:
+            if isinstance(buffer.storage, storage.Constant):
+                return self.memory.constants[buffer.storage.key]
+            if name not in self.memory.texts:
+                raise VerifyError(f"buffer {name} is read before it is written")
+            return self.memory.texts[name]
+        if buffer.type.dtype.bits >= 8:
+            return self.view(name)
+        type = _sized(buffer.type, self.values, name)
+        return unpacked(self.memory.bytes(name, type, self.values)[: _bytes(type)], type)
+
+    def write(self, name: str, array: Array) -> None:
+        """Set a buffer's values."""
+        declared = self.plan.named[name].type
+        if declared.dtype == string:
+            self.memory.texts[name] = array
+            return
+        type = _sized(declared, self.values, name)
+        if type_of(array) != type:
+            raise VerifyError(f"buffer {name} is {type}, got {type_of(array)}")
+        if type.dtype.bits >= 8:
+            self.view(name)[...] = array
+        else:
+            self.memory.bytes(name, type, self.values)[: _bytes(type)] = packed(array)
+
+
+def bind(plan: Plan, inputs: Sequence[Array]) -> dict[str, int]:
+    """The symbol values that follow from a call's inputs; InputError where these do not fit."""
+    if len(inputs) != len(plan.inputs):
+        raise InputError(f"got {len(inputs)} inputs, expected {len(plan.inputs)}")
+    values = {name: bounds.low for name, bounds in plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
+    places = {buffer: place for place, (_, buffer) in enumerate(plan.inputs)}
+    values.update({symbol: int(inputs[places[buffer]]) for symbol, buffer in plan.numbers})
+    for solve in known_at_entry(plan)[1]:
+        values[solve.symbol] = (inputs[solve.place].shape[solve.axis] - dims.evaluate(solve.rest, values)) // solve.factor
+    for (title, name), array in zip(plan.inputs, inputs, strict=True):
+        expected = _sized(plan.named[name].type, values, name)
+        if type_of(array) != expected:
+            raise InputError(f"input {title}: got {type_of(array)}, expected {expected}")
+    return values
+
+
+def packed(array: Array) -> Array:
+    """A copy of an array as bytes, elements of less than a byte packed, the first one lowest."""
+    type = type_of(array)
+    flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    if type.dtype.bits >= 8:
+        return flat.copy()
+    bits = np.unpackbits(flat.reshape(-1, 1), axis=1, count=type.dtype.bits, bitorder="little")
+    return np.packbits(bits, bitorder="little")
+
+
+def unpacked(data: Array, type: TensorType) -> Array:
+    """The array of which `packed` gave the bytes."""
+    shape, bits = _static(type), type.dtype.bits
+    if bits >= 8:
+        return data.view(type.dtype.numpy).reshape(shape)
+    codes = np.unpackbits(data, bitorder="little")[: math.prod(shape) * bits].reshape(-1, bits)
+    if type.dtype.kind == "int":
+        # numpy's form of signed codes is sign-extended in its byte.
+        codes = np.concatenate([codes, np.repeat(codes[:, -1:], 8 - bits, axis=1)], axis=1)
+    return np.packbits(codes, axis=1, bitorder="little").reshape(-1).view(type.dtype.numpy).reshape(shape)
+
+
+def _sized(type: TensorType, values: Mapping[str, int], name: str) -> TensorType:
+    late = sorted(frozenset().union(*(dims.symbols(size) for size in type.shape)) - values.keys())
+    if late:
+        raise VerifyError(f"the sizes of {name} depend on {late[0]}, which has no value yet")
+    return type.with_shape(tuple(dims.evaluate(size, values) for size in type.shape))
+
+
+def _static(type: TensorType) -> tuple[int, ...]:
+    return tuple(size for size in type.shape if isinstance(size, int))
+
+
+def _bytes(type: TensorType) -> int:
+    return dims.evaluate(type.nbytes, {})
