@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from ..ir.errors import is_own, reason
+from ..ir.errors import InternalError, VerifyError, is_own, reason
 from ..ir.graph import Module, Value
+from ..ir.plan.check import check
 from .build_plan import Kept, Lowered, build_plan
 from .fuse import Fusion
 from .schedule import Scheduler
@@ -29,7 +30,13 @@ def fuse(module: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) 
 def lower(fusion: Fusion, scheduler: Scheduler, target: str) -> Lowered:
     """The groups as tile programs, and their plan."""
     units = fusion.units(lambda group: scheduler.schedule(group, fusion.module.facts))
-    return replace(build_plan(fusion.module, fusion.graph, units, target), kept=kept(fusion))
+    lowered = build_plan(fusion.module, fusion.graph, units, target)
+    try:
+        # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
+        check(lowered.plan)
+    except VerifyError as error:
+        raise InternalError(f"plan for {target} is wrong: {error.message}") from error
+    return replace(lowered, kept=kept(fusion))
 
 
 class BadKernel(Exception):

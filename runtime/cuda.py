@@ -80,7 +80,9 @@ class _Loaded:
         raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")
 
     def __del__(self) -> None:
-        _release(self.gpu, self.base)
+        # A plan that was refused has neither.
+        if self.base:
+            _release(self.gpu, self.base)
 
 
 def _release(gpu: Device, address: int) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.errors import EngineError
+from ..ir.errors import CompilerError, EngineError
 from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, reads, slot_offsets, storage, writes
+from ..ir.plan.check import check
 from ..ir.types import TensorType, i64
 from .contents import Port, ports
 from .signature import Signature
@@ -97,6 +98,7 @@ class Program:
             late = sorted(set().union(*(dims.symbols(size) for size in slot.sizes)) & self.signature.later)
             if late:
                 raise EngineError(f"slot {slot.name} of the arena depends on {late[0]}, which is known only during a call")
+        _verify(plan)
         # Bindings hold the shapes and not the program, which holds them: an engine that is dropped is gone at once.
         self.shapes = Shapes(plan.buffers, plan.slots, self.symbol_names, allocated, Sizes(plan))
         self._bindings: dict[tuple[Any, ...], Binding] = {}
@@ -141,6 +143,14 @@ def _check(plan: Plan, index: Mapping[str, int]) -> None:
     for symbol, name in plan.numbers:
         if name not in given or plan.buffers[index[name]].type != TensorType(i64, ()):
             raise EngineError(f"plan for {plan.target} takes {symbol} from the buffer {name!r}, expected an input that is i64[]")
+
+
+def _verify(plan: Plan) -> None:
+    """EngineError for a plan that would read what is not there, or write over what is still needed."""
+    try:
+        check(plan)
+    except CompilerError as error:
+        raise EngineError(f"plan for {plan.target} is damaged: {error.message}") from error
 
 
 def _named(plan: Plan) -> Iterable[str]:

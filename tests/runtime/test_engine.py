@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, storage
+from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, StateDeclaration, storage
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, Library, TargetContents
 
@@ -314,6 +314,24 @@ def test_damaged_plans_are_refused(tiny):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), storage.Constant("fc1.weight"))))
     with pytest.raises(EngineError, match="inputs of the plan for cpu are not those of the engine"):
         build(inputs=(("renamed", "x"),))
+    with pytest.raises(EngineError, match="plan for cpu is damaged: at the end of the plan: buffer y is read, and has not been written"):
+        build(steps=())
+    with pytest.raises(EngineError, match=r"plan for cpu is damaged: buffer t takes 4.B.N bytes, which is not known to fit slot s0 of 64"):
+        build(slots=(Slot("s0", (64,)),))
+
+
+def test_states_and_aliases_are_refused_until_executors_run_them(tiny):
+    def build(**change):
+        return Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plan=replace(tiny.targets["cpu"].plan, **change))}))
+
+    plan, declared = tiny.targets["cpu"].plan, StateDeclaration("total", TensorType(f32, (4,)))
+    held, alias = (
+        Buffer("q", declared.type, storage.State("total")),
+        Buffer("q", TensorType(f32, (1,)), storage.Alias("w", 0, (1,))),
+    )
+    for change in ({"states": (declared,)}, {"states": (declared,), "buffers": (*plan.buffers, held)}, {"buffers": (*plan.buffers, alias)}):
+        with pytest.raises(EngineError, match="plan for cpu has states or aliases, which this version cannot run"):
+            build(**change)
 
 
 def dynamic_plan(steps, extra=()) -> Plan:
@@ -382,9 +400,8 @@ def test_what_a_plan_must_not_do_with_late_symbols():
     with pytest.raises(EngineError, match="slot s of the arena depends on K, which is known only during a call"):
         Engine(EngineContents.of({"cpu": TargetContents(late)}), call=lambda *_: [])
     early = dynamic_plan((Call("a", 0, ("d",), ()), Call("b", 1, ("x",), ("d",), (("K", 0, 1),))))
-    engine = Engine(EngineContents.of({"cpu": TargetContents(early)}), call=lambda *_: [])
-    with pytest.raises(EngineError, match="buffer d of the plan is read before its size is known"):
-        engine(np.ones(2, np.float32))
+    with pytest.raises(EngineError, match=r"plan for cpu is damaged: step 0 .call a.: the sizes of d depend on K, which has no value yet"):
+        Engine(EngineContents.of({"cpu": TargetContents(early)}), call=lambda *_: [])
 
 
 def test_a_call_costs_few_function_calls(engine):
