@@ -172,7 +172,14 @@ class _Machine:
             raise VerifyError(f"launch {step.name}: its grid {list(variant.grid)} is not the {points} points of the kernel")
         operands = {param.name: self._operand(param, places[param.name]) for param in kernel.params}
         counters = {counter.name: self.view(places[counter.name]) for counter in kernel.counters}
+        fresh = set(step.writes) - set(step.reads)
+        for param in kernel.params:
+            if places[param.name] in fresh:
+                # What was there before counts for nothing, and neither does an operand that lies there.
+                _poison(operands[param.name])
         run_launch(kernel, operands, counters, self.values, self.plan.symbols)
+        for counter in counters.values():
+            _poison(counter)
 
     def _serves(self, variant: Variant) -> bool:
         zero = all(dims.evaluate(size, self.values) == 0 for size in variant.guard.zero)
@@ -273,6 +280,10 @@ def bind(plan: Plan, inputs: Sequence[Array]) -> dict[str, int]:
         if type_of(array) != expected:
             raise InputError(f"input {title}: got {type_of(array)}, expected {expected}")
     return values
+
+
+def _poison(array: Array) -> None:
+    array[...] = np.full(array.dtype.itemsize, POISON, np.uint8).view(array.dtype)[0]
 
 
 def packed(array: Array) -> Array:
