@@ -16,7 +16,7 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..types import TensorType, i32
 from . import storage
-from .places import READ_ONLY, Place, Places, Root, known_at_entry
+from .places import READ_ONLY, Place, Places, Root, holds_each_once, known_at_entry
 from .plan import Plan
 from .steps import Call, Copy, Host, Launch, Step, Zero
 
@@ -104,8 +104,10 @@ class _Checker:
             tied[state] = name
             self.read(name)
         for name, buffer in self.named.items():
-            if isinstance(buffer.storage, storage.State) and buffer.storage.name not in tied and not self.finds(name):
-                raise self.fault(name, f"the state {buffer.storage.name!r} {self._why(name)}, and no tie says what it holds")
+            if isinstance(buffer.storage, storage.State) and buffer.storage.name not in tied:
+                if self.versions[name] or not self.finds(name):
+                    why = "has been written" if self.finds(name) else self._why(name)
+                    raise self.fault(name, f"the state {buffer.storage.name!r} {why}, and no tie says what it holds")
 
     def _check_tie(self, state: str, name: str) -> None:
         declared = self.layout.declared.get(state)
@@ -208,6 +210,8 @@ class _Checker:
     def write(self, name: str) -> None:
         """A new version of a name, and an end to all that it may touch."""
         place = self.places[name]
+        if place.axes is not None and not holds_each_once(place, self.plan.symbols):
+            raise self.fault(name, "is written, and two of its elements may lie in one place")
         self.destroy(name)
         self._hold(place, name)
 

@@ -204,6 +204,19 @@ def _extent(axes: tuple[tuple[Dim, Dim], ...], element: int) -> Dim:
     return total
 
 
+def holds_each_once(place: Place, facts: Facts) -> bool:
+    """Whether no two elements are known to share a byte: each stride steps over all that the smaller ones reach."""
+    axes = list(place.axes or ())
+    reach: Dim = place.element
+    while axes:
+        least = next((axis for axis in axes if all(at_most(axis[1], other[1], facts) for other in axes)), None)
+        if least is None or not at_most(reach, least[1], facts):
+            return False
+        axes.remove(least)
+        reach = reach + (least[0] - 1) * least[1]
+    return True
+
+
 def _interleaved(one: Place, other: Place, facts: Facts) -> bool:
     """Whether two places are columns of one pattern of rows that do not meet."""
     periods = [stride for place in (one, other) for _, stride in place.axes or ()]

@@ -161,6 +161,12 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         aliased("part", PART, storage.Alias("kv", 0, (192, 1))),
         "alias part of kv: it ends at byte 5632, which is not known to lie in the 4096 of its root",
     ),
+    "alias with two elements in one place": (
+        lambda plan: inserted(
+            with_buffer(plan, Buffer("part", PART, storage.Alias("kv", 0, (32, 1)))), 8, launch("part", ("c",), ("part",))
+        ),
+        r"step 8 \(launch part\): buffer part is written, and two of its elements may lie in one place",
+    ),
     "alias of an alias": (
         aliased("part", PART, storage.Alias("new", 0, (64, 1))),
         "alias part of new: that is an alias itself, expected its root kv",
@@ -187,6 +193,10 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "tie dropped": (
         lambda plan: replace(plan, ties=()),
         r"buffer kv the state 'kv' has been overwritten by step 7 \(launch append\), which uses new at .*, and no tie says what it holds",
+    ),
+    "tie dropped of a state that is written under its own name": (
+        lambda plan: replace(plan, steps=(launch("append", ("x", "kv"), ("kv",)),), outputs=(), ties=()),
+        "buffer kv the state 'kv' has been written, and no tie says what it holds",
     ),
     "tie of another buffer": (tied_to("y"), "buffer y is tied to the state 'kv' and is .* at bytes .* of output y, expected"),
     "tie of an older version": (tied_to("kv"), "at the end of the plan: buffer kv is read, and has been overwritten by step 7"),
