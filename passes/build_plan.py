@@ -167,10 +167,12 @@ class _Planner:
             type = TensorType(space.dtype, space.shape)
             operands[space.name] = self._new(type, self._storage(type))
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
+        written: set[str] = set()
         for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
-            self._launch(kernel, launch, operands, sources)
+            self._launch(kernel, launch, operands, sources, written)
+            written |= {param.name for param in launch.params if param.role != "in"}
 
-    def _launch(self, kernel: str, launch: TileLaunch, operands: dict[str, str], sources: tuple[str, ...]) -> None:
+    def _launch(self, kernel: str, launch: TileLaunch, operands: dict[str, str], sources: tuple[str, ...], written: set[str]) -> None:
         arguments = [operands[param.name] for param in launch.params]
         for counter in launch.counters:
             type = TensorType(i32, (counter.extent,))
@@ -178,7 +180,8 @@ class _Planner:
             self.steps.append(Zero(name))
             arguments.append(name)
         grid = tuple(points(axis) for axis in launch.grid)
-        reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout"))
+        # Launches of one program each write a part of a result: what the earlier ones wrote stays.
+        reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout") or p.name in written)
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
         self.steps.append(Launch(kernel, (Variant(kernel, Guard(), grid, tuple(arguments)),), reads, writes, sources))
 

@@ -97,7 +97,14 @@ def found() -> Module:
     return module
 
 
-MODULES = {"network": network, "found": found}
+def joined() -> Module:
+    """One input put into a part of another: two launches write parts of one result."""
+    module, graph, builder, (x, y) = _module("joined", ("x", TensorType(f32, (4, 16))), ("y", TensorType(f32, (2, 8))))
+    graph.set_outputs([builder.put_slice(x, y, starts=(1, 3), steps=(1, 1))], ["y"])
+    return module
+
+
+MODULES = {"network": network, "found": found, "joined": joined}
 
 
 def lowered(name: str, target: str) -> tuple[Module, Lowered]:

@@ -285,6 +285,16 @@ def test_planted_faults_are_caught(name: str) -> None:
         check(spoil(made()))
 
 
+def test_launches_that_each_write_a_part_of_a_result_stay_in_order() -> None:
+    """Each but the first goes on with what the earlier ones wrote, and the plan says so."""
+    for target in ("native", "sm_90a"):
+        plan = lowered("joined", target)[1].plan
+        parts = [number for number, step in enumerate(plan.steps) if isinstance(step, Launch) and "b2" in step.writes]
+        assert len(parts) == 2 and dict(plan.outputs)["y"] == "b2"
+        check(plan)
+        assert caught(swapped(plan, *parts)) and caught(without(plan, parts[0]))
+
+
 # --- real plans -------------------------------------------------------------------------------------------------------
 
 
