@@ -28,8 +28,9 @@ class Guard:
 class Variant:
     """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU).
 
-    On a GPU the kernel takes its arguments (pointers), its scalars (i32) and two scratch pointers; the first points to
-    `scratch` bytes for each program of the grid, the second is null.
+    `scalars` are the values of the kernel's own symbols: i64 on a CPU. On a GPU the kernel takes its arguments
+    (pointers), its scalars (i32) and two scratch pointers; the first points to `scratch` bytes for each program of the
+    grid, the second is null.
     """
 
     kernel: str
