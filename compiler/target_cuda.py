@@ -141,7 +141,7 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
 def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
     """A launch with one variant for each printed kernel, the guarded one first."""
     plain = step.variants[0]
-    binding = dict(zip(lowered.scheduled[plain.kernel].problem.symbols.ranges, plain.scalars, strict=True))
+    binding = dict(step.symbols)
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
     foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     variants: list[Variant] = []

@@ -178,10 +178,10 @@ class _Planner:
             self.steps.append(Zero(name))
             arguments.append(name)
         grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
-        scalars = tuple(unit.binding.values())
+        symbols = tuple(unit.binding.items())
         reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout"))
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
-        self.steps.append(Launch(kernel, (Variant(kernel, Guard(), grid, tuple(arguments), scalars),), reads, writes, sources))
+        self.steps.append(Launch(kernel, (Variant(kernel, Guard(), grid, tuple(arguments)),), reads, writes, sources, symbols))
 
     def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
         lives: dict[str, tuple[int, int]] = {}

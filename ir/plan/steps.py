@@ -28,9 +28,8 @@ class Guard:
 class Variant:
     """A kernel that may serve a launch: its guard, and the number of grid points (CPU) or the grid (GPU).
 
-    `scalars` are the values of the kernel's own symbols: i64 on a CPU. On a GPU the kernel takes its arguments
-    (pointers), its scalars (i32) and two scratch pointers; the first points to `scratch` bytes for each program of the
-    grid, the second is null.
+    On a GPU the kernel takes its arguments (pointers), its scalars (i32) and two scratch pointers; the first points to
+    `scratch` bytes for each program of the grid, the second is null.
     """
 
     kernel: str
@@ -45,13 +44,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run the first variant whose guard holds; the last one is unguarded. `sources` name the user's ops."""
+    """Run the first variant whose guard holds; the last one is unguarded. `sources` name the user's ops.
+
+    `symbols` gives the symbols of the kernel their values, in its order; grids, scalars and guards are in the plan's.
+    """
 
     name: str
     variants: tuple[Variant, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     sources: tuple[str, ...] = ()
+    symbols: tuple[tuple[str, Dim], ...] = ()
 
 
 @dataclass(frozen=True)
