@@ -91,11 +91,11 @@ def _lower_levels(module: Module, levels: Sequence[CpuLevel], choosers: Sequence
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
-    symbols = lowered.plan.symbols
     sources = {}
     for name, launch in lowered.kernels.items():
         file = SourceFile(level)
         with printing(name):
+            symbols = lowered.scheduled[name].problem.symbols
             file.add(launch, name, tuple(symbols.ranges), symbols)
         sources[f"{name}.c"] = file.text()
     return {**sources, **print_plan(lowered.plan)}

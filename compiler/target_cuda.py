@@ -12,7 +12,7 @@ from ..codegen.triton.kernel import TritonKernel
 from ..codegen.triton.launch_abi import variant
 from ..codegen.triton.printer import print_launch
 from ..ir import dims
-from ..ir.dims import Facts
+from ..ir.dims import Dim, Facts
 from ..ir.graph import Module
 from ..ir.plan import Guard, Launch, Plan, Variant, storage
 from ..ir.target import GpuTarget, gpu_target
@@ -93,21 +93,21 @@ def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]
     found: dict[str, list[_Printed]] = {}
     for name, launch in lowered.kernels.items():
         with printing(name):
-            found[name] = _print(name, launch, lowered.plan, device)
+            found[name] = _print(name, launch, lowered, device)
     return found
 
 
-def _print(name: str, launch: TileLaunch, plan: Plan, device: GpuTarget) -> list[_Printed]:
+def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -> list[_Printed]:
     """The kernel for aligned operands and sizes, and where that is not known the one for any."""
     launch = replace(launch, name=name)
-    strangers = _callers(name, launch, plan)
-    divided = _row_symbols(launch, plan.symbols)
+    strangers, symbols = _callers(name, launch, lowered.plan), lowered.scheduled[name].problem.symbols
+    divided = _row_symbols(launch, symbols)
     own = frozenset(param.name for param in launch.params) | {counter.name for counter in launch.counters}
     if not strangers and not divided:
-        return [_Printed(print_launch(launch, plan.symbols, own, device.processors), (), ())]
-    facts = Facts(plan.symbols.ranges, {**plan.symbols.divisors, **dict.fromkeys(divided, VECTOR)})
+        return [_Printed(print_launch(launch, symbols, own, device.processors), (), ())]
+    facts = Facts(symbols.ranges, {**symbols.divisors, **dict.fromkeys(divided, VECTOR)})
     fast = print_launch(replace(launch, name=f"{name}_aligned"), facts, own, device.processors)
-    general = print_launch(launch, plan.symbols, own - set(strangers), device.processors)
+    general = print_launch(launch, symbols, own - set(strangers), device.processors)
     return [_Printed(fast, divided, strangers), _Printed(general, (), ())]
 
 
@@ -141,17 +141,24 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
 def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
     """A launch with one variant for each printed kernel, the guarded one first."""
     plain = step.variants[0]
+    binding = dict(step.symbols)
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
     foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     variants: list[Variant] = []
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
-        guard = Guard(zero=tuple(dims.symbol(name) % VECTOR for name in item.divided), aligned=aligned)
+        guard = Guard(zero=_open(binding[name] % VECTOR for name in item.divided), aligned=aligned)
         made = variant(compiled[item.kernel.name], guard)
-        variants.append(replace(made, arguments=tuple(buffers[name] for name in made.arguments)))
+        grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
+        variants.append(replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars))
         if guard == Guard():
             break
     return replace(step, variants=tuple(variants))
+
+
+def _open(conditions: Iterable[Dim]) -> tuple[Dim, ...]:
+    """The conditions that a call has to meet; a number that is 0 holds in every call."""
+    return tuple(dim for dim in conditions if dim != 0)
 
 
 def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:

@@ -159,31 +159,32 @@ class _Planner:
             self.kernels.update(zip(fresh, program.launches, strict=True))
             self.scheduled.update(dict.fromkeys(fresh, unit))
         operands: dict[str, str] = {}
-        for operand, value in zip(unit.group.region.inputs, unit.group.inputs, strict=True):
+        for operand, value in zip(unit.problem.region.inputs, unit.group.inputs, strict=True):
             operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name), operand.type.shape)
-        for operand, value in zip(unit.group.region.outputs, unit.group.outputs, strict=True):
+        for operand, value in zip(unit.problem.region.outputs, unit.group.outputs, strict=True):
             operands[operand.name] = self._buffer(value, None)
         for space in program.workspaces:
-            type = TensorType(space.dtype, space.shape)
+            type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
-        sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
         written: set[str] = set()
         for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
-            self._launch(kernel, launch, operands, sources, written)
+            self._launch(kernel, launch, unit, operands, written)
             written |= {param.name for param in launch.params if param.role != "in"}
 
-    def _launch(self, kernel: str, launch: TileLaunch, operands: dict[str, str], sources: tuple[str, ...], written: set[str]) -> None:
+    def _launch(self, kernel: str, launch: TileLaunch, unit: Scheduled, operands: dict[str, str], written: set[str]) -> None:
         arguments = [operands[param.name] for param in launch.params]
         for counter in launch.counters:
-            type = TensorType(i32, (counter.extent,))
+            type = TensorType(i32, (unit.bound(counter.extent),))
             name = self._new(type, self._storage(type))
             self.steps.append(Zero(name))
             arguments.append(name)
-        grid = tuple(points(axis) for axis in launch.grid)
+        grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
         # Launches of one program each write a part of a result: what the earlier ones wrote stays.
         reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout") or p.name in written)
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
-        self.steps.append(Launch(kernel, (Variant(kernel, Guard(), grid, tuple(arguments)),), reads, writes, sources))
+        sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
+        variant = Variant(kernel, Guard(), grid, tuple(arguments))
+        self.steps.append(Launch(kernel, (variant,), reads, writes, sources, tuple(unit.binding.items())))
 
     def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
         lives: dict[str, tuple[int, int]] = {}

@@ -11,11 +11,13 @@ from itertools import chain
 from typing import Any
 
 from ..ir import dims
+from ..ir.dims import Dim
 from ..ir.errors import InternalError, is_own, reason
 from ..ir.layout import Layout
 from ..ir.region import Region
 from ..ir.tile.program import TileProgram
 from .compose import Group
+from .own_symbols import canonical
 from .tile.schedule import Problem, Schedule, Strategy
 
 Candidate = tuple[Strategy, Schedule]
@@ -33,13 +35,25 @@ class Scheduled:
     refusals: tuple[tuple[str, str], ...]
     program: TileProgram
     cost: float
+    binding: Mapping[str, Dim]
+
+    def bound(self, dim: Dim) -> Dim:
+        """A size of the problem in the symbols of the graph."""
+        return dims.substitute(dim, dict(self.binding))
+
+    def sizes(self, values: Mapping[str, int]) -> dict[str, int]:
+        """What the problem's symbols are at these values of the graph's; a symbol without a value is 1."""
+        found = {name: {**dict.fromkeys(dims.symbols(dim), 1), **values} for name, dim in self.binding.items()}
+        return {name: dims.evaluate(dim, found[name]) for name, dim in self.binding.items()}
 
 
-def problem_of(group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]) -> Problem:
-    """The problem of a group: its region under a neutral name, with the layouts of its constants."""
+def problem_of(
+    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+) -> tuple[Problem, Mapping[str, Dim]]:
+    """The problem of a group: its region in canonical form, with the layouts of its constants; and what its symbols are here."""
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
-    region = replace(group.region, name="region")
-    return Problem(region, symbols, layouts(region, constants), constants)
+    own = canonical(replace(group.region, name="region"), symbols)
+    return Problem(own.region, own.symbols, layouts(own.region, constants), constants), own.binding
 
 
 def cheapest(target: Any) -> Choose:
@@ -77,7 +91,7 @@ class Scheduler:
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
         """The group's schedule and tile program."""
-        problem = problem_of(group, symbols, self.layouts)
+        problem, binding = problem_of(group, symbols, self.layouts)
         key = _key(problem)
         if key in self.failed:
             raise InternalError(self.failed[key])
@@ -86,7 +100,7 @@ class Scheduler:
             if made is not None:
                 self.known[key] = made
         schedule, refusals, program, cost = self.known[key]
-        return Scheduled(group, problem, schedule, refusals, program, cost)
+        return Scheduled(group, problem, schedule, refusals, program, cost, binding)
 
     def _decide(self, problem: Problem, key: Any) -> _Known | None:
         """What is chosen; None where that failed, and is refused from now on."""
@@ -150,4 +164,5 @@ class Scheduler:
 
 def _key(problem: Problem) -> Any:
     """What tells problems apart."""
-    return problem.region, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants
+    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items())
+    return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

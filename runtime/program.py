@@ -166,6 +166,7 @@ def _used(plan: Plan) -> set[str]:
         if isinstance(step, Check) and step.size is not None:
             found.append(step.size)
         if isinstance(step, Launch):
+            found += [size for _, size in step.symbols]
             for variant in step.variants:
                 found += [*variant.grid, *variant.scalars, *variant.guard.zero, *variant.guard.positive]
     return set().union(*(dims.symbols(size) for size in found))

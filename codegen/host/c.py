@@ -150,7 +150,9 @@ def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) ->
         guard = _guard(variant.guard.zero, variant.guard.positive, [f"b{order[b]}" for b in variant.guard.aligned], names)
         arguments = ", ".join(f"b{order[name]}" for name in variant.arguments)
         points = c_dim(dims.product(variant.grid), names)
-        call = f"void *operands[] = {{{arguments}}}; ourcc_launch(threads, {points}, {variant.kernel}, operands, symbols);"
+        sizes = ", ".join(c_dim(size, names) for _, size in step.symbols) or "0"
+        own = f"const int64_t sizes[] = {{{sizes}}}; void *operands[] = {{{arguments}}};"
+        call = f"{own} ourcc_launch(threads, {points}, {variant.kernel}, operands, sizes);"
         if guard is None:
             lines.append(f"    {'else ' if n else ''}{{ {call} }}")
         else:

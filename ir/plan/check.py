@@ -123,6 +123,7 @@ class _Checker:
 
     def launch(self, step: Launch) -> None:
         own = self.own[id(step)]
+        self._need((size for _, size in step.symbols), "the symbols of its kernel depend on")
         for variant in step.variants:
             guard = variant.guard
             sizes = (*variant.grid, *variant.scalars, *guard.zero, *guard.positive)

@@ -19,7 +19,7 @@ from ..ops.check import IN_RANGE, failure
 from ..reference import bind_attribute
 from ..tile.interpret import run_launch
 from ..tile.program import Launch as TileLaunch
-from ..tile.program import Param
+from ..tile.program import GridAxis, Param
 from ..types import TensorType, string, type_of
 from . import storage
 from .places import known_at_entry
@@ -167,17 +167,19 @@ class _Machine:
         kernel = self.kernels[variant.kernel]
         names = [*(param.name for param in kernel.params), *(counter.name for counter in kernel.counters)]
         places = dict(zip(names, variant.arguments, strict=True))
-        points = math.prod(len(self._points(axis.low, axis.high, axis.step)) for axis in kernel.grid)
+        own = {name: dims.evaluate(size, self.values) for name, size in step.symbols}
+        points = math.prod(len(_points(axis, own)) for axis in kernel.grid)
         if math.prod(dims.evaluate(size, self.values) for size in variant.grid) != points:
             raise VerifyError(f"launch {step.name}: its grid {list(variant.grid)} is not the {points} points of the kernel")
-        operands = {param.name: self._operand(param, places[param.name]) for param in kernel.params}
+        operands = {param.name: self._operand(param, places[param.name], own) for param in kernel.params}
         counters = {counter.name: self.view(places[counter.name]) for counter in kernel.counters}
         fresh = set(step.writes) - set(step.reads)
         for param in kernel.params:
             if places[param.name] in fresh:
                 # What was there before counts for nothing, and neither does an operand that lies there.
                 _poison(operands[param.name])
-        run_launch(kernel, operands, counters, self.values, self.plan.symbols)
+        facts = dims.Facts({name: dims.range_of(size, self.plan.symbols) for name, size in step.symbols})
+        run_launch(kernel, operands, counters, own, facts)
         for counter in counters.values():
             _poison(counter)
 
@@ -185,13 +187,10 @@ class _Machine:
         zero = all(dims.evaluate(size, self.values) == 0 for size in variant.guard.zero)
         return zero and all(dims.evaluate(size, self.values) >= 0 for size in variant.guard.positive)
 
-    def _points(self, low: dims.Dim, high: dims.Dim, step: int | None) -> range:
-        return range(dims.evaluate(low, self.values), dims.evaluate(high, self.values), step or 1)
-
-    def _operand(self, param: Param, name: str) -> Array:
+    def _operand(self, param: Param, name: str, own: Mapping[str, int]) -> Array:
         """A buffer as a kernel sees it: maybe with adjacent dimensions merged, and in its layout."""
         shape = param.shape if param.layout is None else param.layout.extents(param.shape)
-        type = _sized(TensorType(param.dtype, tuple(shape)), self.values, name)
+        type = _sized(TensorType(param.dtype, tuple(shape)), own, name)
         array = self.view(name)
         if array.shape == type.shape:
             return array
@@ -264,6 +263,10 @@ class _Machine:
             self.view(name)[...] = array
         else:
             self.memory.bytes(name, type, self.values)[: _bytes(type)] = packed(array)
+
+
+def _points(axis: GridAxis, values: Mapping[str, int]) -> range:
+    return range(dims.evaluate(axis.low, values), dims.evaluate(axis.high, values), axis.step or 1)
 
 
 def bind(plan: Plan, inputs: Sequence[Array]) -> dict[str, int]:

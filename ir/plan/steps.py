@@ -44,13 +44,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run the first variant whose guard holds; the last one is unguarded. `sources` name the user's ops."""
+    """Run the first variant whose guard holds; the last one is unguarded. `sources` name the user's ops.
+
+    `symbols` gives the symbols of the kernel their values, in its order; grids, scalars and guards are in the plan's.
+    """
 
     name: str
     variants: tuple[Variant, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     sources: tuple[str, ...] = ()
+    symbols: tuple[tuple[str, Dim], ...] = ()
 
 
 @dataclass(frozen=True)
