@@ -18,8 +18,8 @@ from ..ops import table
 from ..ops.check import IN_RANGE, failure
 from ..reference import bind_attribute
 from ..tile.interpret import run_launch
-from ..tile.program import Launch as TileLaunch
 from ..tile.program import GridAxis, Param
+from ..tile.program import Launch as TileLaunch
 from ..types import TensorType, string, type_of
 from . import storage
 from .places import known_at_entry
