@@ -15,6 +15,7 @@ from ..ir.dims import Dim
 from ..ir.errors import InternalError, is_own, reason
 from ..ir.layout import Layout
 from ..ir.region import Region
+from ..ir.region_cost import typical_sizes
 from ..ir.tile.program import TileProgram
 from .compose import Group
 from .own_symbols import canonical
@@ -41,11 +42,6 @@ class Scheduled:
         """A size of the problem in the symbols of the graph."""
         return dims.substitute(dim, dict(self.binding))
 
-    def sizes(self, values: Mapping[str, int]) -> dict[str, int]:
-        """What the problem's symbols are at these values of the graph's; a symbol without a value is 1."""
-        found = {name: {**dict.fromkeys(dims.symbols(dim), 1), **values} for name, dim in self.binding.items()}
-        return {name: dims.evaluate(dim, found[name]) for name, dim in self.binding.items()}
-
 
 def problem_of(
     group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
@@ -53,7 +49,8 @@ def problem_of(
     """The problem of a group: its region in canonical form, with the layouts of its constants; and what its symbols are here."""
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
     own = canonical(replace(group.region, name="region"), symbols)
-    return Problem(own.region, own.symbols, layouts(own.region, constants), constants), own.binding
+    sizes = {name: dims.evaluate(dim, typical_sizes(symbols, dims.symbols(dim))) for name, dim in own.binding.items()}
+    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, sizes), own.binding
 
 
 def cheapest(target: Any) -> Choose:
@@ -164,5 +161,5 @@ class Scheduler:
 
 def _key(problem: Problem) -> Any:
     """What tells problems apart."""
-    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items())
+    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), tuple(problem.sizes.items())
     return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

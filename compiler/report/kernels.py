@@ -27,12 +27,10 @@ def kernel_rows(
     """
     calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
     rows: list[dict[str, Any]] = []
-    typical = typical_sizes(lowered.plan.symbols)
     for name, unit in lowered.scheduled.items():
-        cost, own = cost_of(unit.problem.region, unit.sizes(typical)), cost_of(unit.problem.region, typical_sizes(unit.problem.symbols))
-        floor, own_floor = (part.seconds(operations_per_second, bytes_per_second) for part in (cost, own))
-        # The schedule was chosen at typical sizes of the kernel's own symbols; the plan's may be products of several.
-        seconds = max(unit.cost * floor / own_floor if own_floor else unit.cost, floor)
+        cost = cost_of(unit.problem.region, unit.problem.sizes)
+        floor = cost.seconds(operations_per_second, bytes_per_second)
+        seconds = max(unit.cost, floor)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(v.kernel == name for v in step.variants)]
         rows.append(

@@ -342,13 +342,4 @@ def upper_bound(dim: Dim, symbols: dims.Facts) -> int | None:
     return dims.range_of(dim, symbols).high
 
 
-def typical(dim: Dim, symbols: dims.Facts) -> int:
-    """A size to reckon with: 128 for a symbol, clipped to its range."""
-    values = {}
-    for name in dims.symbols(dim):
-        known = symbols.ranges.get(name, dims.UNBOUNDED)
-        values[name] = max(known.low or 1, min(128, known.high if known.high is not None else 128))
-    return max(1, dims.evaluate(dim, values))
-
-
-__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "typical", "upper_bound", "zero"]
+__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "upper_bound", "zero"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...ir.dims import Facts
+from ...ir import dims
+from ...ir.dims import Dim, Facts
 from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
@@ -31,13 +32,22 @@ class Schedule:
 class Problem:
     """What a strategy is asked to compute: the region, what is known of its symbols, layouts fixed for constants.
 
-    `constants` are the operands whose values are known when building.
+    `constants` are the operands whose values are known when building, `sizes` what to reckon with for symbols.
     """
 
     region: Region
     symbols: Facts
     layouts: Mapping[str, Layout]
     constants: frozenset[str] = frozenset()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def typical(self, dim: Dim) -> int:
+        """A size to reckon with: 128, clipped to its range, for a symbol of which nothing is said."""
+        values = {}
+        for name in dims.symbols(dim):
+            known = self.symbols.ranges.get(name, dims.UNBOUNDED)
+            values[name] = self.sizes.get(name, max(known.low or 1, min(128, known.high if known.high is not None else 128)))
+        return max(1, dims.evaluate(dim, values))
 
 
 class Strategy(Protocol):

@@ -71,14 +71,15 @@ def run_plan(module: Module, found: Lowered, inputs: Sequence[Array], sizes: Map
             launch = found.kernels[variant.kernel]
             parameters = [param.name for param in launch.params] + [counter.name for counter in launch.counters]
             places = dict(zip(parameters, variant.arguments, strict=True))
-            after = run_kernel(kernels[variant.kernel], {name: memory[place] for name, place in places.items()}, sizes, DEADLINE)
+            own = {name: dims.evaluate(size, sizes) for name, size in step.symbols}
+            after = run_kernel(kernels[variant.kernel], {name: memory[place] for name, place in places.items()}, own, DEADLINE)
             memory |= {places[name]: array.reshape(memory[places[name]].shape) for name, array in after.items()}
     return [memory[name] for _, name in plan.outputs]
 
 
 def printed(found: Lowered, name: str) -> TritonKernel:
     """A kernel for any alignment."""
-    return print_launch(replace(found.kernels[name], name=name), found.plan.symbols, frozenset())
+    return print_launch(replace(found.kernels[name], name=name), found.scheduled[name].problem.symbols, frozenset())
 
 
 @pytest.mark.parametrize(

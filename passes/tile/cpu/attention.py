@@ -17,7 +17,7 @@ from ....ir.region import Scalar
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
-from ..lower import Block, parameters, typical, upper_bound
+from ..lower import Block, parameters, upper_bound
 from ..schedule import Problem, Schedule
 from ..softmax import Attention, read_attention
 
@@ -58,7 +58,7 @@ class CpuAttention:
         found = read_attention(problem.region)
         if isinstance(found, str):
             return float("inf")
-        sizes = {name: typical(extent, problem.symbols) for name, extent in problem.region.extents.items()}
+        sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
         scores = 1.0
         for name in (*found.batch, *((found.row,) if found.row else ()), found.column):
             scores *= sizes[name]

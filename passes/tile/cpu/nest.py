@@ -20,7 +20,7 @@ from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
-from ..lower import COMBINE, Block, identity, is_long, parameters, typical, upper_bound, zero
+from ..lower import COMBINE, Block, identity, is_long, parameters, upper_bound, zero
 from ..schedule import Problem, Schedule
 
 LOCAL_LIMIT = 16_384
@@ -47,7 +47,7 @@ class Nest:
         region, total = problem.region, 0.0
         for statement in region.body:
             names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
-            total += float(typical(dims.product(region.axis(n).extent for n in names), problem.symbols))
+            total += float(problem.typical(dims.product(region.axis(n).extent for n in names)))
         return total * (1.0 + 0.2 / schedule["vectors"]) / target.lanes / 3e9
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:

@@ -20,7 +20,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Va
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
 from ..contraction import Contraction, plain_load, read_contraction, stride_of
-from ..lower import Block, is_long, parameters, typical, upper_bound
+from ..lower import Block, is_long, parameters, upper_bound
 from ..schedule import Problem, Schedule
 from ..sparse import with_expansion
 
@@ -80,8 +80,8 @@ class Packed:
         extents = problem.region.extents
         count = 1.0
         for name in (*found.batch, *found.rows, *found.over, *found.columns):
-            count *= typical(extents[name], problem.symbols)
-        columns = typical(extents[found.columns[-1]], problem.symbols)
+            count *= problem.typical(extents[name])
+        columns = problem.typical(extents[found.columns[-1]])
         padded = -(-columns // schedule["nr"]) * schedule["nr"]
         wasted = padded / columns
         if found.rows:
@@ -249,7 +249,7 @@ class _Packed:
 
     def _terms(self, over: Sequence[str]) -> int:
         """How many terms a sum over these axes has."""
-        return math.prod(typical(self.extents[name], self.problem.symbols) for name in over)
+        return math.prod(self.problem.typical(self.extents[name]) for name in over)
 
     def _dot(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
         for let in self.found.prologue:

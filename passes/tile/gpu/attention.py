@@ -12,7 +12,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
 from ..contraction import plain_load
-from ..lower import Block, typical, upper_bound
+from ..lower import Block, upper_bound
 from ..schedule import Problem, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
@@ -83,7 +83,7 @@ class GpuAttention:
         operands = attention_operands(found)[0]
         if isinstance(operands, str):
             return float("inf")
-        sizes = {name: typical(extent, problem.symbols) for name, extent in problem.region.extents.items()}
+        sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
         heads = 1
         for name in found.batch:
             heads *= sizes[name]

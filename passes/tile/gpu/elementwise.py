@@ -9,7 +9,6 @@ from ....ir import dims
 from ....ir.region import Let, Reduce, Region, Scan, Store
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..lower import typical
 from ..schedule import Problem, Schedule
 from .shape import LAUNCH_SECONDS, accesses, memory_seconds, needed, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
@@ -47,7 +46,7 @@ class Elementwise:
         seconds = 0.0
         stores = [s for s in region.body if isinstance(s, Store)]
         for store in stores:
-            sizes = {name: typical(region.axis(name).extent, problem.symbols) for name in store.axes}
+            sizes = {name: problem.typical(region.axis(name).extent) for name in store.axes}
             tiling = tile_axes(problem, store, schedule["elements"], bool(schedule["turned"]), schedule["warps"])
             programs, lanes, points = 1.0, 1.0, 1.0
             for axis, step in tiling.grid.items():

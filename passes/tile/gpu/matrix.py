@@ -14,7 +14,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
 from ..contraction import Contraction, plain_load
-from ..lower import Block, is_long, typical, upper_bound
+from ..lower import Block, is_long, upper_bound
 from ..schedule import Problem, Schedule
 from ..sparse import with_expansion
 from .shape import is_covered, power_of_two
@@ -93,7 +93,7 @@ def sizes_of(problem: Problem, found: Contraction) -> Sizes:
     def total(axes: Sequence[str]) -> Dim:
         return dims.product(extents[axis] for axis in axes)
 
-    batch, rows, columns, depth = (typical(total(axes), symbols) for axes in (found.batch, found.rows, found.columns, found.over))
+    batch, rows, columns, depth = (problem.typical(total(axes)) for axes in (found.batch, found.rows, found.columns, found.over))
     return Sizes(batch, rows, columns, depth, upper_bound(total(found.rows), symbols), upper_bound(total(found.columns), symbols))
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..lower import typical
 from ..schedule import Problem, Schedule
 from .elementwise import in_store_order
 from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, stride_class, traffic, warps_for
@@ -73,7 +72,7 @@ class Rows:
 
 
 def _seconds(problem: Problem, tiling: Tiling, walks: int, target: GpuTarget) -> float:
-    sizes = {axis.name: typical(axis.extent, problem.symbols) for axis in problem.region.axes}
+    sizes = {axis.name: problem.typical(axis.extent) for axis in problem.region.axes}
     programs, points, lanes, steps = 1.0, 1.0, 1.0, 1.0
     for axis, step in tiling.grid.items():
         programs *= -(-sizes[axis] // (step or 1))
@@ -186,9 +185,9 @@ def _rows_of_tile(
     step = min(most, padded(region.axis(lane).extent, problem.symbols) or most)
     others = 1
     for name in order:
-        others *= typical(region.axis(name).extent, problem.symbols) if name != lane else 1
+        others *= problem.typical(region.axis(name).extent) if name != lane else 1
     # Rows that are not contiguous share a program only where there are enough programs without.
-    length = typical(region.axis(lane).extent, problem.symbols)
+    length = problem.typical(region.axis(lane).extent)
     while not contiguous and step > 1 and others * length // step < 512:
         step //= 2
     grid[lane] = None if step == 1 else step

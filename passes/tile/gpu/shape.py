@@ -8,7 +8,7 @@ from ....ir import dims
 from ....ir.dims import Dim, Facts
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ....ir.target import GpuTarget
-from ..lower import typical, upper_bound
+from ..lower import upper_bound
 from ..schedule import Problem
 
 LAUNCH_SECONDS = 3e-6
@@ -97,7 +97,7 @@ def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str
 def traffic(problem: Problem) -> float:
     """Bytes of all operands once, at the symbols' typical sizes."""
     operands = (*problem.region.inputs, *problem.region.outputs)
-    return sum(typical(dims.product(o.type.shape), problem.symbols) * max(1, o.type.dtype.bits) / 8 for o in operands)
+    return sum(problem.typical(dims.product(o.type.shape)) * max(1, o.type.dtype.bits) / 8 for o in operands)
 
 
 def waves(programs: float, target: GpuTarget, resident: int = 1) -> float:

@@ -10,7 +10,6 @@ from ....ir.region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan,
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType
-from ..lower import typical
 from ..schedule import Problem, Schedule
 from .elementwise import tile_axes
 from .rows import tile_rows
@@ -41,9 +40,9 @@ class Steps:
         sequential = 0.0
         for statement in region.body:
             if isinstance(statement, Scan):
-                sequential += typical(region.axis(statement.along).extent, problem.symbols)
+                sequential += problem.typical(region.axis(statement.along).extent)
             if isinstance(statement, Store) and statement.gathers:
-                sequential += typical(dims.product(region.axis(a).extent for a in statement.axes), problem.symbols) / 32
+                sequential += problem.typical(dims.product(region.axis(a).extent for a in statement.axes)) / 32
         count = sum(not isinstance(s, Let) for s in region.body)
         return count * (LAUNCH_SECONDS + traffic(problem) / target.memory_rate) + sequential * 1e-6 + 1e-9 * schedule["elements"]
 

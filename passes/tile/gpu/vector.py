@@ -10,7 +10,7 @@ from ....ir import dims
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..contraction import Contraction, plain_load, read_contraction
-from ..lower import typical, upper_bound
+from ..lower import upper_bound
 from ..schedule import Problem, Schedule
 from .matrix import FEWEST
 from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, stride_class, traffic, warps_for
@@ -53,13 +53,13 @@ class Vector:
         tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
         programs, lanes = 1.0, 1
         for axis, step in tiling.grid.items():
-            programs *= -(-typical(problem.region.axis(axis).extent, problem.symbols) // (step or 1))
+            programs *= -(-problem.typical(problem.region.axis(axis).extent) // (step or 1))
             lanes *= step or 1
         along, across = _lane_axes(problem, found)
         run = tiling.loops[found.over[-1]] if along else (tiling.grid.get(across or "") or 1)
         steps = 1.0
         for axis, step in tiling.loops.items():
-            steps *= -(-typical(problem.region.axis(axis).extent, problem.symbols) // step)
+            steps *= -(-problem.typical(problem.region.axis(axis).extent) // step)
         waiting = steps * 4e-7 * max(1.0, programs / (target.processors * 4))
         return memory_seconds(traffic(problem), programs, target) * max(1.0, math.sqrt(64 / run)) + waiting + LAUNCH_SECONDS
 
