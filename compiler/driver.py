@@ -22,6 +22,7 @@ from .options import (
     VerifyOptions,
     environment,
 )
+from .outputs import check_places
 from .progress import SILENT, Progress
 from .report.table import Report
 from .trust import open_contents, records_of_checks, watch
@@ -31,6 +32,8 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
     """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
     from .pipeline import compile_module
 
+    if isinstance(model, (str, os.PathLike)):
+        check_places({"report": options.report}, {"the model": Path(model)})
     module = import_model(model, options, progress, example_inputs=example_inputs)
     return _finish(compile_module(module, options, progress), options, progress, module.name)
 
@@ -39,6 +42,7 @@ def rebuild(engine: str | os.PathLike[str], options: BuildOptions, progress: Pro
     """An engine file with the targets of the options made new from the program that it holds; the others stay."""
     from .pipeline import compile_again
 
+    check_places({"report": options.report}, {"the engine": Path(engine)})
     progress.stage("read the engine")
     contents = open_contents(engine, options.environment.directory, options.trust, progress)
     return _finish(compile_again(contents, options, progress), options, progress, Path(engine).stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
+from .outputs import check_output
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
 from .trust import NOBODY_ASKED, Trust
@@ -274,16 +275,12 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
-def check_output(path: Path) -> Path:
-    """A file to write, if it can be written: asked before the work whose result it gets."""
-    if path.is_dir():
-        raise UsageError(f"output {str(path)!r} is a folder, expected a file")
-    folder = path.parent
-    if not folder.is_dir():
-        raise UsageError(f"output {str(path)!r}: there is no folder {str(folder)!r}", hint="make the folder first, or name another")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UsageError(f"output {str(path)!r} cannot be written: the permission is missing", hint="choose another folder")
-    return path
+def _named(option: str, read: Callable[[Any], Any], value: Any) -> Any:
+    """What a reader gives; its error begins with the option."""
+    try:
+        return read(value)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
 
 
 def _flag(value: Any) -> bool:
@@ -321,7 +318,7 @@ _READERS: dict[str, Any] = {
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_tuning,
     "locked": _path,
-    "report": lambda value: check_output(_path(value)),
+    "report": lambda value: _named("report", check_output, _path(value)),
     "freeze": _flag,
     "unchecked_indices": _flag,
     "trust_pickle": _flag,

@@ -16,6 +16,7 @@ from ..ir.errors import UsageError
 from ..ir.target import CPU_LEVELS, cpu_level
 from ..runtime.replace import replace_file
 from .options import CacheOptions
+from .outputs import check_output
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
 from .trust import open_contents
@@ -153,7 +154,7 @@ def _prune(options: CacheOptions, progress: Progress) -> Report:
 
 def _export(options: CacheOptions, progress: Progress) -> Report:
     """One record a line; the file appears whole or not at all."""
-    path, store = Path(options.arguments[0]), _local(options)
+    path, store = check_output(Path(options.arguments[0])), _local(options)
     lines = [seal(record, options.trust.signing_key) + b"\n" for record in store.list()]
     replace_file(path, lines)
     count = len(lines)

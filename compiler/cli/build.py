@@ -10,6 +10,7 @@ import click
 
 from ...ir.errors import UsageError
 from ..options import QUANTIZE_SERVED, SPARSITIES, build_options
+from ..outputs import check_places, is_same
 from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option
 from .frame import command as frame
@@ -52,6 +53,11 @@ def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval
     """
     output = _output(model, output, {**given, "eval": eval_} if rebuild else None)
     options = replace(build_options({**given, "eval": eval_}), trust=trust)
+    places = {"-o": output, "--report": options.report}
+    # An engine that is made again may take its own place.
+    again = rebuild and is_same(output, model)
+    check_places(places, {"--locked": options.locked, "--calibrate": options.calibrate, "--eval": options.eval}, trust)
+    check_places({"--report": options.report} if again else places, {"ENGINE" if rebuild else "MODEL": model}, trust)
     from .. import driver
     from ..report.engine import describe_engine
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...ir.errors import InputError, UsageError
+from ..outputs import check_places
 from ..report.table import Cell, Report, Table
 from ..trust import Trust
 from .frame import READABLE, WRITABLE
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 @trusted_key_option
 def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, trust: Trust, as_json: bool) -> None:
     """Run an engine on inputs from files."""
+    files = {f"--input {text}": Path(text.partition("=")[2] or text) for text in inputs}
+    check_places({"-o": output}, {"ENGINE": engine, **files}, trust)
     arrays = read_inputs(inputs)
     from .. import driver
 
