@@ -20,6 +20,7 @@ from .importers.torch.tensors import tensor_of
 from .importers.torch.views import Root
 from .importers.torch.walk import Fallback, Imported, Result, import_graph
 from .importers.torch.whole import left
+from .machine import probe_cuda
 from .options import BuildOptions, build_options
 from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .spelling import nearest
@@ -50,12 +51,14 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
     `options={"freeze": False}` parameters are read where they lie, at every call.
     """
     given = {**options_of(mode), **(options or {})}
-    read, refused = build_options(given), None
+    read, refused = build_options(given, "torch.compile"), None
     if "targets" not in given and "target" not in given:
         try:
             read = with_target(read, example_inputs)
         except UnsupportedError as error:
             refused = error
+    else:
+        check_runs_here(read.targets)
     return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused))
 
 
@@ -90,6 +93,19 @@ def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOp
     if "cuda" not in kinds:
         return options
     return dataclasses.replace(options, targets=(device_target(next(d for d in devices if d.type == "cuda")),))
+
+
+def check_runs_here(targets: Sequence[Target]) -> None:
+    """UsageError where this machine runs none of the targets that were asked for."""
+    if any(target.family == "cpu" for target in targets):
+        return
+    cuda = probe_cuda()
+    found = ", ".join(gpu.target for gpu in cuda.gpus)
+    if not any(gpu.target == target.name for gpu in cuda.gpus for target in targets):
+        names = ", ".join(target.name for target in targets)
+        here = f"the GPUs here are {found}" if found else cuda.problem or "there is no GPU"
+        hint = "leave the option out: the target is that of the inputs' device; ourcc.build makes engines for other machines"
+        raise UsageError(f"target: torch.compile runs what it compiles on this machine, got {names}: {here}", hint=hint)
 
 
 def device_target(device: Any) -> Target:

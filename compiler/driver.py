@@ -12,6 +12,7 @@ from ..ir.graph import Module
 from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
 from ..runtime.replace import replace_file
+from .kinds import check_engine
 from .options import (
     BenchOptions,
     BuildOptions,
@@ -25,6 +26,7 @@ from .options import (
 from .outputs import check_places
 from .progress import SILENT, Progress
 from .report.table import Report
+from .targets import part_of
 from .trust import open_contents, records_of_checks, watch
 
 
@@ -72,9 +74,10 @@ def load(
 ) -> Engine:
     """Open an engine file for this machine."""
     settings = environment()
+    check_engine(path)
     return Engine.load(
         path,
-        target=target,
+        target=None if target is None else part_of(target),
         threads=threads or settings.threads,
         verify=verify,
         trusted_keys=trusted_keys,

@@ -21,6 +21,8 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
 QUANTIZE_SERVED = ("int8-weight",)
 """The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
+WEIGHTS = ("int8-weight", "int4-weight")
+"""How a contract says that weights are stored: quantized here, or already in the model."""
 SPARSITIES = ("2:4",)
 PEERS = ("onnxruntime", "eager", "inductor", "openvino")
 
@@ -180,16 +182,15 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject == "no-fallback" and not colon:
         return Requirement("no-fallback")
-    formats = (*QUANTIZE_FORMATS, *PRECISIONS, *SPARSITIES)
-    known = tuple(TARGETS) if subject == "target" else formats
-    if colon and subject and value in known:
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *WEIGHTS, *SPARSITIES)
+    if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
     if colon and subject:
         kind = "target" if subject == "target" else "format"
         raise UsageError(f"require {text!r}: unknown {kind}: got {value!r}, expected one of {', '.join(known)}", hint=nearest(value, known))
     raise UsageError(
         f"require: got {text!r}, expected no-fallback, target:NAME or OP:FORMAT",
-        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8")),
+        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8-weight")),
     )
 
 
@@ -275,6 +276,14 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
+def _file(option: str, value: Any) -> Path:
+    """A file to read, which is there."""
+    path = _path(value)
+    if not path.is_file():
+        raise UsageError(f"{option}: there is no file {str(path)!r}")
+    return path
+
+
 def _named(option: str, read: Callable[[Any], Any], value: Any) -> Any:
     """What a reader gives; its error begins with the option."""
     try:
@@ -309,7 +318,7 @@ def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
 _READERS: dict[str, Any] = {
     "targets": lambda value: parse_targets(_several(value)),
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
-    "quantize": lambda value: parse_choice(value, QUANTIZE_FORMATS, "quantize format"),
+    "quantize": lambda value: value if value in QUANTIZE_FORMATS else parse_choice(value, QUANTIZE_SERVED, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
     "calibrate": _path,
     "eval": _path,
@@ -317,7 +326,7 @@ _READERS: dict[str, Any] = {
     "shapes": _shapes,
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_tuning,
-    "locked": _path,
+    "locked": lambda value: _file("locked", value),
     "report": lambda value: _named("report", check_output, _path(value)),
     "freeze": _flag,
     "unchecked_indices": _flag,
@@ -350,16 +359,44 @@ class Options(TypedDict, total=False):
 _SPELLINGS = {"target": "targets", "shape": "shapes"}
 
 
-def build_options(values: Mapping[str, Any]) -> BuildOptions:
-    """Options by name as Python or the command line gives them; None means not given."""
-    known = [option.name for option in fields(BuildOptions) if option.name not in ("environment", "trust")]
+Road = Literal["the command line", "ourcc.build", "ourcc.explain", "torch.compile"]
+"""Where options come from."""
+
+WITHOUT_EFFECT: Mapping[Road, Mapping[str, str]] = {
+    "the command line": {},
+    "ourcc.build": {"freeze": "a program that is built holds its parameters as constants"},
+    "ourcc.explain": {"report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build"},
+    "torch.compile": {
+        "shapes": "torch says which sizes vary: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(x, axis, min=1, max=64)",
+        "report": "a model becomes any number of graphs: ourcc.explain(model, x) says what becomes of them",
+        "trust_pickle": "no file is read",
+    },
+}
+"""Options that ask a road for what it does not do, and what to do instead."""
+
+
+def known_options(road: Road) -> list[str]:
+    """The options of `ourcc.Options` that have an effect on a road, in both spellings."""
+    return [name for name in Options.__annotations__ if _SPELLINGS.get(name, name) not in WITHOUT_EFFECT[road]]
+
+
+def build_options(values: Mapping[str, Any], road: Road = "the command line") -> BuildOptions:
+    """Options by name as Python or the command line gives them; None means not given.
+
+    One that would change nothing on this road is an error, unless it asks for what is done anyway.
+    """
+    defaults = {option.name: option.default for option in fields(BuildOptions) if option.name not in ("environment", "trust")}
     read: dict[str, Any] = {}
     for given, value in values.items():
         name = _SPELLINGS.get(given, given).replace("-", "_")
-        if name not in known:
+        if name not in defaults:
+            known = known_options(road)
             raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
-        if value is not None and value != ():
-            read[name] = _READERS[name](value)
+        if value is None or value == ():
+            continue
+        if name in WITHOUT_EFFECT[road] and value != defaults[name]:
+            raise UsageError(f"option {given!r} has no effect on {road}", hint=WITHOUT_EFFECT[road][name])
+        read[name] = _READERS[name](value)
     return BuildOptions(**read)
 
 

@@ -11,6 +11,7 @@ from ...ir.errors import UsageError
 from ..options import CacheOptions
 from ..spelling import nearest
 from ..trust import Trust
+from .frame import Group
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
@@ -39,7 +40,7 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-class ActionTable(click.Group):
+class ActionTable(Group):
     """A group whose error for an unknown action names the nearest."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

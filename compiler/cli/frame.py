@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -45,9 +46,31 @@ class Writable(click.Path):
             raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
 
 
+FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet", "--debug"})
+"""The flags of every command."""
 READABLE = Readable(exists=True, dir_okay=False, readable=True, path_type=Path)
 READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
 WRITABLE = Writable(dir_okay=False, path_type=Path)
+
+
+class Command(click.Command):
+    """A command whose errors all know whose help to point to."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
+class Group(click.Group):
+    """Commands below a word; the flags that all of them have may also stand before their name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags = list(itertools.takewhile(lambda word: word in FLAGS, args))
+        rest = args[len(flags) :]
+        return super().parse_args(ctx, [*rest[:1], *flags, *rest[1:]] if rest and not rest[0].startswith("-") else args)
 
 
 def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
@@ -66,7 +89,7 @@ def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., An
     def wrap(function: Callable[..., Any]) -> click.Command:
         for option in reversed(shared):
             function = option(function)
-        made = click.command(name, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(function)
+        made = click.command(name, Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(function)
         # A command's own options come first in its help.
         made.params = [*made.params[len(shared) :], *made.params[: len(shared)]]
         return made

@@ -89,7 +89,7 @@ def test_a_place_that_takes_no_file_is_refused_before_the_work(
     assert run(["build", str(model), *line]) == 2
     err = capsys.readouterr().err
     assert f"{flag}: output '/proc/z' cannot be written" in err and ".tmp" not in err and "import" not in err
-    with pytest.raises(UsageError, match="^report: output '/proc/z' cannot be written"):
+    with pytest.raises(UsageError, match=r"^report: output '/proc/z' cannot be written"):
         build_options({"report": "/proc/z"})
 
 
