@@ -25,7 +25,7 @@ from .options import BuildOptions, build_options
 from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .spelling import nearest
 from .targets import TARGETS, Target
-from .telling import long_build, may_leave, tell_left, tell_refused
+from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
@@ -59,7 +59,7 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
             refused = error
     else:
         check_runs_here(read.targets)
-    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused))
+    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused, names=names_of(graph_module)))
 
 
 def options_of(mode: str | None) -> Mapping[str, Any]:
@@ -155,6 +155,7 @@ class CompiledGraph:
         options: BuildOptions,
         is_inference: bool,
         refused: UnsupportedError | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
         self._boxed_call = True
@@ -162,6 +163,7 @@ class CompiledGraph:
         self.options = options
         self.is_inference = is_inference
         self.refused = refused
+        self.names = names
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
         self.build: Build | None = None
         self.others: tuple[Build, ...] = ()
@@ -195,8 +197,9 @@ class CompiledGraph:
         feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
         try:
             produced = build.engine(*feeds) if build.engine is not None else ()
-        except (IndexRangeError, ZeroDivisorError):
+        except (IndexRangeError, ZeroDivisorError) as error:
             # What the data do wrong is an error in torch as well, and ours names the input and the op.
+            in_users_words(error, self.graph_module, self.names)
             raise
         except (EngineError, InputError) as error:
             return self._refused(values, error)

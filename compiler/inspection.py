@@ -53,7 +53,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
         if options.kernels:
             tables.append(kernel_table(name, kernels.get(name, [])))
         if options.memory:
-            tables += memory_tables(contents.targets[name].plan)
+            tables += memory_tables(contents.targets[name].plan, name if len(names) > 1 else None)
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if options.subject.suffix == ".ourcc" else "model"

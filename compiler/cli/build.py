@@ -25,6 +25,9 @@ SETTLED = {
 }
 
 
+PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name (linear, conv, ...) or a node's (repeatable)."
+
+
 # A hidden option is refused as not supported yet: a name is in the help from the day it works.
 @frame("build")
 @click.argument("model", type=READABLE)
@@ -38,7 +41,12 @@ SETTLED = {
 @click.option("--eval", "eval_", type=READABLE_DATA, hidden=True)
 @click.option("--max-accuracy-drop", type=float, hidden=True)
 @shape_option
-@click.option("--require", multiple=True, metavar="EXPR", help="A promise: no-fallback, target:NAME or OP:FORMAT (repeatable).")
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="EXPR",
+    help=PROMISE,
+)
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
 @click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
 @click.option("--report", type=WRITABLE, metavar="OUT.html", help="Write a report of what was done and why.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...ir.errors import InputError, UsageError
+from ...ir.errors import IndexRangeError, InputError, UsageError
 from ..outputs import check_places
 from ..report.table import Cell, Report, Table
 from ..trust import Trust
@@ -40,7 +40,11 @@ def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: 
 
     with show_progress(as_json=as_json) as progress:
         loaded = driver.load(engine, target=target, trusted_keys=trust.keys, progress=progress)
-    outputs = loaded.run(arrays)
+    try:
+        outputs = loaded.run(arrays)
+    except IndexRangeError as error:
+        error.hint = error.hint and "an engine of ourcc build --unchecked-indices leaves such an index undefined, and checks none"
+        raise
     if output is not None:
         write_outputs(output, outputs)
     rows = tuple(_describe(name, value) for name, value in outputs.items())

@@ -237,3 +237,31 @@ def test_errors_have_one_schema(line: list[str], capsys: pytest.CaptureFixture[s
 def test_the_package_runs_as_a_module() -> None:
     said = subprocess.run([sys.executable, "-m", "ourcc", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert said.startswith("ourcc")
+
+
+def test_the_memory_of_two_targets_is_told_apart() -> None:
+    from ourcc.compiler.report.kernels import kernel_table, memory_tables
+
+    plan = ourcc.load("m.ourcc").contents.targets["cpu"].plan
+    assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
+    assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
+    assert "predicted, not measured" in kernel_table("cpu", []).notes[0]
+
+
+def test_an_index_error_is_in_the_words_of_its_road(files: Path, fresh: None, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    def rows(words: torch.Tensor, *, ids: torch.Tensor) -> torch.Tensor:
+        return words[ids] * 2
+
+    with pytest.raises(IndexError, match="index 7 of input 'ids' is out of range") as caught:
+        torch.compile(rows, backend="ourcc")(torch.randn(5, 3), ids=torch.tensor([1, 7]))
+    assert caught.value.hint.startswith('torch.compile(options={"unchecked_indices": True})')  # type: ignore[attr-defined]
+    node = helper.make_node("Gather", ["words", "ids"], ["y"])
+    words, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("words", "y"))
+    graph = helper.make_graph([node], "g", [words, helper.make_tensor_value_info("ids", TensorProto.INT64, [2])], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    ourcc.build(model, tune="off").save(files / "rows.ourcc")
+    np.savez(files / "rows.npz", words=np.ones((2, 3), np.float32), ids=np.array([0, 9]))
+    assert run(["run", "rows.ourcc", "--input", "rows.npz"]) == 1
+    assert "ourcc build --unchecked-indices" in " ".join(capsys.readouterr().err.split())
