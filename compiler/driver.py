@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import UsageError
+from ..ir.errors import UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
@@ -177,7 +177,12 @@ def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[An
 
 def _import_onnx(model: Any, options: BuildOptions) -> Module:
     from .importers.onnx import import_onnx, input_shapes
-    from .shapes import dimension_wishes
+    from .shapes import dimension_wishes, in_options
 
     wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
-    return import_onnx(model, shapes=wishes)
+    try:
+        return import_onnx(model, shapes=wishes)
+    except UnsupportedError as error:
+        if error.hint is not None:
+            error.hint = in_options(error.hint, input_shapes(model))
+        raise

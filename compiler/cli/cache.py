@@ -11,8 +11,8 @@ from ...ir.errors import UsageError
 from ..options import CacheOptions
 from ..spelling import nearest
 from ..trust import Trust
-from .frame import Group
 from .frame import command as frame
+from .main import Group
 from .output import print_report, show_progress
 from .trust import key_options
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +45,6 @@ class Writable(click.Path):
             raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
 
 
-FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet", "--debug"})
-"""The flags of every command."""
 READABLE = Readable(exists=True, dir_okay=False, readable=True, path_type=Path)
 READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
 WRITABLE = Writable(dir_okay=False, path_type=Path)
@@ -62,15 +59,6 @@ class Command(click.Command):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
-
-
-class Group(click.Group):
-    """Commands below a word; the flags that all of them have may also stand before their name."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        flags = list(itertools.takewhile(lambda word: word in FLAGS, args))
-        rest = args[len(flags) :]
-        return super().parse_args(ctx, [*rest[:1], *flags, *rest[1:]] if rest and not rest[0].startswith("-") else args)
 
 
 def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import itertools
 import os
 import sys
 import traceback
@@ -16,7 +17,6 @@ import click
 from ... import __version__
 from ...ir.errors import CompilerError, InternalError, UsageError
 from ..spelling import nearest
-from .frame import Group
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -34,6 +34,19 @@ COMMANDS: dict[str, str] = {
     "opt": "Run passes on a program.",
     "doctor": "Tell what this machine can build, run and measure.",
 }
+
+
+FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet", "--debug"})
+"""The flags of every command."""
+
+
+class Group(click.Group):
+    """Commands below a word; the flags that all of them have may also stand before their name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags = list(itertools.takewhile(lambda word: word in FLAGS, args))
+        rest = args[len(flags) :]
+        return super().parse_args(ctx, [*rest[:1], *flags, *rest[1:]] if rest and not rest[0].startswith("-") else args)
 
 
 class CommandTable(Group):
