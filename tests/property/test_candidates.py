@@ -24,7 +24,7 @@ from ourcc.passes.tile.schedule import Problem
 
 MOST = 2
 """Candidates of a strategy: all its schedules of one problem go the same ways."""
-SHARE = 16
+SHARE = 32
 """One program for so many modules that the other drawn tests compile."""
 
 
