@@ -11,7 +11,7 @@ from ..codegen.c.compile import Compiler, compile_shared
 from ..codegen.c.printer import Kernel, SourceFile
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.errors import CompilerError, ToolchainError, UnsupportedError
+from ..ir.errors import ToolchainError, UnsupportedError, is_own, reason
 from ..ir.region import Load, Reduce, Region, Scalar, Store, walk
 from ..ir.target import CpuLevel
 from ..ir.tile.program import TileProgram
@@ -81,7 +81,7 @@ def unmeasurable(problem: Problem, sizes: Mapping[str, int]) -> str | None:
 
 
 def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: CpuLevel, sizes: Mapping[str, int]) -> Sources:
-    """Print each candidate as a file; one that cannot be printed is a failure of its own."""
+    """Print each candidate as a file; one that cannot be made is a failure of its own, whatever went wrong."""
     sources = Sources()
     bound = _index_bound(problem.region, sizes)
     positions = {expansion.positions for expansion in _expansions(problem.region)}
@@ -94,13 +94,16 @@ def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: C
         among = PLACES if operand.name in positions else ()
         sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound, among))
     for number, (strategy, schedule) in enumerate(candidates):
+        before = len(sources.buffers)
         try:
             program = strategy.tile(problem, schedule, level)
             _print_candidate(sources, number, program, level, problem, places, sizes)
-        except UnsupportedError as error:
-            sources.failures[number] = Failure("unsupported", scrub(error.message))
-        except CompilerError as error:
-            sources.failures[number] = Failure("internal", scrub(f"{type(error).__name__}: {error.message}"))
+        except Exception as failure:
+            if not is_own(failure):
+                raise
+            del sources.buffers[before:]
+            kind = "unsupported" if isinstance(failure, UnsupportedError) else "internal"
+            sources.failures[number] = Failure(kind, scrub(reason(failure)))
     return sources
 
 

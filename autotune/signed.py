@@ -14,6 +14,10 @@ LONGEST = 256
 _SIGNED = re.compile(rb" ed25519:([0-9a-f]{64}):([0-9a-f]{128})\Z")
 
 
+class UnbelievedError(RecordError):
+    """A record is whole, and not signed as it should be."""
+
+
 def seal(record: Record, private_key: bytes | None = None) -> bytes:
     """The record's bytes, and behind them the signature of a private key."""
     data = encode(record)
@@ -37,7 +41,7 @@ def unseal(data: bytes, id: str | None = None, keys: frozenset[bytes] | None = N
         refusal = sign.refusal(RECORD, body, signature, keys)
     record = decode(body, id)
     if refusal is not None:
-        raise RecordError(f"record is {refusal}")
+        raise UnbelievedError(f"record is {refusal}")
     return record, signature
 
 

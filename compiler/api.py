@@ -21,7 +21,7 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     `example_inputs` are needed to export it). Options are those of `ourcc.Options`, with the names of the command
     line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
-    read = build_options(options)
+    read = build_options(options, "ourcc.build")
     from . import driver
 
     return driver.build(model, read, progress, example_inputs=example_inputs)
@@ -51,7 +51,7 @@ def load(
 
 def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:
     """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
-    read = build_options(options)
+    read = build_options(options, "ourcc.explain")
     from . import driver
 
     return driver.explain(model, inputs, read)

@@ -20,11 +20,12 @@ from .importers.torch.tensors import tensor_of
 from .importers.torch.views import Root
 from .importers.torch.walk import Fallback, Imported, Result, import_graph
 from .importers.torch.whole import left
+from .machine import probe_cuda
 from .options import BuildOptions, build_options
 from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .spelling import nearest
 from .targets import TARGETS, Target
-from .telling import long_build, may_leave, tell_left, tell_refused
+from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
@@ -50,13 +51,15 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
     `options={"freeze": False}` parameters are read where they lie, at every call.
     """
     given = {**options_of(mode), **(options or {})}
-    read, refused = build_options(given), None
+    read, refused = build_options(given, "torch.compile"), None
     if "targets" not in given and "target" not in given:
         try:
             read = with_target(read, example_inputs)
         except UnsupportedError as error:
             refused = error
-    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused))
+    else:
+        check_runs_here(read.targets)
+    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused, names=names_of(graph_module)))
 
 
 def options_of(mode: str | None) -> Mapping[str, Any]:
@@ -90,6 +93,19 @@ def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOp
     if "cuda" not in kinds:
         return options
     return dataclasses.replace(options, targets=(device_target(next(d for d in devices if d.type == "cuda")),))
+
+
+def check_runs_here(targets: Sequence[Target]) -> None:
+    """UsageError where this machine runs none of the targets that were asked for."""
+    if any(target.family == "cpu" for target in targets):
+        return
+    cuda = probe_cuda()
+    found = ", ".join(gpu.target for gpu in cuda.gpus)
+    if not any(gpu.target == target.name for gpu in cuda.gpus for target in targets):
+        names = ", ".join(target.name for target in targets)
+        here = f"the GPUs here are {found}" if found else cuda.problem or "there is no GPU"
+        hint = "leave the option out: the target is that of the inputs' device; ourcc.build makes engines for other machines"
+        raise UsageError(f"target: torch.compile runs what it compiles on this machine, got {names}: {here}", hint=hint)
 
 
 def device_target(device: Any) -> Target:
@@ -139,6 +155,7 @@ class CompiledGraph:
         options: BuildOptions,
         is_inference: bool,
         refused: UnsupportedError | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
         self._boxed_call = True
@@ -146,6 +163,7 @@ class CompiledGraph:
         self.options = options
         self.is_inference = is_inference
         self.refused = refused
+        self.names = names
         self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
         self.build: Build | None = None
         self.others: tuple[Build, ...] = ()
@@ -179,8 +197,9 @@ class CompiledGraph:
         feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
         try:
             produced = build.engine(*feeds) if build.engine is not None else ()
-        except (IndexRangeError, ZeroDivisorError):
+        except (IndexRangeError, ZeroDivisorError) as error:
             # What the data do wrong is an error in torch as well, and ours names the input and the op.
+            in_users_words(error, self.graph_module, self.names)
             raise
         except (EngineError, InputError) as error:
             return self._refused(values, error)

@@ -86,7 +86,7 @@ def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Se
         raise ContractError(
             f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(broken)}",
             note="\n".join(lines),
-            hint="build without --require to see the whole contract",
+            hint="build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract",
         )
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..ir.errors import UsageError
+from ..ir.errors import UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
 from ..runtime.replace import replace_file
+from .kinds import check_engine
 from .options import (
     BenchOptions,
     BuildOptions,
@@ -22,8 +23,10 @@ from .options import (
     VerifyOptions,
     environment,
 )
+from .outputs import check_places
 from .progress import SILENT, Progress
 from .report.table import Report
+from .targets import part_of
 from .trust import open_contents, records_of_checks, watch
 
 
@@ -31,6 +34,8 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
     """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
     from .pipeline import compile_module
 
+    if isinstance(model, (str, os.PathLike)):
+        check_places({"report": options.report}, {"the model": Path(model)})
     module = import_model(model, options, progress, example_inputs=example_inputs)
     return _finish(compile_module(module, options, progress), options, progress, module.name)
 
@@ -39,6 +44,7 @@ def rebuild(engine: str | os.PathLike[str], options: BuildOptions, progress: Pro
     """An engine file with the targets of the options made new from the program that it holds; the others stay."""
     from .pipeline import compile_again
 
+    check_places({"report": options.report}, {"the engine": Path(engine)})
     progress.stage("read the engine")
     contents = open_contents(engine, options.environment.directory, options.trust, progress)
     return _finish(compile_again(contents, options, progress), options, progress, Path(engine).stem)
@@ -68,9 +74,10 @@ def load(
 ) -> Engine:
     """Open an engine file for this machine."""
     settings = environment()
+    check_engine(path)
     return Engine.load(
         path,
-        target=target,
+        target=None if target is None else part_of(target),
         threads=threads or settings.threads,
         verify=verify,
         trusted_keys=trusted_keys,
@@ -170,7 +177,12 @@ def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[An
 
 def _import_onnx(model: Any, options: BuildOptions) -> Module:
     from .importers.onnx import import_onnx, input_shapes
-    from .shapes import dimension_wishes
+    from .shapes import dimension_wishes, in_options
 
     wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
-    return import_onnx(model, shapes=wishes)
+    try:
+        return import_onnx(model, shapes=wishes)
+    except UnsupportedError as error:
+        if error.hint is not None:
+            error.hint = in_options(error.hint, input_shapes(model))
+        raise

@@ -14,7 +14,7 @@ from .report.engine import describe_engine, describe_module
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
 from .spelling import nearest
-from .targets import parse_target
+from .targets import TARGETS, parse_target, part_of
 from .trust import open_contents
 
 STAGES = ("import", "simplify", "regions", "tiles", "plan", "c")
@@ -53,7 +53,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
         if options.kernels:
             tables.append(kernel_table(name, kernels.get(name, [])))
         if options.memory:
-            tables += memory_tables(contents.targets[name].plan)
+            tables += memory_tables(contents.targets[name].plan, name if len(names) > 1 else None)
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if options.subject.suffix == ".ourcc" else "model"
@@ -75,7 +75,7 @@ def _targets(options: InspectOptions, contents: EngineContents) -> list[str]:
 
 def _part(options: InspectOptions) -> str | None:
     """The part of an engine that a target makes: one for the CPU, whichever of its targets it was built for."""
-    return "cpu" if options.target == "native" else options.target
+    return None if options.target is None else part_of(options.target)
 
 
 def describe_engine_contract(report: object) -> Table:
@@ -137,11 +137,20 @@ def _model_summary(options: InspectOptions, progress: Progress) -> Report:
 
 
 def _engine_text(options: InspectOptions, progress: Progress) -> str:
-    """The program that an engine keeps."""
-    if options.ir != "simplify":
-        hint = f"ourcc inspect MODEL --ir {options.ir}, or --ir simplify"
-        raise UsageError(f"stage {options.ir} needs the model: an engine keeps its simplified program", hint=hint)
-    return _contents(options, progress).graph
+    """The program that an engine keeps, or what it becomes, by the cost model's schedules."""
+    if options.ir == "import":
+        hint = "ourcc inspect MODEL --ir import; all later stages are made from the engine"
+        raise UsageError("stage import needs the model: an engine keeps its simplified program", hint=hint)
+    contents = _contents(options, progress)
+    (name, *_) = _targets(options, contents)
+    if options.ir == "simplify" or options.ir is None:
+        return contents.graph
+    from .pipeline import stage_text
+    from .reopen import module_of
+
+    built_for = [TARGETS[word] for word in contents.provenance.get("targets", ()) if word in TARGETS and part_of(word) == name]
+    build = replace(options.build, targets=(built_for[0] if built_for else parse_target(name),))
+    return stage_text(module_of(contents), build, options.ir)
 
 
 def _model_text(options: InspectOptions, stage: str, progress: Progress) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
+from .outputs import check_output
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
 from .trust import NOBODY_ASKED, Trust
@@ -20,6 +21,8 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
 QUANTIZE_SERVED = ("int8-weight",)
 """The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
+WEIGHTS = ("int8-weight", "int4-weight")
+"""How a contract says that weights are stored: quantized here, or already in the model."""
 SPARSITIES = ("2:4",)
 PEERS = ("onnxruntime", "eager", "inductor", "openvino")
 
@@ -179,16 +182,15 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject == "no-fallback" and not colon:
         return Requirement("no-fallback")
-    formats = (*QUANTIZE_FORMATS, *PRECISIONS, *SPARSITIES)
-    known = tuple(TARGETS) if subject == "target" else formats
-    if colon and subject and value in known:
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *WEIGHTS, *SPARSITIES)
+    if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
     if colon and subject:
         kind = "target" if subject == "target" else "format"
         raise UsageError(f"require {text!r}: unknown {kind}: got {value!r}, expected one of {', '.join(known)}", hint=nearest(value, known))
     raise UsageError(
         f"require: got {text!r}, expected no-fallback, target:NAME or OP:FORMAT",
-        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8")),
+        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8-weight")),
     )
 
 
@@ -274,16 +276,20 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
-def check_output(path: Path) -> Path:
-    """A file to write, if it can be written: asked before the work whose result it gets."""
-    if path.is_dir():
-        raise UsageError(f"output {str(path)!r} is a folder, expected a file")
-    folder = path.parent
-    if not folder.is_dir():
-        raise UsageError(f"output {str(path)!r}: there is no folder {str(folder)!r}", hint="make the folder first, or name another")
-    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UsageError(f"output {str(path)!r} cannot be written: the permission is missing", hint="choose another folder")
+def _file(option: str, value: Any) -> Path:
+    """A file to read, which is there."""
+    path = _path(value)
+    if not path.is_file():
+        raise UsageError(f"{option}: there is no file {str(path)!r}")
     return path
+
+
+def _named(option: str, read: Callable[[Any], Any], value: Any) -> Any:
+    """What a reader gives; its error begins with the option."""
+    try:
+        return read(value)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
 
 
 def _flag(value: Any) -> bool:
@@ -312,7 +318,7 @@ def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
 _READERS: dict[str, Any] = {
     "targets": lambda value: parse_targets(_several(value)),
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
-    "quantize": lambda value: parse_choice(value, QUANTIZE_FORMATS, "quantize format"),
+    "quantize": lambda value: value if value in QUANTIZE_FORMATS else parse_choice(value, QUANTIZE_SERVED, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
     "calibrate": _path,
     "eval": _path,
@@ -320,8 +326,8 @@ _READERS: dict[str, Any] = {
     "shapes": _shapes,
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_tuning,
-    "locked": _path,
-    "report": lambda value: check_output(_path(value)),
+    "locked": lambda value: _file("locked", value),
+    "report": lambda value: _named("report", check_output, _path(value)),
     "freeze": _flag,
     "unchecked_indices": _flag,
     "trust_pickle": _flag,
@@ -353,16 +359,44 @@ class Options(TypedDict, total=False):
 _SPELLINGS = {"target": "targets", "shape": "shapes"}
 
 
-def build_options(values: Mapping[str, Any]) -> BuildOptions:
-    """Options by name as Python or the command line gives them; None means not given."""
-    known = [option.name for option in fields(BuildOptions) if option.name not in ("environment", "trust")]
+Road = Literal["the command line", "ourcc.build", "ourcc.explain", "torch.compile"]
+"""Where options come from."""
+
+WITHOUT_EFFECT: Mapping[Road, Mapping[str, str]] = {
+    "the command line": {},
+    "ourcc.build": {"freeze": "a program that is built holds its parameters as constants"},
+    "ourcc.explain": {"report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build"},
+    "torch.compile": {
+        "shapes": "torch says which sizes vary: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(x, axis, min=1, max=64)",
+        "report": "a model becomes any number of graphs: ourcc.explain(model, x) says what becomes of them",
+        "trust_pickle": "no file is read",
+    },
+}
+"""Options that ask a road for what it does not do, and what to do instead."""
+
+
+def known_options(road: Road) -> list[str]:
+    """The options of `ourcc.Options` that have an effect on a road, in both spellings."""
+    return [name for name in Options.__annotations__ if _SPELLINGS.get(name, name) not in WITHOUT_EFFECT[road]]
+
+
+def build_options(values: Mapping[str, Any], road: Road = "the command line") -> BuildOptions:
+    """Options by name as Python or the command line gives them; None means not given.
+
+    One that would change nothing on this road is an error, unless it asks for what is done anyway.
+    """
+    defaults = {option.name: option.default for option in fields(BuildOptions) if option.name not in ("environment", "trust")}
     read: dict[str, Any] = {}
     for given, value in values.items():
         name = _SPELLINGS.get(given, given).replace("-", "_")
-        if name not in known:
+        if name not in defaults:
+            known = known_options(road)
             raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
-        if value is not None and value != ():
-            read[name] = _READERS[name](value)
+        if value is None or value == ():
+            continue
+        if name in WITHOUT_EFFECT[road] and value != defaults[name]:
+            raise UsageError(f"option {given!r} has no effect on {road}", hint=WITHOUT_EFFECT[road][name])
+        read[name] = _READERS[name](value)
     return BuildOptions(**read)
 
 

@@ -60,10 +60,16 @@ def _onnxruntime(model: Path, threads: int) -> Run:
     names = [port.name for port in session.get_inputs()]
 
     def run(arrays: Sequence[Array]) -> list[Array]:
+        if len(arrays) != len(names):
+            got = f"the peer onnxruntime got {len(arrays)} inputs, expected {len(names)}: {', '.join(names)}"
+            raise UsageError(got, hint=_BELONGS)
         with _refusing("onnxruntime", *refusals):
             return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
     return run
+
+
+_BELONGS = "does the file belong to the engine, with inputs of the same names, types and sizes? the engine itself runs with ourcc run"
 
 
 @contextmanager
@@ -73,7 +79,7 @@ def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
         yield
     except refusals as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ToolchainError(f"the peer {peer} does not run this: {said}", hint="the engine itself runs with ourcc run") from error
+        raise ToolchainError(f"the peer {peer} does not run this: {said}", hint=_BELONGS) from error
 
 
 def _openvino(model: Path, threads: int) -> Run:

@@ -9,13 +9,14 @@ from typing import Any
 from ..autotune.backend import MAX_OBJECT
 from ..autotune.plausible import believable
 from ..autotune.record import Data, Record, RecordError, digest, record_id
-from ..autotune.signed import seal, unseal
+from ..autotune.signed import UnbelievedError, seal, unseal
 from ..autotune.store import Store, open_store
 from ..codegen.c.compile import find_compiler
 from ..ir.errors import UsageError
 from ..ir.target import CPU_LEVELS, cpu_level
 from ..runtime.replace import replace_file
 from .options import CacheOptions
+from .outputs import check_output
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
 from .trust import open_contents
@@ -35,7 +36,9 @@ def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
 
 def _stores(options: CacheOptions) -> list[Store]:
     """The store that was named, else all in use."""
-    return [open_store(url, options.trust.believed) for url in options.arguments[:1] or options.environment.stores]
+    return [_foreign(url, options) for url in options.arguments[:1]] or [
+        open_store(url, options.trust.believed) for url in options.environment.stores
+    ]
 
 
 def _local(options: CacheOptions) -> Store:
@@ -44,6 +47,9 @@ def _local(options: CacheOptions) -> Store:
 
 def _foreign(url: str, options: CacheOptions) -> Store:
     """A store of others, of which trusted keys must have signed what is read."""
+    folder = url.removeprefix("file://")
+    if "://" not in folder and not Path(folder).is_dir():
+        raise UsageError(f"there is no store {url!r}: expected a folder of records, or a URL like redis://host")
     return open_store(url, options.trust.believed)
 
 
@@ -153,7 +159,7 @@ def _prune(options: CacheOptions, progress: Progress) -> Report:
 
 def _export(options: CacheOptions, progress: Progress) -> Report:
     """One record a line; the file appears whole or not at all."""
-    path, store = Path(options.arguments[0]), _local(options)
+    path, store = check_output(Path(options.arguments[0])), _local(options)
     lines = [seal(record, options.trust.signing_key) + b"\n" for record in store.list()]
     replace_file(path, lines)
     count = len(lines)
@@ -163,17 +169,24 @@ def _export(options: CacheOptions, progress: Progress) -> Report:
 
 def _import(options: CacheOptions, progress: Progress) -> Report:
     path, store = Path(options.arguments[0]), _local(options)
-    count, refused = 0, list[str]()
+    count, refused, number = 0, list[str](), 0
     with path.open("rb") as stream:
         while line := stream.readline(MAX_OBJECT + 2):
+            number += 1
             try:
                 record, _ = unseal(line.rstrip(b"\n"), None, options.trust.believed)
+            except UnbelievedError as error:
+                refused.append(f"{path.name}, line {number}: {error.message}")
+                continue
             except RecordError as error:
-                raise RecordError(f"{path.name}, line {count + 1}: {error.message}", hint="the lines before it were imported") from error
+                hint = f"of the lines before it {count} were imported, and {number - 1 - count} left out"
+                raise RecordError(f"{path.name}, line {number}: {error.message}", hint=hint) from error
             kept, reasons = believable(record)
-            refused += [f"{path.name}, line {count + 1}: a time is refused: {reason}" for reason in reasons]
+            refused += [f"{path.name}, line {number}: a time is refused: {reason}" for reason in reasons]
             store.put(kept)
             count += 1
+    for note in refused:
+        progress.note(note)
     return Report({"records": count, "refused": len(refused), "store": store.name}, _refusals(refused))
 
 

@@ -6,6 +6,7 @@ from ..ir.errors import UnsupportedError
 from ..runtime.contents import EngineContents
 from ..runtime.file import write_engine
 from .options import BuildOptions, TuneOptions
+from .outputs import check_places, keep_signature
 from .progress import SILENT, Progress
 from .reopen import exchange, module_of
 from .report.table import Report, Table
@@ -19,6 +20,8 @@ CPU = "cpu"
 
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     """Measure, choose again, and write the engine; what is not for the CPU stays as it is."""
+    check_places({"-o": options.output}, {"ENGINE": options.engine} if options.output else {}, options.trust)
+    keep_signature(options.output or options.engine, options.trust)
     progress.stage("read the engine")
     contents = open_contents(options.engine, options.environment.directory, options.trust, progress)
     target = _cpu_target(contents)

@@ -35,6 +35,14 @@ def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequ
     return wishes
 
 
+def in_options(hint: str, inputs: Mapping[str, Sequence[Named]]) -> str:
+    """An importer's hint in the words of the options: what it takes as `shapes` is --shape, and it is not asked for values."""
+    names = dict.fromkeys(size for shape in inputs.values() for size in shape if isinstance(size, str))
+    sizes = " ".join(f"--shape {name}={1 if number == 0 else 128}" for number, name in enumerate(names))
+    hint = hint.replace(", or fix that input's value at import (values)", " before the export")
+    return hint.replace("at import (shapes)", f"with --shape, like {sizes}" if sizes else "when exporting the model")
+
+
 def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapping[str, int]) -> dict[str, int]:
     """The sizes at which an engine is to be called, by its symbols; UsageError for one outside of what it was built for.
 

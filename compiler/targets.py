@@ -34,12 +34,24 @@ TARGETS: dict[str, Target] = {
 }
 
 
+_MEANT = {"cuda": "sm_90a", "gpu": "sm_90a", "nvidia": "sm_90a", "hopper": "sm_90a", "blackwell": "sm_100a", "x86": "cpu", "avx2": "cpu"}
+"""What other programs call a target."""
+
+
 def parse_target(name: str) -> Target:
     """The target of this name; a UsageError names the nearest one."""
     target = TARGETS.get(name)
     if target is None:
-        raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=nearest(name, TARGETS))
+        meant = _MEANT.get(name.lower())
+        hint = f"did you mean {meant!r}? ourcc doctor shows what this machine runs" if meant else nearest(name, TARGETS)
+        raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=hint)
     return target
+
+
+def part_of(name: str) -> str:
+    """The part of an engine that a target makes: one for the CPU, whichever of its targets it was built for."""
+    target = parse_target(name)
+    return "cpu" if target.family == "cpu" else target.name
 
 
 def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,30 @@ def tell_refused(error: CompilerError, is_for_good: bool) -> str:
     calls = "this call and all that follow are" if is_for_good else "a call is"
     LOG.log(logging.INFO if isinstance(error, InputError) else logging.WARNING, "%s left to torch: %s", calls, error.message)
     return error.message
+
+
+def names_of(graph_module: Any) -> tuple[str, ...]:
+    """What the user calls the inputs of a graph of dynamo, as far as it knows: `ids` for L['ids']."""
+    found = []
+    for node in graph_module.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node, "_dynamo_source", None)
+            name = getattr(source, "name", "")
+            text = str(name() if callable(name) else name)
+            match = re.fullmatch(r"L\['(\w+)'\](.*)", text)
+            found.append(f"{match[1]}{match[2]}" if match else text or str(node.name))
+    return tuple(found)
+
+
+def in_users_words(error: CompilerError, graph_module: Any, names: Sequence[str]) -> None:
+    """Name the inputs of a graph of AOTAutograd as the user does, and the options as torch.compile takes them."""
+    inputs = [node.name for node in graph_module.graph.nodes if node.op == "placeholder"]
+    if len(inputs) == len(names):
+        known = dict(zip(inputs, names, strict=True))
+        error.message = re.sub(r"input '(\w+)'", lambda found: f"input {known.get(found[1], found[1])!r}", error.message)
+        error.args = (error.message,)
+    if error.hint is not None and "unchecked_indices" in error.hint:
+        error.hint = 'torch.compile(options={"unchecked_indices": True}) leaves such an index undefined, and checks none'
 
 
 def reproducer(error: Exception, graph_module: Any, folder: Path) -> str:

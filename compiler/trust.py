@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .kinds import check_engine
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def open_contents(
     """What is in an engine file, every byte of it checked; none of its code is loaded."""
     from ..runtime.reader import Reading, read_engine
 
+    check_engine(path)
     return read_engine(path, Reading(trusted_keys=trust.keys, checked=records_of_checks(directory), watch=watch(progress)))
 
 

@@ -12,6 +12,7 @@ from ..ir.graph import Module, Value
 from ..ir.parse import parse_module
 from ..ir.reference import DIGITS, Verdict, bind_symbols, interpret, judge
 from ..ir.types import DType
+from ..runtime.contents import Contract
 from ..runtime.engine import Engine
 from .driver import import_model, load
 from .inputs import Array, read_inputs, seeded_inputs, seeded_sizes
@@ -49,6 +50,7 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed")
     note = "precision: the coarsest that an output is computed with; its digits decide what is allowed"
     table = Table("outputs", columns, tuple(rows), () if options.tolerance is not None else (note,))
+    lossy = lossy_formats(engine)
     return Report(
         {
             "engine": str(options.engine),
@@ -58,7 +60,17 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
         },
         (table,),
         violations=tuple(violations),
+        hint=None
+        if not lossy or options.tolerance is not None
+        else f"the engine was made with {', '.join(lossy)}, which changes answers: say with --tolerance how far they may be off",
     )
+
+
+def lossy_formats(engine: Engine) -> list[str]:
+    """What an engine was asked to do to its weights, and did, that its model does not do: quantize or prune them."""
+    rows = Contract.from_json(engine.contents.report.get("contract", []))
+    asked = [(word, row) for row in rows for word in row.requested.split(", ")[1:]]
+    return list(dict.fromkeys(word for word, row in asked if word in row.realised.split(", ")))
 
 
 def compare_once(
@@ -145,6 +157,16 @@ def _check_ports(engine: Engine, module: Module) -> None:
     if ours != theirs:
         raise InputError(
             f"the engine's inputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
+        )
+    for port, value in zip(engine.inputs, module.main.inputs, strict=True):
+        if (port.type.dtype, port.type.rank) != (value.dtype, value.type.rank):
+            raise InputError(
+                f"the engine's input {port.name} is {port.type}, the model's {value.type}", hint="is this the engine of that model?"
+            )
+    ours, theirs = [p.name for p in engine.outputs], list(module.main.output_names)
+    if len(ours) != len(theirs):
+        raise InputError(
+            f"the engine's outputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
         )
 
 

@@ -42,6 +42,33 @@ class MemberRecord:
     head: tuple[int, str] | None = None
 
 
+@dataclass(frozen=True)
+class Signed:
+    """What an engine file's end says: the digest of its manifest, and who signed it."""
+
+    digest: str
+    signature: sign.Signature
+
+    @property
+    def is_right(self) -> bool:
+        """Whether that key signed this digest."""
+        return sign.fits(sign.ENGINE, self.digest.encode(), self.signature)
+
+
+def read_signature(path: str | os.PathLike[str]) -> Signed | None:
+    """The signature at the end of a file, right or not; None for what is not signed, no engine, or not there."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(-SIGNED_COMMENT, os.SEEK_END)
+            found = re.fullmatch(rb"sha256:([0-9a-f]{64}) ed25519:([0-9a-f]{64}):([0-9a-f]{128})", stream.read())
+    except OSError:
+        return None
+    if found is None:
+        return None
+    digest, public, proof = (part.decode() for part in found.groups())
+    return Signed(digest, sign.Signature(bytes.fromhex(public), bytes.fromhex(proof)))
+
+
 def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, signing_key: bytes | None = None) -> None:
     """Write an engine file, all or nothing: on any failure the old file is as it was and nothing else is left."""
     pieces = _serialise(contents, signing_key)

@@ -19,11 +19,16 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     if os.path.isdir(name):
         raise IsADirectoryError(21, "Is a directory", name)
     temporary = os.path.join(directory, f".{os.path.basename(name)}.{secrets.token_hex(8)}.tmp")
-    _write_new(temporary, pieces, mode)
     try:
-        os.replace(temporary, name)
-    except OSError:
-        os.unlink(temporary)
+        _write_new(temporary, pieces, mode)
+        try:
+            os.replace(temporary, name)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        # The file that the caller knows, not the one beside it.
+        error.filename, error.filename2 = name, None
         raise
     # Makes the rename durable; not every file system can, and readers are safe without.
     with contextlib.nullcontext() if durable else contextlib.suppress(OSError):

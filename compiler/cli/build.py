@@ -10,6 +10,7 @@ import click
 
 from ...ir.errors import UsageError
 from ..options import QUANTIZE_SERVED, SPARSITIES, build_options
+from ..outputs import check_places, is_same
 from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option
 from .frame import command as frame
@@ -22,6 +23,9 @@ SETTLED = {
     "--unchecked-indices": "unchecked_indices",
     **{"--shape": "shapes", "--max-accuracy-drop": "max_accuracy_drop"},
 }
+
+
+PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name (linear, conv, ...) or a node's (repeatable)."
 
 
 # A hidden option is refused as not supported yet: a name is in the help from the day it works.
@@ -37,7 +41,12 @@ SETTLED = {
 @click.option("--eval", "eval_", type=READABLE_DATA, hidden=True)
 @click.option("--max-accuracy-drop", type=float, hidden=True)
 @shape_option
-@click.option("--require", multiple=True, metavar="EXPR", help="A promise: no-fallback, target:NAME or OP:FORMAT (repeatable).")
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="EXPR",
+    help=PROMISE,
+)
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
 @click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
 @click.option("--report", type=WRITABLE, metavar="OUT.html", help="Write a report of what was done and why.")
@@ -52,6 +61,11 @@ def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval
     """
     output = _output(model, output, {**given, "eval": eval_} if rebuild else None)
     options = replace(build_options({**given, "eval": eval_}), trust=trust)
+    places = {"-o": output, "--report": options.report}
+    # An engine that is made again may take its own place.
+    again = rebuild and is_same(output, model)
+    check_places(places, {"--locked": options.locked, "--calibrate": options.calibrate, "--eval": options.eval}, trust)
+    check_places({"--report": options.report} if again else places, {"ENGINE" if rebuild else "MODEL": model}, trust)
     from .. import driver
     from ..report.engine import describe_engine
 

@@ -12,6 +12,7 @@ from ..options import CacheOptions
 from ..spelling import nearest
 from ..trust import Trust
 from .frame import command as frame
+from .main import Group
 from .output import print_report, show_progress
 from .trust import key_options
 
@@ -39,7 +40,7 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-class ActionTable(click.Group):
+class ActionTable(Group):
     """A group whose error for an unknown action names the nearest."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ...ir.errors import UsageError
-from ..options import check_output
+from ..outputs import check_output
 from ..spelling import nearest
 from .output import QUIET, WIDE, listening
 
@@ -50,6 +50,17 @@ READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
 WRITABLE = Writable(dir_okay=False, path_type=Path)
 
 
+class Command(click.Command):
+    """A command whose errors all know whose help to point to."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
 def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
     """A command with the flags that all have; --json is passed on as `as_json`, the others are kept in the context.
 
@@ -66,7 +77,7 @@ def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., An
     def wrap(function: Callable[..., Any]) -> click.Command:
         for option in reversed(shared):
             function = option(function)
-        made = click.command(name, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(function)
+        made = click.command(name, Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(function)
         # A command's own options come first in its help.
         made.params = [*made.params[len(shared) :], *made.params[: len(shared)]]
         return made

@@ -16,7 +16,7 @@ from .trust import trusted_key_option
 
 @frame("inspect")
 @click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
-@click.option("--ir", metavar="STAGE", help="Print the program after a stage: import, simplify, regions, tiles, plan or c.")
+@click.option("--ir", metavar="STAGE", help="Print the program after a stage: import (of a MODEL), simplify, regions, tiles, plan or c.")
 @click.option("--kernels", is_flag=True, help="One row a kernel or host step: sources, strategy, registers, predicted time.")
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")

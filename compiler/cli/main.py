@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import itertools
 import os
 import sys
 import traceback
@@ -14,7 +15,7 @@ from typing import Any
 import click
 
 from ... import __version__
-from ...ir.errors import CompilerError, InternalError
+from ...ir.errors import CompilerError, InternalError, UsageError
 from ..spelling import nearest
 
 USAGE_STATUS = 2
@@ -35,7 +36,20 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class CommandTable(click.Group):
+FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet", "--debug"})
+"""The flags of every command."""
+
+
+class Group(click.Group):
+    """Commands below a word; the flags that all of them have may also stand before their name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags = list(itertools.takewhile(lambda word: word in FLAGS, args))
+        rest = args[len(flags) :]
+        return super().parse_args(ctx, [*rest[:1], *flags, *rest[1:]] if rest and not rest[0].startswith("-") else args)
+
+
+class CommandTable(Group):
     """Commands that are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -117,31 +131,35 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
 def _describe(error: Exception, arguments: list[str]) -> dict[str, Any]:
     kind = type(error).__name__
     if isinstance(error, click.ClickException):
-        return {"kind": "UsageError", "status": USAGE_STATUS, "text": _usage_text(error)}
+        text, hint = _usage(error)
+        return _told("UsageError", UsageError(text, hint=hint))
     if isinstance(error, CompilerError):
-        source = None if error.source is None else str(error.source)
-        parts = {"message": error.message, "source": source, "note": error.note, "hint": error.hint}
-        return {"kind": kind, "status": error.exit_status, "text": str(error), **parts}
+        return _told(kind, error)
     if isinstance(error, MemoryError):
-        return {
-            "kind": "OutOfMemoryError",
-            "status": CompilerError.exit_status,
-            "text": f"out of memory: {error or 'the machine has no more'}",
-        }
+        return _told("OutOfMemoryError", CompilerError(f"out of memory: {error or 'the machine has no more'}"))
     if isinstance(error, OSError) and error.errno is not None:
-        return {"kind": "SystemError", "status": CompilerError.exit_status, "text": _system_text(error)}
+        return _told("SystemError", CompilerError(_system_text(error)))
     reproducer = error.reproducer if isinstance(error, InternalError) else None
     if reproducer is None:
         from .reproducer import write_reproducer
 
         reproducer = write_reproducer(error, arguments)
-    text = f"internal error: {error}" if isinstance(error, InternalError) else f"internal error: {kind}: {error}"
-    where = f"\n  reproducer: {reproducer}" if reproducer else "\n  note: no reproducer could be written"
-    hint = "\n  help: this is a bug of ours; please report it with the reproducer (--debug shows the traceback)"
-    return {"kind": kind, "status": InternalError.exit_status, "text": text + where + hint, "reproducer": reproducer}
+    message = f"internal error: {error}" if isinstance(error, InternalError) else f"internal error: {kind}: {error}"
+    hint = "this is a bug of ours; please report it with the reproducer (--debug shows the traceback)"
+    told = _told(kind, CompilerError(message, note=None if reproducer else "no reproducer could be written", hint=hint))
+    where = f"{message}\n  reproducer: {reproducer}" if reproducer else message
+    return {**told, "status": InternalError.exit_status, "text": told["text"].replace(message, where, 1), "reproducer": reproducer}
 
 
-def _usage_text(error: click.ClickException) -> str:
+def _told(kind: str, error: CompilerError) -> dict[str, Any]:
+    """Every error as JSON has it: the same names, whatever went wrong."""
+    source = None if error.source is None else str(error.source)
+    parts = {"message": error.message, "source": source, "note": error.note, "hint": error.hint, "reproducer": None}
+    return {"kind": kind, "status": error.exit_status, "text": str(error), **parts}
+
+
+def _usage(error: click.ClickException) -> tuple[str, str]:
+    """What is wrong with a command line, and whose help to read."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "ourcc" if context is None else context.command_path
     if isinstance(error, click.NoSuchOption):
@@ -153,7 +171,7 @@ def _usage_text(error: click.ClickException) -> str:
     else:
         message = error.format_message().rstrip(".")
         text = message[:1].lower() + message[1:]
-    return f"{text}\n  help: '{path} --help' shows the usage"
+    return text, f"'{path} --help' shows the usage"
 
 
 def _system_text(error: OSError) -> str:

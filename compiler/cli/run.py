@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...ir.errors import InputError, UsageError
+from ...ir.errors import IndexRangeError, InputError, UsageError
+from ..outputs import check_places
 from ..report.table import Cell, Report, Table
 from ..trust import Trust
 from .frame import READABLE, WRITABLE
@@ -32,12 +33,18 @@ if TYPE_CHECKING:
 @trusted_key_option
 def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, trust: Trust, as_json: bool) -> None:
     """Run an engine on inputs from files."""
+    files = {f"--input {text}": Path(text.partition("=")[2] or text) for text in inputs}
+    check_places({"-o": output}, {"ENGINE": engine, **files}, trust)
     arrays = read_inputs(inputs)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:
         loaded = driver.load(engine, target=target, trusted_keys=trust.keys, progress=progress)
-    outputs = loaded.run(arrays)
+    try:
+        outputs = loaded.run(arrays)
+    except IndexRangeError as error:
+        error.hint = error.hint and "an engine of ourcc build --unchecked-indices leaves such an index undefined, and checks none"
+        raise
     if output is not None:
         write_outputs(output, outputs)
     rows = tuple(_describe(name, value) for name, value in outputs.items())

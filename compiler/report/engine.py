@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...ir.errors import EngineError
 from ...runtime.contents import Contract, EngineContents
 from ...runtime.engine import choose_target
+from ...runtime.file import read_signature
 from ..contract import is_notable
 from .table import Report, Table
 
@@ -32,9 +33,18 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
         "runs_here": _runs_here(contents, target),
+        "signed_by": _signed_by(path),
     }
     values = Table("kept in memory", ("target", *KEPT), tuple(kept))
     return Report(facts, (_signature(ports), *([contract] if rows else []), *([values] if kept else [])))
+
+
+def _signed_by(path: Path) -> str | None:
+    """The public key, and whether its signature holds; the file's digest has been checked already."""
+    found = read_signature(path)
+    if found is None:
+        return None
+    return f"{found.signature.public.hex()}{'' if found.is_right else ', and the signature does not fit'}"
 
 
 def _runs_here(contents: EngineContents, target: str | None) -> str | None:

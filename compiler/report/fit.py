@@ -10,6 +10,8 @@ from .table import Cell, Table
 GAP = 3
 SHORTEST = 8
 """A text is not cut below this many columns: a column that would have to be is left out."""
+SENTENCE = 5
+"""A text of so many words is a sentence: it goes on in further lines and is not cut."""
 
 
 def format_cell(cell: Cell) -> str:
@@ -26,11 +28,12 @@ def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") ->
     shown = _shown(table)
     natural = {n: _natural(table, n) for n in shown}
     kept, widths = (shown, natural) if width is None else _choose(table, shown, natural, width - 1)
-    lines = [_line([table.columns[n].replace("_", " ") for n in kept], kept, widths, table, cut)]
+    lines = _lines([table.columns[n].replace("_", " ") for n in kept], kept, widths, table, cut)
     lines.append(rule * (sum(widths[n] for n in kept) + GAP * (len(kept) - 1)))
-    lines += [_line([format_cell(row[n]) for n in kept], kept, widths, table, cut) for row in table.rows]
+    rows = [[format_cell(row[n]) for n in kept] for row in table.rows]
+    lines += [line for row in rows for line in _lines(row, kept, widths, table, cut)]
     left_out = [table.columns[n].replace("_", " ") for n in shown if n not in kept]
-    shortened = any(widths[n] < natural[n] for n in kept)
+    shortened = any(columns_of(text) > widths[n] and not _is_sentence(text) for row in rows for text, n in zip(row, kept, strict=True))
     lines = [f" {line}".rstrip() for line in lines]
     if left_out or shortened:
         what = f"without {', '.join(left_out)}; " if left_out else ""
@@ -93,6 +96,22 @@ def _shrunk(table: Table, natural: dict[int, int], kept: Sequence[int], room: in
             break
         widths[widest] -= 1
     return widths
+
+
+def _is_sentence(text: str) -> bool:
+    return len(text.split()) >= SENTENCE
+
+
+def _lines(texts: Sequence[str], kept: Sequence[int], widths: dict[int, int], table: Table, cut: str) -> list[str]:
+    """A row: one line, and more where a sentence goes on."""
+    import textwrap
+
+    cells = []
+    for text, n in zip(texts, kept, strict=True):
+        is_long = _is_sentence(text) and columns_of(text) > widths[n]
+        cells.append(textwrap.wrap(text, widths[n], break_on_hyphens=False) if is_long else [text])
+    height = max(map(len, cells), default=1)
+    return [_line([cell[n] if n < len(cell) else "" for cell in cells], kept, widths, table, cut) for n in range(height)]
 
 
 def _line(texts: Sequence[str], kept: Sequence[int], widths: dict[int, int], table: Table, cut: str) -> str:

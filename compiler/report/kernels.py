@@ -94,20 +94,24 @@ def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
 def kernel_table(target: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows as a table."""
     cells = tuple(tuple(row.get(column) for column in COLUMNS) for row in rows)
-    notes = ["sizes are typical ones: 128 for a symbol, within its range"]
+    notes = [
+        "times, shares and roofline are predicted, not measured: ourcc bench measures",
+        "sizes are typical ones: 128 for a symbol, within its range",
+    ]
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
     return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF)
 
 
-def memory_tables(plan: Plan) -> tuple[Table, Table]:
-    """Arena slots and constants of a plan."""
+def memory_tables(plan: Plan, target: str | None = None) -> tuple[Table, Table]:
+    """Arena slots and constants of a plan; `target` is named where there are several."""
+    of = "" if target is None else f" of {target}"
     members: dict[str, list[str]] = {}
     for buffer in plan.buffers:
         if isinstance(buffer.storage, storage.Arena):
             members.setdefault(buffer.storage.slot, []).append(buffer.name)
     slots = tuple((s.name, " | ".join(str(size) for size in s.sizes), len(members.get(s.name, []))) for s in plan.slots)
     constants = tuple((b.storage.key, str(b.type)) for b in plan.buffers if isinstance(b.storage, storage.Constant))
-    return Table("arena slots", ("slot", "bytes", "buffers"), slots), Table(
-        "constants", ("constant and layout", "type in memory"), constants
+    return Table(f"arena slots{of}", ("slot", "bytes", "buffers"), slots), Table(
+        f"constants{of}", ("constant and layout", "type in memory"), constants
     )

@@ -39,6 +39,7 @@ class Report:
     tables: tuple[Table, ...] = ()
     text: str | None = None
     violations: tuple[str, ...] = ()
+    hint: str | None = None  # what to do about the violations
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.facts), default=0)
@@ -56,4 +57,6 @@ class Report:
             data["text"] = self.text
         if self.violations:
             data["violations"] = list(self.violations)
+        if self.violations and self.hint is not None:
+            data["hint"] = self.hint
         return data

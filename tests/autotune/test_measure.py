@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,18 @@ from ourcc.autotune.search import rank, shortlist
 from ourcc.autotune.worker import Bench
 from ourcc.codegen.c.compile import find_compiler
 from ourcc.ir.dims import NO_FACTS
+from ourcc.ir.errors import InternalError, UnsupportedError
 from ourcc.ir.region_text import parse_region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel, level_for
+from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import f32
 from ourcc.passes.layout import constant_layouts
 from ourcc.passes.schedule import Candidate
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, Schedule
 from ourcc.runtime.native import cpu_flags
+
+from .conftest import Fake
 
 LEVEL: CpuLevel = level_for(cpu_flags())
 pytestmark = pytest.mark.skipif(LEVEL not in (AVX2, AVX512), reason="this machine runs neither level")
@@ -127,6 +132,36 @@ def test_made_up_sparse_positions_are_valid() -> None:
     trials = run(problem, candidates(problem))
     assert {trial.schedule.strategy for trial in trials} == {"packed", "nest"}
     assert all(trial.times and not trial.failures for trial in trials)
+
+
+@dataclass(frozen=True)
+class Broken(Fake):
+    """A strategy that offers schedules and fails to make them."""
+
+    error: Exception = field(default_factory=lambda: InternalError("%t0 varies over j without a bound"))
+
+    def tile(self, problem: Problem, schedule: Schedule, target: object) -> TileProgram:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [
+        (InternalError("%t0 varies over j without a bound"), "internal", "%t0 varies over j without a bound"),
+        (KeyError("t0"), "internal", "KeyError: 't0'"),
+        (UnsupportedError("too large"), "unsupported", "too large"),
+    ],
+)
+def test_a_candidate_that_cannot_be_made_is_left_out(problem: Problem, error: Exception, kind: str, reason: str) -> None:
+    broken = Broken("broken", (1.0,), error)
+    trials = run(problem, [*broken.candidates(), *candidates(problem, 2)])
+    assert [(failure.kind, failure.reason) for failure in trials[0].failures] == [(kind, reason)]
+    assert all(trial.times for trial in trials[1:])
+
+
+def test_what_only_the_machine_can_mend_is_no_failure_of_a_candidate(problem: Problem) -> None:
+    with pytest.raises(MemoryError):
+        run(problem, Broken("broken", (1.0,), MemoryError()).candidates())
 
 
 def test_what_cannot_be_measured_says_why(problem: Problem) -> None:

@@ -137,7 +137,7 @@ def test_all_broken_promises_are_named() -> None:
         enforce(ROWS, [parse_requirement(text) for text in ("linear:int8", "target:cpu", "relu:bf16")], ["cpu"])
     assert error.value.message == "2 promises do not hold: linear:int8, relu:bf16"
     assert error.value.exit_status == 3 and "relu:bf16: act (relu) is fp32" in str(error.value.note)
-    assert error.value.hint == "build without --require to see the whole contract"
+    assert error.value.hint == "build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract"
 
 
 @pytest.mark.parametrize(

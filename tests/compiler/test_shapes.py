@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ourcc.compiler.options import parse_shape
-from ourcc.compiler.shapes import dimension_wishes
+from ourcc.compiler.shapes import dimension_wishes, in_options
 from ourcc.ir.errors import UnsupportedError, UsageError
 
 INPUTS = {"ids": ("batch", "S", 4), "x": (None,)}
@@ -38,3 +38,11 @@ def test_an_input_names_and_bounds_its_dimensions() -> None:
 def test_what_cannot_be_met_is_said(text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message.replace("*", r"\*")):
         wishes(text)
+
+
+def test_hints_of_importers_name_the_option() -> None:
+    inputs = {"x": ("B", "S", 4), "y": ("S", None)}
+    assert in_options("fix that size at import (shapes)", inputs) == "fix that size with --shape, like --shape B=1 --shape S=128"
+    assert in_options("fix it at import (shapes)", {"x": (None,)}) == "fix it when exporting the model"
+    said = "make it a constant of the model, or fix that input's value at import (values)"
+    assert in_options(said, inputs) == "make it a constant of the model before the export"

@@ -314,12 +314,41 @@ def test_exports_are_signed_and_imports_refuse(
     file, trusted = str(tmp_path / "records.json"), ["--trusted-key", str(keys["ours.pub"])]
     open_store(str(cache / "records")).put(record(1))
     assert run(["cache", "export", file]) == 0
-    assert run(["cache", "import", file, *trusted]) == 1
-    assert "line 1: record is not signed" in capsys.readouterr().err
+    capsys.readouterr()
+    assert run(["cache", "import", file, *trusted, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["records"], said["refused"]) == (0, 1) and "line 1: record is not signed" in json.dumps(said)
     assert run(["cache", "export", file, "--signing-key", str(keys["ours"])]) == 0
     monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "elsewhere"))
     assert run(["cache", "import", file, *trusted]) == 0
     assert runs(open_store(str(tmp_path / "elsewhere" / "records")).get(record(1).id)) == [1]
+
+
+def test_imports_leave_out_what_is_not_signed_and_take_the_rest(
+    tmp_path: Path, cache: Path, keys: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the order of the lines: each that a trusted key signed is imported, each other is named."""
+    import random
+
+    trusted = ["--trusted-key", str(keys["ours.pub"])]
+    for seed in range(8):
+        choices = random.Random(seed)
+        signers = {number: choices.choice((OURS, OTHER, None)) for number in range(1, 7)}
+        lines = [seal(record(number), key) for number, key in signers.items()]
+        damaged = choices.choice((None, choices.randrange(len(lines))))
+        text = [b"{}" if number == damaged else line for number, line in enumerate(lines)]
+        (tmp_path / "records").write_bytes(b"".join(line + b"\n" for line in text))
+        whole = len(lines) if damaged is None else damaged
+        taken = [number for number in range(whole) if signers[number + 1] == OURS]
+        capsys.readouterr()
+        status = run(["cache", "import", str(tmp_path / "records"), *trusted, "--json"])
+        said = json.loads(capsys.readouterr().out)
+        if damaged is None:
+            assert status == 0 and (said["records"], said["refused"]) == (len(taken), whole - len(taken))
+            assert all(f"line {n + 1}: record is" in json.dumps(said) for n in range(whole) if n not in taken)
+        else:
+            assert status == 1 and f"line {damaged + 1}:" in said["error"]["message"]
+            assert said["error"]["hint"] == f"of the lines before it {len(taken)} were imported, and {whole - len(taken)} left out"
 
 
 def test_builds_take_only_signed_records_from_stores_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The ONNX importer: a model file to a graph module."""
 
+from .load import external_files
 from .model import import_onnx, input_shapes
 
-__all__ = ["import_onnx", "input_shapes"]
+__all__ = ["external_files", "import_onnx", "input_shapes"]

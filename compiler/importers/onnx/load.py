@@ -44,6 +44,23 @@ def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> OpenM
     return OpenModel(proto, ExternalFiles(folder), name, _check_model(proto, name))
 
 
+def external_files(path: Path) -> Iterator[Path]:
+    """Where a model's file says that its weights lie, read or not."""
+    tensors: list[onnx.TensorProto] = []
+    graphs, nodes = [(proto := _parse(_read(path), path.name)).graph], [node for f in proto.functions for node in f.node]
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            tensors += graph.initializer
+            nodes += graph.node
+            continue
+        for attribute in nodes.pop().attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            graphs += [attribute.g, *attribute.graphs] if attribute.HasField("g") or attribute.graphs else []
+    places = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    yield from (path.parent / place for place in sorted(places) if "\0" not in place)
+
+
 def _read(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,13 +1,14 @@
-"""The strategy `nest`: any region as loops over its axes, one of them in vector lanes.
+"""The strategy `nest`: a region as loops over its axes, one of them in vector lanes.
 
 One launch for each store of the region. The axes that all of the store's statements share become the grid; the other
 statements run inside a grid point, in order: reductions sweep their axes with vector accumulators, named values that
-vary inside are kept in a cache tile where their size is bounded and small, and computed again where it is not.
+vary inside are kept in a cache tile where their size is bounded and small, and computed again where it is not. A fold
+that varies inside is always kept, and so must be bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
@@ -34,8 +35,9 @@ class Nest:
     name: str = "nest"
 
     def applies(self, problem: Problem, target: CpuLevel) -> str | None:
-        """It applies to every region."""
-        return None
+        """It applies to every region whose folds vary over what is bounded, or over the grid alone."""
+        reasons = (_why_not(problem, store) for store in problem.region.body if isinstance(store, Store))
+        return next((reason for reason in reasons if reason is not None), None)
 
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
         """One to four vectors at a time."""
@@ -79,6 +81,33 @@ def _references(statement: Statement) -> set[str]:
     return {part.name for value in _values(statement) for part in walk(value) if isinstance(part, Ref)}
 
 
+def grid_axes(region: Region, store: Store, statements: Sequence[Let | Reduce | Scan]) -> tuple[str, ...]:
+    """Axes that every statement varies over; none for a scatter, whose points may meet."""
+    if store.gathers:
+        return ()
+    shared = set(store.axes)
+    for statement in statements:
+        if isinstance(statement, Let):
+            continue
+        shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
+    return tuple(axis.name for axis in region.axes if axis.name in shared)
+
+
+def _why_not(problem: Problem, store: Store) -> str | None:
+    """Why the launch of a store cannot be made; None if it can."""
+    region, statements = problem.region, needed(problem.region, store)
+    folds = [statement for statement in statements if isinstance(statement, Reduce)]
+    scans = [statement for statement in statements if isinstance(statement, Scan)]
+    if len(scans) > 1 or (scans and folds):
+        return f"%{scans[0].name} is a running fold, which goes with no other fold"
+    grid = grid_axes(region, store, statements)
+    for fold in folds:
+        free = [name for name in fold.axes if name not in grid and upper_bound(region.axis(name).extent, problem.symbols) is None]
+        if free:
+            return f"%{fold.name} varies over {', '.join(free)}, which has no bound"
+    return None
+
+
 class _Nest:
     """Builds the launch of one store."""
 
@@ -92,7 +121,7 @@ class _Nest:
         self.block_size = schedule["block"]
         self.suffix = suffix
         self.scans = [s for s in self.statements if isinstance(s, Scan)]
-        self.parallel = self._parallel()
+        self.parallel = grid_axes(problem.region, store, self.statements)
         self.lane = self._lane()
 
     def launch(self) -> Launch:
@@ -114,17 +143,6 @@ class _Nest:
         name = f"{self.region.name}.nest{self.suffix}"
         combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
         return Launch(name, parameters(self.problem, combined), tuple(grid), tuple(block.body))
-
-    def _parallel(self) -> tuple[str, ...]:
-        """Axes that every statement varies over; none for a scatter, whose points may meet."""
-        if self.store.gathers:
-            return ()
-        shared = set(self.store.axes)
-        for statement in self.statements:
-            if isinstance(statement, Let):
-                continue
-            shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
-        return tuple(axis.name for axis in self.region.axes if axis.name in shared)
 
     def _grid_step(self, name: str) -> int:
         extent = upper_bound(self.region.axis(name).extent, self.problem.symbols)

@@ -81,7 +81,7 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         (["doctor", "--zzzzz"], "error: no such option: got '--zzzzz'\n"),
         (["build", "absent.onnx", "-o", "x"], "'absent.onnx' does not exist"),
         (["build", "MODEL", "-o", "x.ourcc", "--target", "sm_90"], "did you mean 'sm_90a'?"),
-        (["build", "MODEL", "-o", "x.ourcc", "--quantize", "in8"], "did you mean 'int8'?"),
+        (["build", "MODEL", "-o", "x.ourcc", "--quantize", "int8-wieght"], "did you mean 'int8-weight'?"),
         (["build", "MODEL", "-o", "x.ourcc", "--shape", "x"], "expected NAME=AXIS,AXIS..."),
         (["build", "MODEL"], "error: got no output, expected -o OUT.ourcc"),
         (

@@ -78,7 +78,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["inspect", "m.onnx", "--source", "top_k"], "top_k has no source: it runs outside of kernels"),
         (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
         (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c is of CPU targets, got sm_90a"),
-        (["inspect", "m.ourcc", "--ir", "plan"], "stage plan needs the model: an engine keeps its simplified program"),
+        (["inspect", "m.ourcc", "--ir", "import"], "stage import needs the model: an engine keeps its simplified program"),
         (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
         (["bench", "m.ourcc", "--shape", "B=65"], "shape: got B = 65, expected B in 1..64"),
         (["bench", "m.ourcc", "--shape", "B=C"], "shape: got another name for B, expected sizes of B: an engine is built"),

@@ -52,3 +52,14 @@ def test_wrapped_lines_keep_their_place() -> None:
     assert wrap("  help: one two three four five", 20) == ["  help: one two", "        three four", "        five"]
     assert wrap("error: " + "word " * 6, 24) == ["error: word word word", "  word word word"]
     assert wrap("short", 80) == ["short"]
+
+
+def test_sentences_go_on_in_further_lines() -> None:
+    why = "fastest of 12 tried; 3 are within noise, of which it has the least predicted cost"
+    table = Table("t", ("kernel", "why"), (("kernel_0", why), ("kernel_1", "short")))
+    for width in (30, 40, 60, 80):
+        lines = fit(table, width)
+        assert max(map(columns_of, lines)) <= width and not any("…" in line or "--wide" in line for line in lines)
+        assert " ".join(" ".join(line[12:] for line in lines[2:-1]).split()) == why
+        assert lines[-1].split() == ["kernel_1", "short"]
+    assert len(fit(table, 200)) == 4

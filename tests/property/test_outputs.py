@@ -1,0 +1,95 @@
+"""Drawn outputs that are inputs, by any path or link: each is refused before any work, and every file stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ourcc
+from ourcc.compiler.cli.main import run
+
+SHARE = 8
+"""One command line for so many modules that the other drawn tests compile."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights lie beside it, its engine, inputs and a lock."""
+    folder = tmp_path_factory.mktemp("outputs")
+    weight = numpy_helper.from_array(np.ones((16, 8), np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, size]) for name, size in (("x", 16), ("y", 8)))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
+        ourcc.build(model, tune="off").save(folder / "m.ourcc")
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    np.save(folder / "x.npy", np.ones((2, 16), np.float32))
+    np.savez(folder / "x.npz", x=np.ones((2, 16), np.float32))
+    (folder / "ourcc.lock").write_text("{}")
+    return folder
+
+
+def other_path(file: Path, choices: random.Random) -> Path:
+    """The same file by another path or link."""
+    kind = choices.choice(("same", "dots", "symbolic", "hard", "folder"))
+    new = file.parent / f"other{choices.getrandbits(40)}"
+    if kind == "dots":
+        return file.parent / ".." / file.parent.name / file.name
+    if kind == "symbolic":
+        new.symlink_to(file)
+    elif kind == "hard":
+        os.link(file, new)
+    elif kind == "folder":
+        new.symlink_to(file.parent)
+        return new / file.name
+    return file if kind == "same" else new
+
+
+LINES: tuple[tuple[str, Callable[[Path, Path], list[object]]], ...] = (
+    ("m.onnx", lambda f, out: ["build", f / "m.onnx", "-o", out]),
+    ("m.data", lambda f, out: ["build", f / "m.onnx", "-o", out]),
+    ("m.onnx", lambda f, out: ["build", f / "m.onnx", "-o", f / "new.ourcc", "--report", out]),
+    ("m.data", lambda f, out: ["build", f / "m.onnx", "-o", f / "new.ourcc", "--report", out]),
+    ("ourcc.lock", lambda f, out: ["build", f / "m.onnx", "-o", out, "--locked", f / "ourcc.lock"]),
+    ("m.ourcc", lambda f, out: ["build", "--rebuild", f / "m.ourcc", "--report", out]),
+    ("x.npy", lambda f, out: ["run", f / "m.ourcc", "--input", f"x={f / 'x.npy'}", "-o", out]),
+    ("x.npz", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
+    ("m.ourcc", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
+)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("other"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def test_no_output_is_an_input(files: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURCC_CACHE_DIR", str(files / "cache"))
+    count, seed = max(len(LINES), request.config.getoption("--cases", 400) // SHARE), request.config.getoption("--seed", 0)
+    before, found = digests(files), []
+    kept = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    for number in range(count):
+        choices = random.Random(f"{seed} {number}")
+        name, line = LINES[number % len(LINES)]
+        arguments = [str(word) for word in line(files, other_path(files / name, choices))]
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            status = run(arguments)
+        if status != 2 or digests(files) != before:
+            found.append(f"{status}: {' '.join(arguments)}: {errors.getvalue()[:100]}")
+        for path, data in kept.items():
+            if not (files / path).is_file() or (files / path).read_bytes() != data:
+                (files / path).write_bytes(data)
+        (files / "new.ourcc").unlink(missing_ok=True)
+    assert not found, f"{len(found)} of {count} command lines are not refused, the first: {found[0]}"
