@@ -27,6 +27,7 @@ from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
 from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
+from .shadows import copy_out, seen_outside, shadows_of
 from .simplify_region import simplify_region
 from .weights import STORED
 
@@ -106,7 +107,8 @@ def _axes(value: Scalar) -> set[str]:
 class Fusion:
     """The choices of one graph; `sinks` are the group roots that an op's results end up in.
 
-    `kept` says of values that could have been computed in their readers why they are in memory.
+    `kept` says of values that could have been computed in their readers why they are in memory. A value that has an
+    order of its own although callers or host steps see it has a *shadow*: kernels write and read that, one more copies it.
     """
 
     module: Module
@@ -118,6 +120,7 @@ class Fusion:
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
+    shadows: dict[Value, Value] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,6 +130,8 @@ class Fusion:
         for op in self.graph.reversed():
             self._decide(op, outputs)
         self._bound_groups()
+        hosted = frozenset(op for op, facts in self.facts.items() if facts.region is None)
+        self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
 
     def _bound_groups(self) -> None:
         """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
@@ -156,6 +161,9 @@ class Fusion:
             made = self._attempt(op, make)
             # What was to be stored through views that are gone is moved by kernels of their own.
             found += [self._attempt(view, make) for view in reversed(views) if op not in self.views]
+            ends = views[-1:] if op in self.views else (op,)
+            shadowed = [(end, result) for end in ends for result in end.results if result in self.shadows]
+            found += [make(copy_out(end, v, self.shadows[v], self.orders, self.module.facts)) for end, v in shadowed]
             found.append(made)
         return found[::-1]
 
@@ -215,7 +223,8 @@ class Fusion:
             op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ())
         )
         region = hoist_scales(simplify_region(group.region, self.module.facts))
-        return Group(region, group.inputs, group.outputs, group.ops)
+        inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
+        return Group(region, inputs, outputs, group.ops)
 
     def _decide(self, op: Op, outputs: set[Value]) -> None:
         facts = self.facts[op]

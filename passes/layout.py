@@ -7,12 +7,18 @@ innermost, so that a convolution's output channels are the lanes.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from ..ir import dims
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Op, Value
 from ..ir.layout import Factor, Layout
-from ..ir.region import Load, Region, walk
+from ..ir.ops.structure import region_of
+from ..ir.region import Load, Reduce, Region, walk
 from .fuse import has_kernel
-from .tile.contraction import Contraction, read_contraction
+from .shadows import seen_outside
+from .tile.contraction import Contraction, plain_load, read_contraction, stride_of
+from .tile.lower import typical
 
 PANEL = 16
 
@@ -52,26 +58,57 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 
 
+IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+COPIED = 2
+"""Accesses of an element that a copy from one order into another costs: the one that strides and the one that does not."""
+
+
 def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
 
-    The caller's inputs and outputs and what host steps see stay row-major.
+    The caller's inputs stay row-major. So do results of the graph and what host steps see, unless the kernel that
+    computes them gains more than the copy into row-major order costs that they then need (`shadows.py`).
     """
-    fixed = set(graph.outputs)
+    hosted = frozenset(op for op in graph if not has_kernel(op))
+    outside = seen_outside(graph, hosted)
     orders: dict[Value, tuple[int, ...]] = {}
+    gains: dict[Value, bool] = {}
     for op in graph:
-        if not has_kernel(op):
-            fixed |= {value for value in (*op.operands, *op.results) if value is not None}
-    for op in graph:
-        if len(op.results) != 1 or op.result.type.rank < 3 or op.result in fixed:
+        if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
             continue
-        follows = op.definition.kind == "pointwise" and any(
-            v in orders and v.type.rank == op.result.type.rank for v in op.operands if v is not None
-        )
-        if op.name in IMAGE_OPS or follows:
-            rank = op.result.type.rank
-            orders[op.result] = (0, *range(2, rank), 1)
+        images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
+        follows = op.definition.kind == "pointwise" and bool(images)
+        if op.name not in IMAGE_OPS and not follows:
+            continue
+        # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
+        gains[op.result] = any(gains[v] and len(v.uses) == 1 for v in images) if follows else _gains(op, bool(images))
+        if op.result not in outside or gains[op.result]:
+            orders[op.result] = (0, *range(2, op.result.type.rank), 1)
     return orders
 
 
-IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+def _gains(op: Op, is_ordered: bool) -> bool:
+    """Whether a loop with the channels in its lanes saves more than a copy of its result costs.
+
+    With channels in lanes a sum of products reads one element of the image for all lanes, in whatever order that lies;
+    with places in lanes it reads vectors, which padding and strides break up. A fold of an image alone (a pool, a
+    convolution of each channel by itself) reads vectors either way: those are whole where the lanes are as the image is.
+    """
+    region = region_of(op.definition, op.types, op.attrs)
+    found = read_contraction(region) if region is not None else ""
+    if region is None:
+        return False
+    image = region.inputs[0].name
+    loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]
+    reads = sum(_size(region, s.over) if isinstance(s, Reduce) else 1 for s, _ in loads)
+    if isinstance(found, str) or not found.columns:
+        return is_ordered and reads > COPIED
+    right = plain_load(found.right)
+    if right is None or right.operand != image:
+        return False
+    is_whole = right.other is None and stride_of(right, region, found.columns[-1]) == 1
+    return not is_whole and reads > COPIED
+
+
+def _size(region: Region, axes: Sequence[str]) -> int:
+    return math.prod(typical(region.axis(name).extent, dims.NO_FACTS) for name in axes)
