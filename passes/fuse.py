@@ -92,7 +92,8 @@ def is_contraction(statement: Reduce) -> bool:
     value = statement.value
     if statement.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return False
-    left, right = (_axes(arg) for arg in value.args)
+    # Subscripts may name symbols as well, which are no axes.
+    left, right = (_axes(arg) & {*statement.axes, *statement.over} for arg in value.args)
     over = set(statement.over)
     return bool(over & left and over & right and left - right - over and right - left - over) or bool(
         over <= left & right and left != right
