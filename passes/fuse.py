@@ -24,7 +24,7 @@ from ..ir.errors import is_own, reason
 from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
-from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
+from ..ir.region import Axis, Load, Reduce, Region, Scalar, Scan, Store, walk
 from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
 from .shadows import copy_out, seen_outside, shadows_of
@@ -305,7 +305,11 @@ class Fusion:
         return region is not None and sum(isinstance(statement, Reduce) for statement in region.body) > 1
 
     def _path_is_pointwise(self, value: Value, root: Op, moves: bool) -> bool:
-        """Whether `value` reaches `root` once, through pointwise ops and, if `moves`, movements that keep every element."""
+        """Whether `value` reaches `root` once, through pointwise ops and, if `moves`, movements that keep every element.
+
+        Movements that together take an axis apart would leave a contraction without rows and columns.
+        """
+        start, moved = value, list[Op]()
         while True:
             if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
                 return len(value.uses) == 1 and next(iter(value.uses)) is root and self.facts[root].kind == "map"
@@ -315,9 +319,28 @@ class Fusion:
                 or dims.equal(user.results[0].type.elements, value.type.elements) is not True
             ):
                 return False
+            moved += [user] if self.facts[user].kind == "movement" else []
             if user is root:
-                return self.facts[root].kind == "map" or not self._is_strided(user)
+                folds = start.op is None or self.facts[start.op].kind != "contract"
+                return (folds or self._keeps_axes(moved)) and (self.facts[root].kind == "map" or not self._is_strided(user))
             value = user.results[0]
+
+    def _keeps_axes(self, moved: list[Op]) -> bool:
+        """Whether an element's place before movements has no divisions in it, as a function of its place after them."""
+        if not moved:
+            return True
+        axes = tuple(Axis(f"i{n}", size) for n, size in enumerate(moved[-1].results[0].shape))
+        facts = Region("", (), (), axes, ()).facts(self.module.facts)
+        places: tuple[Dim, ...] = tuple(dims.symbol(axis.name) for axis in axes)
+        for op in reversed(moved):
+            region = self.facts[op].region
+            load = region.body[-1].value if region is not None else None
+            along = plain_axes(region) if region is not None else None
+            if along is None or not isinstance(load, Load) or len(places) != len(op.results[0].shape):
+                return False
+            mapping = {axis: places[dimension] for axis, dimension in along.items()}
+            places = tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts)
+        return not any("//" in str(place) or "%" in str(place) for place in places)
 
     def _is_strided(self, op: Op) -> bool:
         """Whether a movement changes the innermost axis (writing an epilogue through it would scatter)."""

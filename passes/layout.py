@@ -59,6 +59,8 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
 
 
 IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+SIDEWAYS = frozenset({"concat", "slice", "pad"})
+"""Movements that keep dimensions apart: what they give lies as what they take does."""
 COPIED = 2
 """Accesses of an element that a copy from one order into another costs: the one that strides and the one that does not."""
 
@@ -77,11 +79,12 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
             continue
         images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
-        follows = op.definition.kind == "pointwise" and bool(images)
+        follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS) and bool(images)
         if op.name not in IMAGE_OPS and not follows:
             continue
         # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
-        gains[op.result] = any(gains[v] and len(v.uses) == 1 for v in images) if follows else _gains(op, bool(images))
+        ends = op.definition.kind == "pointwise" and any(gains[v] and len(v.uses) == 1 for v in images)
+        gains[op.result] = ends if follows else _gains(op, bool(images))
         if op.result not in outside or gains[op.result]:
             orders[op.result] = (0, *range(2, op.result.type.rank), 1)
     return orders
