@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 from ..ir import dims
 from ..ir.graph import Graph, Op, Value
@@ -17,7 +18,7 @@ from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, walk
 from .fuse import has_kernel
 from .shadows import seen_outside
-from .tile.contraction import Contraction, plain_load, read_contraction, stride_of
+from .tile.contraction import Contraction, innermost, plain_load, read_contraction, stride_of
 from .tile.lower import typical
 
 PANEL = 16
@@ -30,10 +31,12 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     places of sparse ones.
     """
     found = read_contraction(region)
-    if isinstance(found, str) or not found.columns:
+    if isinstance(found, str) or not (found.columns or found.batch):
         return {}
+    # Where both factors vary over the lanes (a convolution of each channel by itself) either may be the constant.
+    sides = walk(found.right) if found.columns else chain(walk(found.left), walk(found.right))
     layouts: dict[str, Layout] = {}
-    for part in walk(found.right):
+    for part in sides:
         if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
             layout = _panels(region, found, part)
             if layout is not None:
@@ -43,7 +46,7 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
 
 def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
-    column = found.columns[-1]
+    column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
     if len(place) != 1 or str(load.subscripts[place[0]]) != column or len(labels) < 2:
@@ -104,7 +107,7 @@ def _gains(op: Op, is_ordered: bool) -> bool:
     image = region.inputs[0].name
     loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]
     reads = sum(_size(region, s.over) if isinstance(s, Reduce) else 1 for s, _ in loads)
-    if isinstance(found, str) or not found.columns:
+    if isinstance(found, str) or not (found.columns and found.rows):
         return is_ordered and reads > COPIED
     right = plain_load(found.right)
     if right is None or right.operand != image:

@@ -50,7 +50,7 @@ def read_contraction(region: Region) -> Contraction | str:
     axes = {id(arg): axes_of(arg, prologue) & region.extents.keys() for arg in value.args}
     if not set(reduce.over) <= axes[id(left)] & axes[id(right)]:
         return "a factor does not vary over every contracted axis"
-    inner = _innermost(region, store)
+    inner = innermost(region, store)
     if inner in axes[id(left)] and inner not in axes[id(right)]:
         left, right = right, left
     over = set(reduce.over)
@@ -100,7 +100,7 @@ def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:
     return found
 
 
-def _innermost(region: Region, store: Store) -> str:
+def innermost(region: Region, store: Store) -> str:
     """The axis that steps through the output with the smallest stride."""
     for subscript in reversed(store.subscripts):
         names = [axis.name for axis in region.axes if axis.name in dims.symbols(subscript)]
