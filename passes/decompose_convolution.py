@@ -46,26 +46,31 @@ class TransposedConvolution(Rule):
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         x, attrs = operand(op, 0), op.attrs
         strides, groups = attrs["strides"], attrs["groups"]
-        rank, width = len(strides), int(operand(op, 1).shape[1])
-        taps = [-(-int(size) // stride) for size, stride in zip(operand(op, 1).shape[2:], strides, strict=True)]
+        rank, sizes = len(strides), _sizes(op)
+        taps = [-(-size // stride) for size, stride in zip(sizes[2:], strides, strict=True)]
         reach = [(n - 1) * d for n, d in zip(taps, attrs["dilations"], strict=True)]
         ends = zip(reach, strides, attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
         # Without a stride there is one phase, which the convolution pads or cuts itself.
         pads = [(n, n) if s > 1 else (n - before, n - after + more) for n, s, before, after, more in ends]
         filters, bias = _filters(op, g, taps), op.operands[2] if len(op.operands) > 2 else None
         if bias is not None and math.prod(strides) > 1:
-            spread = g.reshape(bias, shape=(groups, *([1] * rank), width))
-            bias = g.reshape(g.broadcast_to(spread, shape=(groups, *strides, width)), shape=(filters.shape[0],))
+            spread = g.reshape(bias, shape=(groups, *([1] * rank), sizes[1]))
+            bias = g.reshape(g.broadcast_to(spread, shape=(groups, *strides, sizes[1])), shape=(filters.shape[0],))
         before, after = (tuple(pair[n] for pair in pads) for n in (0, 1))
         y = g.conv(x, filters, bias, strides=(1,) * rank, dilations=attrs["dilations"], before=before, after=after, groups=groups)
         return y if math.prod(strides) == 1 else _interleaved(op, g, y)
 
 
+def _sizes(op: Op) -> tuple[int, ...]:
+    """The shape of the filters, which are constant."""
+    return tuple(size for size in operand(op, 1).shape if isinstance(size, int))
+
+
 def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
     """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], each phase backwards."""
     w, strides, groups = operand(op, 1), op.attrs["strides"], op.attrs["groups"]
-    rank, (inputs, width) = len(strides), w.shape[:2]
-    more = tuple(n * s - int(size) for n, s, size in zip(taps, strides, w.shape[2:], strict=True))
+    rank, (inputs, width, *window) = len(strides), _sizes(op)
+    more = tuple(n * s - size for n, s, size in zip(taps, strides, window, strict=True))
     if any(more):
         w = g.pad(w, before=(0,) * (rank + 2), after=(0, 0, *more))
     w = g.reshape(w, shape=(groups, inputs // groups, width, *chain.from_iterable(zip(taps, strides, strict=True))))
@@ -75,7 +80,8 @@ def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
     w = g.slice(w, starts=starts, sizes=(*lead, *chain.from_iterable(zip(taps, strides, strict=True))), steps=steps)
     phases, windows = tuple(range(4, 3 + 2 * rank, 2)), tuple(range(3, 3 + 2 * rank, 2))
     w = g.transpose(w, permutation=(0, *phases, 2, 1, *windows))
-    return g.reshape(w, shape=(groups * math.prod(strides) * width, inputs // groups, *taps))
+    found: Value = g.reshape(w, shape=(groups * math.prod(strides) * width, inputs // groups, *taps))
+    return found
 
 
 def _interleaved(op: Op, g: Builder, y: Value) -> Value:
@@ -88,4 +94,5 @@ def _interleaved(op: Op, g: Builder, y: Value) -> Value:
     whole: tuple[Dim, ...] = tuple(size * stride for size, stride in zip(places, strides, strict=True))
     y = g.reshape(y, shape=(y.shape[0], outputs, *whole))
     starts = tuple(before if stride > 1 else 0 for before, stride in zip(op.attrs["before"], strides, strict=True))
-    return g.slice(y, starts=(0, 0, *starts), sizes=op.result.shape, steps=(1,) * (rank + 2))
+    found: Value = g.slice(y, starts=(0, 0, *starts), sizes=op.result.shape, steps=(1,) * (rank + 2))
+    return found
