@@ -11,12 +11,13 @@ from ..ir.dims import Dim
 from ..ir.graph import Builder, Module, Op
 from ..ir.rewrite import Numerics, Rule
 from .base import RulePass
+from .decompose_convolution import TransposedConvolution
 from .match import Replacement, operand
 
 
 @dataclass(frozen=True)
 class Decompose(RulePass):
-    """Write group_norm as a layer_norm over each group, scaled and shifted per channel.
+    """Write group_norm as a layer_norm over each group, scaled and shifted per channel; transposed convolutions as plain ones.
 
     Before: %y = group_norm(%x, %scale, %bias) {groups = 8, epsilon = 1e-05}
     After:  %g = reshape(%x)   %n = layer_norm(%g)   %r = reshape(%n)   %m = mul(%r, %scale)   %y = add(%m, %bias)
@@ -26,7 +27,7 @@ class Decompose(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """One rule for each op."""
-        return (GroupNorm(),)
+        return (GroupNorm(), TransposedConvolution())
 
 
 class GroupNorm(Rule):

@@ -24,9 +24,10 @@ from ..ir.errors import is_own, reason
 from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
-from ..ir.region import Load, Reduce, Region, Scalar, Scan, Store, walk
+from ..ir.region import Axis, Load, Reduce, Region, Scalar, Scan, Store, walk
 from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
+from .shadows import copy_out, seen_outside, shadows_of
 from .simplify_region import simplify_region
 from .weights import STORED
 
@@ -91,7 +92,8 @@ def is_contraction(statement: Reduce) -> bool:
     value = statement.value
     if statement.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return False
-    left, right = (_axes(arg) for arg in value.args)
+    # Subscripts may name symbols as well, which are no axes.
+    left, right = (_axes(arg) & {*statement.axes, *statement.over} for arg in value.args)
     over = set(statement.over)
     return bool(over & left and over & right and left - right - over and right - left - over) or bool(
         over <= left & right and left != right
@@ -106,7 +108,8 @@ def _axes(value: Scalar) -> set[str]:
 class Fusion:
     """The choices of one graph; `sinks` are the group roots that an op's results end up in.
 
-    `kept` says of values that could have been computed in their readers why they are in memory.
+    `kept` says of values that could have been computed in their readers why they are in memory. A value that has an
+    order of its own although callers or host steps see it has a *shadow*: kernels write and read that, one more copies it.
     """
 
     module: Module
@@ -118,6 +121,7 @@ class Fusion:
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
+    shadows: dict[Value, Value] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,6 +131,8 @@ class Fusion:
         for op in self.graph.reversed():
             self._decide(op, outputs)
         self._bound_groups()
+        hosted = frozenset(op for op, facts in self.facts.items() if facts.region is None)
+        self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
 
     def _bound_groups(self) -> None:
         """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
@@ -156,6 +162,9 @@ class Fusion:
             made = self._attempt(op, make)
             # What was to be stored through views that are gone is moved by kernels of their own.
             found += [self._attempt(view, make) for view in reversed(views) if op not in self.views]
+            ends = views[-1:] if op in self.views else (op,)
+            shadowed = [(end, result) for end in ends for result in end.results if result in self.shadows]
+            found += [make(copy_out(end, v, self.shadows[v], self.orders, self.module.facts)) for end, v in shadowed]
             found.append(made)
         return found[::-1]
 
@@ -215,7 +224,8 @@ class Fusion:
             op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ())
         )
         region = hoist_scales(simplify_region(group.region, self.module.facts))
-        return Group(region, group.inputs, group.outputs, group.ops)
+        inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
+        return Group(region, inputs, outputs, group.ops)
 
     def _decide(self, op: Op, outputs: set[Value]) -> None:
         facts = self.facts[op]
@@ -295,7 +305,11 @@ class Fusion:
         return region is not None and sum(isinstance(statement, Reduce) for statement in region.body) > 1
 
     def _path_is_pointwise(self, value: Value, root: Op, moves: bool) -> bool:
-        """Whether `value` reaches `root` once, through pointwise ops and, if `moves`, movements that keep every element."""
+        """Whether `value` reaches `root` once, through pointwise ops and, if `moves`, movements that keep every element.
+
+        Movements that together take an axis apart would leave a contraction without rows and columns.
+        """
+        start, moved = value, list[Op]()
         while True:
             if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
                 return len(value.uses) == 1 and next(iter(value.uses)) is root and self.facts[root].kind == "map"
@@ -305,9 +319,28 @@ class Fusion:
                 or dims.equal(user.results[0].type.elements, value.type.elements) is not True
             ):
                 return False
+            moved += [user] if self.facts[user].kind == "movement" else []
             if user is root:
-                return self.facts[root].kind == "map" or not self._is_strided(user)
+                folds = start.op is None or self.facts[start.op].kind != "contract"
+                return (folds or self._keeps_axes(moved)) and (self.facts[root].kind == "map" or not self._is_strided(user))
             value = user.results[0]
+
+    def _keeps_axes(self, moved: list[Op]) -> bool:
+        """Whether an element's place before movements has no divisions in it, as a function of its place after them."""
+        if not moved:
+            return True
+        axes = tuple(Axis(f"i{n}", size) for n, size in enumerate(moved[-1].results[0].shape))
+        facts = Region("", (), (), axes, ()).facts(self.module.facts)
+        places: tuple[Dim, ...] = tuple(dims.symbol(axis.name) for axis in axes)
+        for op in reversed(moved):
+            region = self.facts[op].region
+            load = region.body[-1].value if region is not None else None
+            along = plain_axes(region) if region is not None else None
+            if along is None or not isinstance(load, Load) or len(places) != len(op.results[0].shape):
+                return False
+            mapping = {axis: places[dimension] for axis, dimension in along.items()}
+            places = tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts)
+        return not any("//" in str(place) or "%" in str(place) for place in places)
 
     def _is_strided(self, op: Op) -> bool:
         """Whether a movement changes the innermost axis (writing an epilogue through it would scatter)."""

@@ -7,12 +7,19 @@ innermost, so that a convolution's output channels are the lanes.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import chain
+
 from ..ir import dims
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Op, Value
 from ..ir.layout import Factor, Layout
-from ..ir.region import Load, Region, walk
+from ..ir.ops.structure import region_of
+from ..ir.region import Load, Reduce, Region, walk
 from .fuse import has_kernel
-from .tile.contraction import Contraction, read_contraction
+from .shadows import seen_outside
+from .tile.contraction import Contraction, innermost, plain_load, read_contraction, stride_of
+from .tile.schedule import TYPICAL
 
 PANEL = 16
 
@@ -24,10 +31,12 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     places of sparse ones.
     """
     found = read_contraction(region)
-    if isinstance(found, str) or not found.columns:
+    if isinstance(found, str) or not (found.columns or found.batch):
         return {}
+    # Where both factors vary over the lanes (a convolution of each channel by itself) either may be the constant.
+    sides = walk(found.right) if found.columns else chain(walk(found.left), walk(found.right))
     layouts: dict[str, Layout] = {}
-    for part in walk(found.right):
+    for part in sides:
         if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
             layout = _panels(region, found, part)
             if layout is not None:
@@ -37,7 +46,7 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
 
 def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
-    column = found.columns[-1]
+    column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
     if len(place) != 1 or str(load.subscripts[place[0]]) != column or len(labels) < 2:
@@ -52,26 +61,62 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 
 
+IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+SIDEWAYS = frozenset({"concat", "slice", "pad"})
+"""Movements that keep dimensions apart: what they give lies as what they take does."""
+COPIED = 2
+"""Accesses of an element that a copy from one order into another costs: the one that strides and the one that does not."""
+
+
 def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
 
-    The caller's inputs and outputs and what host steps see stay row-major.
+    The caller's inputs stay row-major. So do results of the graph and what host steps see, unless the kernel that
+    computes them gains more than the copy into row-major order costs that they then need (`shadows.py`).
     """
-    fixed = set(graph.outputs)
+    hosted = frozenset(op for op in graph if not has_kernel(op))
+    outside = seen_outside(graph, hosted)
     orders: dict[Value, tuple[int, ...]] = {}
+    gains: dict[Value, bool] = {}
     for op in graph:
-        if not has_kernel(op):
-            fixed |= {value for value in (*op.operands, *op.results) if value is not None}
-    for op in graph:
-        if len(op.results) != 1 or op.result.type.rank < 3 or op.result in fixed:
+        if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
             continue
-        follows = op.definition.kind == "pointwise" and any(
-            v in orders and v.type.rank == op.result.type.rank for v in op.operands if v is not None
-        )
-        if op.name in IMAGE_OPS or follows:
-            rank = op.result.type.rank
-            orders[op.result] = (0, *range(2, rank), 1)
+        images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
+        follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS) and bool(images)
+        if op.name not in IMAGE_OPS and not follows:
+            continue
+        # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
+        ends = op.definition.kind == "pointwise" and any(gains[v] and len(v.uses) == 1 for v in images)
+        gains[op.result] = ends if follows else _gains(op, bool(images))
+        if op.result not in outside or gains[op.result]:
+            orders[op.result] = (0, *range(2, op.result.type.rank), 1)
     return orders
 
 
-IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+def _gains(op: Op, is_ordered: bool) -> bool:
+    """Whether a loop with the channels in its lanes saves more than a copy of its result costs.
+
+    With channels in lanes a sum of products reads one element of the image for all lanes, in whatever order that lies;
+    with places in lanes it reads vectors, which padding and strides break up. A fold of an image alone (a pool, a
+    convolution of each channel by itself) reads vectors either way: those are whole where the lanes are as the image is.
+    """
+    region = region_of(op.definition, op.types, op.attrs)
+    found = read_contraction(region) if region is not None else ""
+    if region is None:
+        return False
+    image = region.inputs[0].name
+    loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]
+    reads = sum(_size(region, s.over) if isinstance(s, Reduce) else 1 for s, _ in loads)
+    if isinstance(found, str) or not (found.columns and found.rows):
+        return is_ordered and reads > COPIED
+    right = plain_load(found.right)
+    if right is None or right.operand != image:
+        return False
+    is_whole = right.other is None and stride_of(right, region, found.columns[-1]) == 1
+    return not is_whole and reads > COPIED
+
+
+def _size(region: Region, axes: Sequence[str]) -> int:
+    """The points of these axes, at sizes to reckon with for symbols."""
+    extents = [region.axis(name).extent for name in axes]
+    return math.prod(dims.evaluate(extent, dict.fromkeys(dims.symbols(extent), TYPICAL)) for extent in extents)

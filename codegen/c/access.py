@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from ...ir import dims
 from ...ir.dims import Dim, Expr, Function
@@ -31,14 +33,19 @@ class Spot:
     loaded: Mapping[str, Dim] = field(default_factory=dict)
 
 
+Test: TypeAlias = tuple[Dim, str, Dim]
+"""A scalar condition: left, `<=` or `<`, right."""
+
+
 @dataclass(frozen=True)
 class Guard:
-    """The run-time tests of one vector: scalar conditions, a span low <= lane < high, tests of single lanes."""
+    """The run-time tests of one vector: scalar conditions (and what they compare), a span low <= lane < high, tests of single lanes."""
 
     scalars: tuple[str, ...] = ()
     lows: tuple[str, ...] = ()
     highs: tuple[str, ...] = ()
     each: tuple[tuple[Dim, Dim | None, Dim | None], ...] = ()
+    tests: tuple[Test, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -79,6 +86,7 @@ class Access:
         self.library = writer.library
         self.pointers = pointers
         self._lane: Dim = 0
+        self._passed: frozenset[Test] = frozenset()
         self._checks: dict[tuple[int, int], tuple[Load | Store, Scope, tuple[Check, ...]]] = {}
 
     def checks(self, scope: Scope, access: Load | Store) -> tuple[Check, ...]:
@@ -121,7 +129,7 @@ class Access:
 
     def guard(self, scope: Scope, checks: tuple[Check, ...], spot: Spot) -> Guard:
         """The tests that remain at this position."""
-        scalars: list[str] = []
+        scalars: list[Test] = []
         lows: list[str] = []
         highs: list[str] = []
         each: list[tuple[Dim, Dim | None, Dim | None]] = []
@@ -137,15 +145,26 @@ class Access:
             fixed = all(side is None or lane_stride(side) == 0 for side in (low, high))
             rest = at_lane(index, 0)
             if stride == 0 and fixed:
-                text = self.writer.index
-                scalars += [f"{text(low)} <= {text(rest)}"] if low is not None else []
-                scalars += [f"{text(rest)} < {text(high)}"] if high is not None else []
+                scalars += [(low, "<=", rest)] if low is not None else []
+                scalars += [(rest, "<", high)] if high is not None else []
             elif isinstance(stride, int) and stride > 0 and fixed:
                 lows += [self.writer.index(dims.ceil_div(low - rest, stride))] if low is not None else []
                 highs += [self.writer.index(dims.ceil_div(high - rest, stride))] if high is not None else []
             else:
                 each.append((index, low, high))
-        return Guard(tuple(scalars), tuple(lows), tuple(highs), tuple(each))
+        tests = tuple(test for test in dict.fromkeys(scalars) if test not in self._passed)
+        return Guard(tuple(self.test(*test) for test in tests), tuple(lows), tuple(highs), tuple(each), tests)
+
+    def test(self, left: Dim, sign: str, right: Dim) -> str:
+        """A test as C."""
+        return f"{self.writer.index(left)} {sign} {self.writer.index(right)}"
+
+    @contextmanager
+    def passing(self, tests: frozenset[Test]) -> Iterator[None]:
+        """Print accesses without these tests, which hold here."""
+        before, self._passed = self._passed, tests
+        yield
+        self._passed = before
 
     def _side(self, scope: Scope, side: Dim | None, spot: Spot) -> Dim | None:
         return None if side is None else self.place(scope, side, spot)

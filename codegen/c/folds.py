@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
-from ...ir.tile import domain_checks
-from ...ir.tile.program import Dot, Expand2to4, Reduce, Scan, TileType, Unpack, Value, walk
+from ...ir.tile import Check, domain_checks
+from ...ir.tile.program import Dot, Expand2to4, Load, Reduce, Scan, TileType, Unpack, Value, walk
 from ...ir.types import DType
 from . import primitives
-from .access import Spot
+from .access import Spot, Test
 from .basics import is_small_float, register
 from .values import Code, Values, accumulator, unrolls
 from .writer import LANE
@@ -211,8 +211,36 @@ def dot_block(values: Values, value: Dot, spots: list[Spot], starts: list[str]) 
     for spot, start in zip(spots, starts, strict=True):
         names.append(values.writer.fresh("a"))
         values.writer.line(f"{values.ctype(dtype, spot.lanes)} {names[-1]} = {start};")
-    _stream(values, value, contracted(value), spots, names, {})
+    tests = _steady_tests(values, value, spots)
+    if not tests:
+        _stream(values, value, contracted(value), spots, names, {})
+        return names
+    # Whole blocks inside of the padding are by far the most: their loop makes no tests.
+    inside = values.writer.define("int", " && ".join(values.access.test(*test) for test in tests))
+    for condition, passed in ((inside, frozenset(tests)), (f"!{inside}", frozenset[Test]())):
+        values.writer.open(f"if ({condition})")
+        with values.access.passing(passed):
+            _stream(values, value, contracted(value), spots, names, {})
+        values.writer.close()
     return names
+
+
+def _steady_tests(values: Values, value: Dot, spots: list[Spot]) -> tuple[Test, ...]:
+    """The tests of the left operand's loads that stay as they are along the contracted axes, of all rows together."""
+    if any(unrolls(values, operand, axis) for operand in (value.left, value.right) for axis in contracted(value)):
+        return ()
+    moving = {name for axis in contracted(value) for name in (axis, values.scope.axis(axis).lane)}
+    found: dict[Test, None] = {}
+    for load in (part for part in walk(value.left) if isinstance(part, Load) and part.other is not None):
+        checks = values.access.checks(values.scope, load)
+        steady = tuple(check for check in checks if not moving & _symbols_of(check))
+        for spot in spots:
+            found |= dict.fromkeys(values.access.guard(values.scope, steady, spot).tests)
+    return tuple(found)
+
+
+def _symbols_of(check: Check) -> set[str]:
+    return {name for side in (check.index, check.low, check.high) if side is not None for name in dims.symbols(side)}
 
 
 def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot], names: list[str], at: dict[str, Dim]) -> None:

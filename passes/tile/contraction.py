@@ -46,10 +46,11 @@ def read_contraction(region: Region) -> Contraction | str:
     prologue = tuple(s for s in region.body[:place] if isinstance(s, Let))
     epilogue = tuple(s for s in region.body[place + 1 :] if isinstance(s, Let))
     left, right = value.args
-    axes = {id(arg): axes_of(arg, prologue) for arg in value.args}
+    # A subscript may name symbols as well: the rows of a merged view lie B*i + j apart.
+    axes = {id(arg): axes_of(arg, prologue) & region.extents.keys() for arg in value.args}
     if not set(reduce.over) <= axes[id(left)] & axes[id(right)]:
         return "a factor does not vary over every contracted axis"
-    inner = _innermost(region, store)
+    inner = innermost(region, store)
     if inner in axes[id(left)] and inner not in axes[id(right)]:
         left, right = right, left
     over = set(reduce.over)
@@ -75,11 +76,16 @@ def read_contraction(region: Region) -> Contraction | str:
 
 
 def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple[str, ...]:
-    """The contracted axes in loop order: last the one along which the left factor is contiguous."""
+    """The contracted axes in loop order: last the one along which the left factor is contiguous.
+
+    One that moves the left factor's place in its padding is not the last while there is another: the tests whether a
+    place lies inside would be made for each product, not for each sweep of the innermost loop.
+    """
     load = plain_load(left)
     if load is None:
         return over
-    return tuple(sorted(over, key=lambda name: stride_of(load, region, name) == 1))
+    tested = {name for s in load.subscripts if load.other is not None and str(s) not in over for name in dims.symbols(s)}
+    return tuple(sorted(over, key=lambda name: (name not in tested, stride_of(load, region, name) == 1)))
 
 
 def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:
@@ -94,7 +100,7 @@ def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:
     return found
 
 
-def _innermost(region: Region, store: Store) -> str:
+def innermost(region: Region, store: Store) -> str:
     """The axis that steps through the output with the smallest stride."""
     for subscript in reversed(store.subscripts):
         names = [axis.name for axis in region.axes if axis.name in dims.symbols(subscript)]

@@ -12,6 +12,9 @@ from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
 
+TYPICAL = 128
+"""What is reckoned with for a symbol of which nothing is said."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -46,7 +49,7 @@ class Problem:
         values = {}
         for name in dims.symbols(dim):
             known = self.symbols.ranges.get(name, dims.UNBOUNDED)
-            values[name] = self.sizes.get(name, max(known.low or 1, min(128, known.high if known.high is not None else 128)))
+            values[name] = self.sizes.get(name, max(known.low or 1, min(TYPICAL, TYPICAL if known.high is None else known.high)))
         return max(1, dims.evaluate(dim, values))
 
 

@@ -26,6 +26,8 @@ from ..schedule import Problem, Schedule
 
 LOCAL_LIMIT = 16_384
 """Elements of a named value that may be kept in a cache tile."""
+TURNED = 16
+"""Elements of an axis that the lanes stride across, taken together: so many f32 fill a line of memory."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,14 @@ class _Nest:
         self.scans = [s for s in self.statements if isinstance(s, Scan)]
         self.parallel = grid_axes(problem.region, store, self.statements)
         self.lane = self._lane()
+        self.turned = self._turned()
 
     def launch(self) -> Launch:
         block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
         grid = []
         walked = self.lane if self.lane in self.parallel else None
         for name in self.parallel:
-            step = self._grid_step(name) if name == walked else None
+            step = self._grid_step(name) if name == walked else TURNED if name == self.turned else None
             grid.append(GridAxis(name, 0, self.region.axis(name).extent, step))
             block.index[name] = dims.symbol(name)
         if walked is not None:
@@ -137,12 +140,47 @@ class _Nest:
             with block.loop(walked, "walk", 0, 0, self.step, parent=walked, tail=self._tail(walked)) as inner:
                 block.axes.remove(walked)
                 block.index[walked] = dims.symbol(inner)
-                self._statements(block)
+                self._turn(block)
         else:
             self._statements(block)
         name = f"{self.region.name}.nest{self.suffix}"
         combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
         return Launch(name, parameters(self.problem, combined), tuple(grid), tuple(block.body))
+
+    def _turn(self, block: Block) -> None:
+        """The statements; for each element of a block of the turned axis, if there is one."""
+        if self.turned is None:
+            self._statements(block)
+            return
+        lanes = block.axes[-1]
+        block.axes.append(self.turned)
+        with block.loop(self.turned, "walk", 0, 0, 1, parent=self.turned) as inner:
+            block.axes = [inner, lanes]
+            block.index[self.turned] = dims.symbol(inner)
+            self._statements(block)
+
+    def _turned(self) -> str | None:
+        """The axis along which something is read contiguously that the lanes stride through.
+
+        Lines of memory hold neighbours along that axis: a block of them is taken where the lines were just read.
+        """
+        if self.lane not in self.parallel:
+            return None
+        for operand, subscripts in self._accesses():
+            shape = self.region.operand(operand).type.shape
+            strides = {name: _stride(subscripts, shape, name) for name in self.parallel}
+            along = [name for name, stride in strides.items() if stride == 1]
+            if strides[self.lane] == 2 and along and dims.at_most(TURNED, self.region.axis(along[0]).extent, self.problem.symbols) is True:
+                return along[0]
+        return None
+
+    def _accesses(self) -> list[tuple[str, tuple[Dim, ...]]]:
+        """Every operand with the subscripts that it is stored or read at."""
+        found = [(self.store.output, self.store.subscripts)]
+        for statement in (*self.statements, self.store):
+            for value in _values(statement):
+                found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
+        return found
 
     def _grid_step(self, name: str) -> int:
         extent = upper_bound(self.region.axis(name).extent, self.problem.symbols)
@@ -160,11 +198,7 @@ class _Nest:
         else:
             banned = set()
         scores: dict[str, int] = {}
-        accesses = [(self.store.output, self.store.subscripts)]
-        for statement in (*self.statements, self.store):
-            for value in _values(statement):
-                accesses += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
-        for operand, subscripts in accesses:
+        for operand, subscripts in self._accesses():
             shape = self.region.operand(operand).type.shape
             for axis in self.region.axes:
                 stride = _stride(subscripts, shape, axis.name)

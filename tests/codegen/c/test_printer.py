@@ -157,3 +157,25 @@ def test_counter_is_not_a_tensor() -> None:
 def test_symbol_without_a_value_is_our_bug() -> None:
     with pytest.raises(InternalError, match="index symbol M has no value here"):
         SourceFile(AVX2).add(launch(COPY), "copy", ("N",), NO_FACTS)
+
+
+def test_a_block_inside_its_padding_makes_no_tests() -> None:
+    """The tests of all rows stand in front of the loop over what is contracted; the loop behind them has none."""
+    text = """
+program @p {
+  launch @p(%x: f32[c 16, i 34], %w: f32[c 16, j 16], %y: out f32[i 32, j 16]) {
+    grid (i: 0..32 step 4, j: 0..16 step 16) {
+      axis c in 0..16 extent 16
+      %z = full(0.0) : f32[i, j]
+      %s = dot(load %x[c, i - 3] else 0.0 : f32[i, c], load %w[c, j] : f32[j, c], %z) : f32[i, j]
+      store %y[i, j] = %s
+    }
+  }
+}
+"""
+    source = print_launch(launch(text), AVX512, ())[0].source
+    inside = re.search(r"const int (\w+) = 0 <= ", source)
+    assert inside is not None
+    free, tested = source.split(f"if ({inside[1]}) {{")[1].split(f"if (!{inside[1]}) {{")
+    assert "for (" in free and "?" not in free
+    assert "for (" in tested and "?" in tested

@@ -1,14 +1,22 @@
-"""`nest` offers itself where it can be made, and says why where it cannot."""
+"""`nest`: where it offers itself, and loops whose lanes stride across memory, which take the lines that they read whole."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.target_cpu import lower_cpu
 from ourcc.ir.dims import Facts
+from ourcc.ir.parse import parse_module
 from ourcc.ir.region_text import parse_region
-from ourcc.ir.target import AVX2
-from ourcc.passes.tile.cpu.nest import Nest
+from ourcc.ir.target import AVX2, AVX512
+from ourcc.ir.tile.program import For, statements
+from ourcc.passes.schedule import cheapest
+from ourcc.passes.tile.cpu.nest import TURNED, Nest
 from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime.engine import Engine
 
 FOLDS = """region @region(%x0: f32[i S, j S], %x1: f32[j S, e 16]) -> %y0: f32[i S, e 16] {
   axes i: S, j: S, e: 16, d: 16
@@ -26,3 +34,43 @@ def test_a_fold_inside_needs_a_bound(high: int | None, why: str | None) -> None:
     assert Nest().applies(problem, AVX2) == why
     if why is None:
         assert all(Nest().tile(problem, schedule, AVX2).launches for schedule in Nest().space(problem, AVX2))
+
+
+def turned(rows: int | str, columns: int) -> str:
+    return f"""
+module @m symbols {{ N in 1..4096 }} {{
+  func @main(%x: f32[{rows}, {columns}]) -> f32[{columns}, {rows}] {{
+    %t = transpose(%x) {{permutation = [1, 0]}} : f32[{columns}, {rows}]
+    %y = sin(%t) : f32[{columns}, {rows}]
+    return %y
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(("columns", "blocked"), [(64, True), (50, True), (16, True), (5, False)])
+def test_an_axis_that_lies_along_lines_is_taken_in_blocks(columns: int, blocked: bool) -> None:
+    (unit,) = lower_cpu(parse_module(turned(40, columns)), AVX512, cheapest(AVX512)).scheduled.values()
+    (launch,) = unit.program.launches
+    steps = {axis.name: axis.step for axis in launch.grid}
+    assert (TURNED in steps.values()) is blocked
+    inner = [s for s in statements(launch.body) if isinstance(s, For) and s.step == 1]
+    assert bool(inner) is blocked
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 33, 100, 257])
+@pytest.mark.parametrize("columns", [16, 17, 64, 130])
+def test_what_is_turned_is_right(rows: int, columns: int) -> None:
+    engine = _engine(columns)
+    x = np.random.default_rng(rows).normal(size=(rows, columns)).astype(np.float32)
+    np.testing.assert_allclose(engine(x), np.sin(x.T), rtol=1e-5, atol=1e-6)
+
+
+ENGINES: dict[int, Engine] = {}
+
+
+def _engine(columns: int) -> Engine:
+    if columns not in ENGINES:
+        options = build_options({"targets": ["native"], "tune": "off"})
+        ENGINES[columns] = Engine(compile_module(parse_module(turned("N", columns)), options), threads=2)
+    return ENGINES[columns]

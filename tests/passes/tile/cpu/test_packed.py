@@ -12,6 +12,7 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
+from ourcc.ir.parse import parse_module
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import AVX512
 from ourcc.ir.tile.program import For, Full, Let, TileProgram, statements
@@ -19,6 +20,7 @@ from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.schedule import cheapest
 from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.contraction import read_contraction
 from ourcc.passes.tile.cpu.packed import CHAIN, STEP, Packed
 from ourcc.passes.tile.schedule import Problem
 from ourcc.runtime.engine import Engine
@@ -116,3 +118,38 @@ def test_partial_sums_are_accurate() -> None:
         chain = (chain.astype(np.float64) + np.outer(given[:, k], weight[k]).astype(np.float64)).astype(np.float32)
     ours, one_chain = (float(np.abs(answer / exact - 1).max()) for answer in (engine(given), chain))
     assert ours < one_chain / 2
+
+
+def test_the_rows_of_a_merged_view_are_rows() -> None:
+    """As in the output projection of an encoder: [S * B, k] is read at B * i + j, and B is no axis."""
+    module = parse_module("""
+module @m symbols { B in 1..512, S in 1..512 } {
+  func @main(%x: f32[B*S, 64], %w: f32[64, 64], %r: f32[B, S, 64]) -> f32[B, S, 64] {
+    %p = matmul(%x, %w) : f32[B*S, 64]
+    %v = reshape(%p) {shape = [S, B, 64]} : f32[S, B, 64]
+    %t = transpose(%v) {permutation = [1, 0, 2]} : f32[B, S, 64]
+    %y = add(%r, %t) : f32[B, S, 64]
+    return %y
+  }
+}
+""")
+    (unit,) = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
+    assert unit.schedule.strategy == "packed"
+    found = read_contraction(unit.problem.region)
+    assert not isinstance(found, str)
+    assert (len(found.rows), len(found.columns)) == (2, 1)
+
+
+def test_what_is_streamed_last_makes_no_tests_of_padding() -> None:
+    """The channels of a row-major image that is padded, not the window's columns, which lie side by side."""
+    text = """
+module @m {
+  func @main(%x: f32[1, 16, 9, 9], %w: f32[32, 16, 3, 3]) -> f32[1, 32, 9, 9] {
+    %y = conv(%x, %w, _) {strides = [1, 1], dilations = [1, 1], before = [1, 1], after = [1, 1]} : f32[1, 32, 9, 9]
+    return %y
+  }
+}
+"""
+    units = lower_cpu(parse_module(text), AVX512, cheapest(AVX512)).scheduled.values()
+    (found,) = [c for c in (read_contraction(unit.problem.region) for unit in units) if not isinstance(c, str)]
+    assert found.over[-1] == "c"
