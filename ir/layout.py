@@ -38,6 +38,11 @@ class Layout:
     factors: tuple[Factor, ...]
 
     def __post_init__(self) -> None:
+        strange = {factor.axis for factor in self.factors} - set(self.axes)
+        if strange or len(set(self.axes)) != len(self.axes):
+            raise VerifyError(f"layout {self}: its axes are {', '.join(self.axes) or 'none'}, each once, expected those of its factors")
+        if any(factor.modulus is not None and factor.modulus < 1 for factor in self.factors):
+            raise VerifyError(f"layout {self}: a modulus is below 1")
         for axis in self.axes:
             pieces = sorted((f for f in self.factors if f.axis == axis), key=lambda f: f.divisor)
             expected = 1
