@@ -15,7 +15,7 @@ from ..scan import Scanner
 from . import storage
 from .plan import Plan
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero
-from .storage import Buffer, Slot, Storage
+from .storage import Buffer, Slot, StateDeclaration, Storage
 
 _LAYOUT = re.compile(r"[ \t]*([\w/% \t]*?)[ \t]*(?=\bof[ \t]*\[|\bover[ \t]*\()")
 
@@ -41,12 +41,22 @@ class _Parser(Scanner):
         self.buffers: list[Buffer] = []
         self.slots: list[Slot] = []
         self.numbers: list[tuple[str, str]] = []
+        self.states: list[StateDeclaration] = []
+        self.ties: list[tuple[str, str]] = []
         self.storages: dict[str, Callable[[], Storage]] = {
             "input": storage.Input,
             "output": storage.Output,
             "constant": self.constant,
             "arena": self.arena,
             "dynamic": storage.Dynamic,
+            "state": self.state,
+            "alias": self.alias,
+        }
+        self.others: dict[str, Callable[[], None]] = {
+            "slot": lambda: self.slots.append(self.slot()),
+            "number": lambda: self.numbers.append(self.number()),
+            "session": lambda: self.states.append(self.session()),
+            "tie": lambda: self.ties.append(self.tie()),
         }
         self.statements: dict[str, Callable[[], Step]] = {
             "launch": self.launch,
@@ -107,7 +117,8 @@ class _Parser(Scanner):
         steps: list[Step] = []
         self.between(lambda: self.statement(steps))
         self.end()
-        return Plan(target, facts, inputs, outputs, tuple(self.buffers), tuple(self.slots), tuple(steps), tuple(self.numbers))
+        numbers, states, ties = tuple(self.numbers), tuple(self.states), tuple(self.ties)
+        return Plan(target, facts, inputs, outputs, tuple(self.buffers), tuple(self.slots), tuple(steps), numbers, states, ties)
 
     def ports(self) -> tuple[tuple[str, str], ...]:
         self.expect("(")
@@ -126,12 +137,10 @@ class _Parser(Scanner):
             self.declaration(word)
         elif word in self.statements:
             steps.append(self.statements[word]())
-        elif word == "slot":
-            self.slots.append(self.slot())
-        elif word == "number":
-            self.numbers.append(self.number())
+        elif word in self.others:
+            self.others[word]()
         else:
-            known = ", ".join((*self.storages, "slot", "number", *self.statements))
+            known = ", ".join((*self.storages, *self.others, *self.statements))
             self.fail(f"got {word!r}, expected one of the statements {known}", start)
 
     def declaration(self, word: str) -> None:
@@ -149,6 +158,7 @@ class _Parser(Scanner):
         return storage.Constant(value, None, self.shape() if self.keyword("of") else ())
 
     def packed(self, value: str) -> Storage:
+        self.skip()
         start = self.position
         factors = self.take(_LAYOUT, "a layout such as d1/16 d0 d1%16 and 'of [sizes]'")[1]
         axes: tuple[str, ...] | None = None
@@ -170,6 +180,30 @@ class _Parser(Scanner):
         self.require("in")
         return storage.Arena(self.name())
 
+    def state(self) -> Storage:
+        self.require("of")
+        return storage.State(self.name())
+
+    def alias(self) -> Storage:
+        self.require("of")
+        root = self.buffer()
+        self.require("at")
+        self.expect("(")
+        offset = self.dim(")")
+        self.expect(")")
+        self.require("strides")
+        return storage.Alias(root, offset, self.sizes())
+
+    def session(self) -> StateDeclaration:
+        name = self.name()
+        self.expect(":")
+        return StateDeclaration(name, self.type())
+
+    def tie(self) -> tuple[str, str]:
+        state = self.name()
+        self.expect("=")
+        return state, self.buffer()
+
     def slot(self) -> Slot:
         name = self.name()
         self.expect(">=")
@@ -188,13 +222,24 @@ class _Parser(Scanner):
     def launch(self) -> Launch:
         name, reads = self.name(), self.operands()
         self.expect("->")
-        step = Launch(name, (), reads, self.operands())
+        writes = self.operands()
+        symbols: tuple[tuple[str, Dim], ...] = ()
+        if self.keyword("where"):
+            self.expect("(")
+            symbols = self.listed(")", self.binding)
+        step = Launch(name, (), reads, writes, (), symbols)
         variants: list[Variant] = []
         if self.at("{"):
             self.between(lambda: variants.append(self.variant(step)))
         else:
             variants.append(self.variant(step))
         return replace(step, variants=tuple(variants), sources=self.sources())
+
+    def binding(self) -> tuple[str, Dim]:
+        """A symbol of the kernel, and what it is."""
+        symbol = self.word("a symbol")
+        self.expect("=")
+        return symbol, self.dim(",)")
 
     def variant(self, step: Launch) -> Variant:
         kernel = self.name() if self.keyword("kernel") else step.name

@@ -6,12 +6,13 @@
       constant %b2: f32[4, 16, 16] = @fc1.weight as d1/16 d0 d1%16 of [16, 64]
       arena    %b3: f32[B, 64] in s0
       slot     s0 >= 256*B
-      launch kernel_0 (%b0, %b2) -> (%b3) over ((B + 95) // 96, 1)   loc("fc1 (mlp.onnx)")
+      launch kernel_0 (%b0, %b2) -> (%b3) where (n0 = B) over ((B + 95) // 96, 1)   loc("fc1 (mlp.onnx)")
       copy %b1 = %b3
     }
 
-Buffers, slots and steps each stand in their own order, inputs and outputs in that of the first line. A variant names its
-kernel where that is not the launch, and its arguments where they are not what the launch reads and then what it writes.
+Buffers, slots, states (`session kv: f32[8]`, tied at the end by `tie kv = %b9`) and steps each stand in their own order,
+inputs and outputs in that of the first line. A launch says what the symbols of its kernel are (`where`); a variant names
+its kernel where that is not the launch, and its arguments where they are not what the launch reads and then what it writes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def print_plan(plan: Plan) -> str:
     lines += [f"  number {symbol} = {buffer_name(name)}" for symbol, name in plan.numbers]
     lines += [f"  {buffer_text(buffer)}" for buffer in plan.buffers]
     lines += [f"  {slot_text(slot)}" for slot in plan.slots]
+    lines += [f"  session  {name_text(state.name)}: {state.type}" for state in plan.states]
     lines += [f"  {line}" for step in plan.steps for line in step_lines(step)]
+    lines += [f"  tie {name_text(state)} = {buffer_name(name)}" for state, name in plan.ties]
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -62,12 +65,18 @@ def _layout(layout: Layout) -> str:
     return str(layout) if plain else f"{layout} over ({', '.join(layout.axes)})"
 
 
+def _alias(held: storage.Alias) -> str:
+    return f" of {buffer_name(held.root)} at ({held.offset}) strides ({', '.join(map(str, held.strides))})"
+
+
 _STORAGE: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     storage.Input: ("input", lambda _: ""),
     storage.Output: ("output", lambda _: ""),
     storage.Constant: ("constant", _constant),
     storage.Arena: ("arena", lambda held: f" in {name_text(held.slot)}"),
     storage.Dynamic: ("dynamic", lambda _: ""),
+    storage.State: ("state", lambda held: f" of {name_text(held.name)}"),
+    storage.Alias: ("alias", _alias),
 }
 
 
@@ -91,6 +100,7 @@ def _sources(sources: tuple[str, ...]) -> str:
 
 def _launch(step: Launch) -> list[str]:
     head = f"launch {name_text(step.name)} {_operands(step.reads)} -> {_operands(step.writes)}"
+    head += f" where ({', '.join(f'{name} = {size}' for name, size in step.symbols)})" if step.symbols else ""
     variants = [_variant(step, variant) for variant in step.variants]
     if len(variants) == 1:
         return [f"{head} {variants[0]}{_sources(step.sources)}"]
