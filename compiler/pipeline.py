@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
-from ..ir.plan import to_json
 from ..ir.target import gpu_target
 from ..ir.text import module_text
 from ..passes.build_plan import Lowered
@@ -125,13 +123,14 @@ def compile_target(
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     """The program at a stage after `simplify`, for the (best level of the) first target: regions, tiles, plan or c."""
+    from ..ir.plan.text import print_plan
     from ..ir.region_text import print_region
     from ..ir.tile.text import text as tile_text
 
     target = options.targets[0]
     lowered = lower(module, target)
     if stage == "plan":
-        return _plan_text(to_json(lowered.plan))
+        return print_plan(lowered.plan)
     if stage == "c" and target.family == "cpu":
         return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_of(target)[-1]).items())
     if stage == "c":
@@ -155,15 +154,6 @@ def lower(module: Module, target: Target) -> Lowered:
 
     device = gpu_target(target.levels[0])
     return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
-
-
-def _plan_text(data: Mapping[str, Any]) -> str:
-    """A plan's JSON with one line for each buffer and step."""
-    lines = []
-    for key, value in data.items():
-        rows = ",\n  ".join(json.dumps(row) for row in value) if isinstance(value, list) else ""
-        lines.append(f" {json.dumps(key)}: " + (f"[\n  {rows}\n ]" if rows else json.dumps(value)))
-    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..ir.graph import Module
 from ..ir.plan import Guard, Launch, Plan, Variant, storage
 from ..ir.target import GpuTarget, gpu_target
 from ..ir.tile.program import Launch as TileLaunch
-from ..passes.build_plan import Lowered
+from ..passes.build_plan import Lowered, verified
 from ..passes.lower import fuse, lower, lower_printed, printing
 from ..passes.schedule import Scheduled, Scheduler
 from ..passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
@@ -61,7 +61,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
             scheduler.refuse(unit, "registers spill")
     tuning.done(target.name, device.name, lowered)
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
-    plan = replace(lowered.plan, steps=steps)
+    plan = verified(replace(lowered.plan, steps=steps))
     files = dict(_files(compiled.values()))
     weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}

@@ -77,7 +77,7 @@ by the command above it, for the target `cpu` at its best level (`x86-64-v4`), w
 | region | what one kernel computes, no order chosen | `passes/fuse.py`, `passes/compose.py` | `ir/region_text.py` |
 | schedule | a strategy and its numbers | `passes/schedule.py`, `autotune/` | one line |
 | tile program | how: every loop, tile and mask | a strategy in `passes/tile/` | `ir/tile/text.py` |
-| plan | in what order, in which memory | `passes/build_plan.py` | JSON |
+| plan | in what order, in which memory | `passes/build_plan.py` | `ir/plan/text.py` |
 
 Graph modules, regions and tile programs each have an interpreter in numpy, so a wrong step is found without any target:
 `ir/reference.py`, `ir/region_interpret.py`, `ir/tile/interpret.py`.
@@ -144,8 +144,10 @@ $ ourcc inspect mlp.onnx --ir plan --target cpu
 {plan}
 ```
 
-Buffers are inputs, outputs, packed constants, or lie in *slots* of one arena, whose sizes are closed forms in the
-symbols. A launch holds *variants*, the first whose guard holds runs. As C, the whole plan is one entry over pieces of
+Buffers are inputs, outputs, packed constants, or lie in *slots* of one arena; a slot is as large as each of its sizes,
+closed forms in the symbols. A launch says what it reads, what it writes and over which grid; on a GPU it may hold
+*variants*, the first whose guard holds runs. `ir/plan/verify.py` has the rules of form, which hold after every build and
+again when an engine is loaded. As C, the whole plan is one entry over pieces of
 at most 64 steps, and an engine answers with one call of it:
 
 ```c

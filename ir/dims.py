@@ -254,7 +254,7 @@ class Facts:
 
     def with_range(self, name: str, low: int | None, high: int | None, divisor: int = 1) -> Facts:
         """These facts and one more symbol, or other facts of one: what was known of a name is forgotten."""
-        divisors = {**self.divisors, name: divisor} if divisor != 1 or name in self.divisors else self.divisors
+        divisors = {other: n for other, n in self.divisors.items() if other != name} | ({name: divisor} if divisor != 1 else {})
         return Facts({**self.ranges, name: Range(low, high)}, divisors, self.extents, self.broadcasts)
 
     def with_axis(self, name: str, extent: Dim) -> Facts:

@@ -38,6 +38,11 @@ class Layout:
     factors: tuple[Factor, ...]
 
     def __post_init__(self) -> None:
+        strange = {factor.axis for factor in self.factors} - set(self.axes)
+        if strange or len(set(self.axes)) != len(self.axes):
+            raise VerifyError(f"layout {self}: its axes are {', '.join(self.axes) or 'none'}, each once, expected those of its factors")
+        if any(factor.modulus is not None and factor.modulus < 1 for factor in self.factors):
+            raise VerifyError(f"layout {self}: a modulus is below 1")
         for axis in self.axes:
             pieces = sorted((f for f in self.factors if f.axis == axis), key=lambda f: f.divisor)
             expected = 1
@@ -100,7 +105,7 @@ def parse(text: str, axes: tuple[str, ...]) -> Layout:
     """Read what `str` prints: `j/16 k j%16`."""
     factors = []
     for word in text.split():
-        match = re.fullmatch(r"([A-Za-z_]\w*)(?:/(\d+))?(?:%(\d+))?", word)
+        match = re.fullmatch(r"([A-Za-z_]\w*)(?:/(\d{1,18}))?(?:%(\d{1,18}))?", word)
         if match is None:
             raise VerifyError(f"layout factor {word!r} is not of the form axis/4%16")
         factors.append(Factor(match[1], int(match[2] or 1), int(match[3]) if match[3] else None))

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from .dims_text import parse_dim
-from .errors import CompilerError, ParseError, Source, VerifyError
-from .expression import parse_literal
+from .errors import ParseError, Source, VerifyError
 from .graph import ConstantData, Graph, Module, Op, Value
-from .literals import LITERAL, constant_array, unquote
+from .literals import constant_array
 from .ops.table import OPS
-from .types import DTYPES, TensorType
+from .scan import Scanner
+from .types import TensorType
 
 Array = np.ndarray[Any, Any]
-MAXIMUM_DEPTH = 32
 
-_BLANK = re.compile(r"(?:\s+|#[^\n]*)*")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./]*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_TYPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]\n]*)\]")
-_PAIR = re.compile(r"\[([^\]\n]*)\]")
-_RANGE = re.compile(r"(-?\d{1,18})?\.\.(-?\d{1,18})?")
-_INTEGER = re.compile(r"-?\d{1,18}")
 _NUMBER = re.compile(r"[-+A-Za-z0-9_.]+")
 _EQUALS = re.compile(r"[ \t]*=")
 _SOURCE = re.compile(r"[ \t]*loc\(")
@@ -42,28 +32,6 @@ def parse_module(text: str, constants: Mapping[str, Array] | Callable[[str, Tens
     and column.
     """
     return _Parser(text, constants).module()
-
-
-def parse_type(text: str) -> TensorType:
-    """Read a type as `str` prints it: f32[B, 384]."""
-    match = _TYPE.fullmatch(text.strip())
-    if match is None or match[1] not in DTYPES:
-        raise ParseError(f"cannot read type {text[:80]!r}", hint="a type is a dtype and sizes, such as f32[B, 384]")
-    inside = match[2].strip()
-    return TensorType(DTYPES[match[1]], tuple(parse_dim(part) for part in _split(inside)) if inside else ())
-
-
-def _split(text: str) -> list[str]:
-    """`text` cut at the commas outside parentheses."""
-    if "(" not in text:
-        return text.split(",")
-    parts, depth, start = [], 0, 0
-    for position, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and depth == 0:
-            parts.append(text[start:position])
-            start = position + 1
-    return [*parts, text[start:]]
 
 
 def _missing(name: str, digest: str) -> Callable[[], Array]:
@@ -80,79 +48,14 @@ class _Returned:
     name: str
 
 
-class _Parser:
-    """Recursive descent over the text; positions become line and column only in an error."""
+class _Parser(Scanner):
+    """Recursive descent over the text of a module."""
 
     def __init__(self, text: str, constants: Mapping[str, Array] | Callable[[str, TensorType], Array] | None) -> None:
-        self.text = text
-        self.position = 0
+        super().__init__(text)
         self.constants = constants
-        self.types: dict[str, TensorType] = {}
         self.parsed = Module("")
         self.values: dict[str, Value] = {}
-
-    # --- scanning ---
-
-    def fail(self, message: str, position: int | None = None) -> NoReturn:
-        at = self.position if position is None else position
-        line = self.text.count("\n", 0, at) + 1
-        column = at - self.text.rfind("\n", 0, at)
-        end = self.text.find("\n", at)
-        shown = self.text[at - column + 1 : end if end >= 0 else len(self.text)].strip()[:160]
-        raise ParseError(f"line {line}, column {column}: {message}", note=shown or None)
-
-    def skip(self) -> None:
-        match = _BLANK.match(self.text, self.position)
-        self.position = match.end() if match else self.position
-
-    def at(self, literal: str) -> bool:
-        self.skip()
-        return self.text.startswith(literal, self.position)
-
-    def accept(self, literal: str) -> bool:
-        if not self.at(literal):
-            return False
-        self.position += len(literal)
-        return True
-
-    def expect(self, literal: str) -> None:
-        if not self.accept(literal):
-            self.fail(f"got {self.rest()}, expected {literal!r}")
-
-    def rest(self) -> str:
-        found = self.text[self.position : self.position + 20].split("\n")[0]
-        return repr(found) if found else "the end" if self.position >= len(self.text) else "the end of the line"
-
-    def take(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        self.skip()
-        match = pattern.match(self.text, self.position)
-        if match is None:
-            self.fail(f"got {self.rest()}, expected {what}")
-        self.position = match.end()
-        return match
-
-    def string(self) -> str:
-        start = self.position
-        match = self.take(_STRING, "a quoted string")
-        try:
-            return unquote(match[0])
-        except ParseError as error:
-            self.fail(error.message, start)
-
-    def name(self) -> str:
-        return self.string() if self.at('"') else self.take(_NAME, "a name")[0]
-
-    def type(self) -> TensorType:
-        self.skip()
-        start = self.position
-        match = self.take(_TYPE, "a type such as f32[B, 384]")
-        known = self.types.get(match[0])
-        if known is None:
-            try:
-                known = self.types[match[0]] = parse_type(match[0])
-            except ParseError as error:
-                self.fail(error.message, start)
-        return known
 
     # --- the module ---
 
@@ -160,10 +63,7 @@ class _Parser:
         self.expect("module")
         self.expect("@")
         self.parsed.name = self.name()
-        if self.accept("symbols"):
-            self.symbols()
-        if self.accept("broadcasts"):
-            self.broadcasts()
+        self.parsed.facts = self.facts()
         self.expect("{")
         while not self.accept("}"):
             if self.accept("const"):
@@ -172,43 +72,8 @@ class _Parser:
                 self.function()
             else:
                 self.fail(f"got {self.rest()}, expected 'const', 'func' or '}}'")
-        self.skip()
-        if self.position != len(self.text):
-            self.fail(f"got {self.rest()}, expected the end")
+        self.end()
         return self.parsed
-
-    def symbols(self) -> None:
-        self.expect("{")
-        while not self.accept("}"):
-            name = self.take(_SYMBOL, "a symbol's name")[0]
-            if name in self.parsed.facts.ranges:
-                self.fail(f"symbol {name} is declared twice")
-            self.expect("in")
-            bounds = self.take(_RANGE, "a range such as 1..32")
-            low, high = (None if part is None else int(part) for part in (bounds[1], bounds[2]))
-            divisor = int(self.take(_INTEGER, "a divisor")[0]) if self.accept("divisor") else 1
-            self.parsed.declare(name, low, high, divisor)
-            if not self.accept(","):
-                self.expect("}")
-                return
-
-    def broadcasts(self) -> None:
-        self.expect("{")
-        pairs = []
-        while not self.accept("}"):
-            start = self.position
-            text = self.take(_PAIR, "two sizes such as [A, B]")[1]
-            try:
-                pair = [parse_dim(part) for part in _split(text)]
-            except ParseError as error:
-                self.fail(error.message, start)
-            if len(pair) != 2:
-                self.fail(f"got {len(pair)} sizes, expected two that broadcast", start)
-            pairs.append((pair[0], pair[1]))
-            if not self.accept(","):
-                self.expect("}")
-                break
-        self.parsed.facts = replace(self.parsed.facts, broadcasts=tuple(pairs))
 
     def constant(self) -> None:
         self.expect("@")
@@ -256,7 +121,7 @@ class _Parser:
 
     def element(self) -> str:
         if self.at('"'):
-            return self.take(_STRING, "a quoted string")[0]
+            return self.quoted()
         return self.take(_NUMBER, "a number")[0]
 
     def source(self) -> Source | None:
@@ -270,7 +135,7 @@ class _Parser:
             if self.at('"') and file is None:
                 file = self.string()
             else:
-                line = int(self.take(_INTEGER, "a line number")[0])
+                line = self.integer("a line number")
         self.expect(")")
         return Source(name, file, line)
 
@@ -388,65 +253,6 @@ class _Parser:
         if found is None:
             self.fail(f"{kind}{name} is not defined before it is read", start)
         return found
-
-    def attributes(self) -> dict[str, Any]:
-        self.expect("{")
-        found: dict[str, Any] = {}
-        while not self.accept("}"):
-            name = self.take(_WORD, "an attribute's name")[0]
-            if name in found:
-                self.fail(f"attribute {name!r} is given twice")
-            self.expect("=")
-            found[name] = self.attribute(0)
-            if not self.accept(","):
-                self.expect("}")
-                break
-        return found
-
-    def attribute(self, depth: int) -> Any:
-        if depth > MAXIMUM_DEPTH:
-            self.fail(f"attribute is nested more than {MAXIMUM_DEPTH} deep")
-        if self.at('"'):
-            return self.string()
-        if not self.accept("["):
-            return self.scalar()
-        parts: list[Any] = []
-        while not self.accept("]"):
-            parts.append(self.attribute(depth + 1))
-            if not self.accept(","):
-                self.expect("]")
-                break
-        return tuple(parts)
-
-    def scalar(self) -> Any:
-        self.skip()
-        start = self.position
-        depth = 0
-        while self.position < len(self.text):
-            char = self.text[self.position]
-            if char in "\n[]{}" or (depth == 0 and char == ","):
-                break
-            depth += (char == "(") - (char == ")")
-            self.position += 1
-        text = self.text[start : self.position].strip()
-        if text == "none":
-            return None
-        if text in DTYPES:
-            return DTYPES[text]
-        try:
-            if text.startswith("complex("):
-                return self.complex(text)
-            return parse_literal(text) if LITERAL.fullmatch(text) else parse_dim(text)
-        except ValueError:
-            self.fail(f"got {text[:40]!r}, expected a number", start)
-        except CompilerError as error:
-            self.fail(error.message, start)
-
-    def complex(self, text: str) -> complex:
-        parts = text.removeprefix("complex(").removesuffix(")").split(",")
-        if len(parts) != 2:
-            raise ValueError(text)
-        return complex(float(parts[0]), float(parts[1]))
 
     def returns(self, graph: Graph, types: list[TensorType]) -> None:
         returned: list[_Returned] = []

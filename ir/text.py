@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .dims import Expr
+from .dims import Expr, Facts
 from .errors import Source, UnsupportedError, VerifyError
 from .expression import literal
 from .graph import Graph, Module, Op, Value
@@ -32,7 +32,7 @@ def module_text(module: Module) -> str:
 
 def assemble(module: Module, constants: Mapping[str, Value], functions: str) -> str:
     """A module's text from its parts; a reproducer joins parts that were kept before a pass ran."""
-    lines = [f"module @{name_text(module.name)}{_symbols_text(module)} {{"]
+    lines = [f"module @{name_text(module.name)}{facts_text(module.facts)} {{"]
     lines += [f"  {constant_text(value)}" for value in constants.values()]
     return "\n".join(lines) + "\n" + functions + "}\n"
 
@@ -155,14 +155,15 @@ def _safe_text(op: Op) -> str:
         return repr(op)
 
 
-def _symbols_text(module: Module) -> str:
-    if not module.symbols:
+def facts_text(facts: Facts) -> str:
+    """` symbols { B in 1..32 divisor 4 } broadcasts { [A, B] }`; empty where nothing is known."""
+    if not facts.ranges:
         return ""
     parts = []
-    for name, bounds in module.facts.ranges.items():
-        divisor = module.facts.divisors.get(name, 1)
+    for name, bounds in facts.ranges.items():
+        divisor = facts.divisors.get(name, 1)
         parts.append(f"{name} in {bounds}{f' divisor {divisor}' if divisor != 1 else ''}")
-    pairs = ", ".join(f"[{left}, {right}]" for left, right in module.facts.broadcasts)
+    pairs = ", ".join(f"[{left}, {right}]" for left, right in facts.broadcasts)
     return f" symbols {{ {', '.join(parts)} }}" + (f" broadcasts {{ {pairs} }}" if pairs else "")
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from . import dims
 from .dims import Dim, Expr
+from .dims_text import is_symbol
 from .errors import CompilerError, Source, VerifyError
 from .graph import Graph, Module, Op, Value
 from .ops.table import OPS
 from .text import attribute_text, neighbourhood, value_text
-from .types import DTYPES, TensorType, type_of
-
-SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-RESERVED = frozenset({"none", "true", "false", "inf", "nan", "max", "min", *DTYPES})
+from .types import TensorType, type_of
 
 _Key = tuple[str, tuple[TensorType | None, ...], tuple[tuple[str, str], ...]]
 
@@ -102,7 +99,7 @@ class Verifier:
 
 def _verify_symbols(module: Module) -> None:
     for name, bounds in module.facts.ranges.items():
-        if not SYMBOL.fullmatch(name) or name in RESERVED:
+        if not is_symbol(name):
             expected = "a letter and then letters, digits, '_' or '.', and no reserved word"
             raise VerifyError(f"symbol {name!r} is not a name, expected {expected}")
         if bounds.low is not None and bounds.high is not None and bounds.low > bounds.high:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir import dims
+from ..ir.errors import InternalError, VerifyError
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.layout import Layout
 from ..ir.ops.table import bound
 from ..ir.plan import VALUE, Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Step, Storage, Variant, Zero, storage, touched
+from ..ir.plan.verify import verify
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
-from ..ir.types import TensorType, i32
+from ..ir.types import TensorType, i32, string
 from .arena import Lifetime, assign_slots
 from .fuse import HostOp
 from .schedule import Scheduled
@@ -47,7 +50,17 @@ class Lowered:
 
 def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str) -> Lowered:
     """The plan of a graph whose units are scheduled, in order."""
-    return _Planner(module, graph, target).run(units)
+    lowered = _Planner(module, graph, target).run(units)
+    return replace(lowered, plan=verified(lowered.plan))
+
+
+def verified(plan: Plan) -> Plan:
+    """The plan; InternalError if it breaks a rule of form, which no program of a user's can make it do."""
+    try:
+        verify(plan)
+    except VerifyError as error:
+        raise InternalError(f"building a plan failed: {error}") from error
+    return plan
 
 
 @dataclass
@@ -78,9 +91,15 @@ class _Planner:
             inputs.append((value.name, name))
         produced = {result for unit in units for result in (unit.op.results if isinstance(unit, HostOp) else unit.group.outputs)}
         copies: list[Copy] = []
+        passed: list[tuple[int, Value]] = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
             if value in produced and (value, "") not in self.names:
                 self.outputs.append((name, self._add(value, value.type, storage.Output())))
+                continue
+            if value.type.dtype == string:
+                # Native code copies no strings: the runtime gives the caller an array of its own.
+                passed.append((len(self.outputs), value))
+                self.outputs.append((name, ""))
                 continue
             # An input, a constant or a value returned twice: the caller gets memory of its own.
             copy = self._new(value.type, storage.Output())
@@ -91,6 +110,8 @@ class _Planner:
                 self._host(unit.op)
             else:
                 self._launches(unit)
+        for place, value in passed:
+            self.outputs[place] = (self.outputs[place][0], self._buffer(value, None))
         self.steps += [*copies, *self.late]
         return self._finish(inputs)
 
@@ -132,7 +153,10 @@ class _Planner:
             # The caller's own integer: it is known before the first step.
             return
         reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
-        fresh = [(s, n, d) for n, r in enumerate(op.results) for d, s in enumerate(_symbols(r.type)) if s and s not in self._bound()]
+        bound = self._bound()
+        places = {s: (n, d) for n, r in reversed([*enumerate(op.results)]) for d, s in reversed([*enumerate(_symbols(r.type))])}
+        # Two results may have one new size: the first of them says what it is.
+        fresh = [(s, n, d) for s, (n, d) in sorted(places.items(), key=operator.itemgetter(1)) if s and s not in bound]
         if op.name == "item" and str(op.attrs["symbol"]) not in self.numbers:
             fresh.append((str(op.attrs["symbol"]), 0, VALUE))
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)

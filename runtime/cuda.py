@@ -18,7 +18,7 @@ from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
 from .contents import EngineContents, TargetContents
 from .driver import Device
-from .launches import PreparedLaunch, prepare_launch
+from .launches import PreparedLaunch
 from .program import Binding, Callback, Program
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, nbytes
@@ -72,7 +72,7 @@ class _Loaded:
 
     def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | Check | PythonStep:
         if isinstance(step, Launch):
-            return prepare_launch(self.program, step, self.functions)
+            return PreparedLaunch(self.program, step, self.functions)
         if isinstance(step, (Host, Call)):
             return prepare(self.program, step, callback)
         if isinstance(step, (Copy, Zero, Check)):

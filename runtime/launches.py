@@ -61,8 +61,8 @@ class PreparedLaunch:
                 aligned = tuple(self.program.index[name] for name in variant.guard.aligned)
                 result.append(Choice(variant, self._grid(variant, values), self._scalars(variant, values), aligned))
                 if not aligned:
-                    return result
-        raise EngineError(f"launch {self.launch.name} has no variant for {_shown(values)}: the last one must be unguarded")
+                    break
+        return result
 
     def _grid(self, variant: Variant, values: Mapping[str, int]) -> tuple[int, int, int]:
         sizes = [dims.evaluate(size, values) for size in variant.grid]
@@ -102,10 +102,3 @@ class PreparedLaunch:
 
 def _shown(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items()) or "constant shapes"
-
-
-def prepare_launch(program: Program, launch: Launch, functions: Mapping[str, int]) -> PreparedLaunch:
-    """A launch made ready; EngineError if it can never run."""
-    if not launch.variants:
-        raise EngineError(f"launch {launch.name} has no variant")
-    return PreparedLaunch(program, launch, functions)

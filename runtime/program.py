@@ -11,10 +11,11 @@ from typing import Any
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, reads, slot_offsets, storage, writes
+from ..ir.errors import CompilerError, EngineError, VerifyError
+from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, slot_offsets, storage
 from ..ir.plan.check import check
-from ..ir.types import TensorType, i64
+from ..ir.plan.verify import verify
+from ..ir.types import TensorType
 from .contents import Port, ports
 from .signature import Signature
 from .sizes import Sizes
@@ -81,10 +82,10 @@ class Program:
     """A plan made ready: checked, buffers numbered, bindings remembered by the shapes of the inputs."""
 
     def __init__(self, plan: Plan) -> None:
+        _check(plan)
         self.plan = plan
         self.buffers = plan.buffers
         self.index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
-        _check(plan, self.index)
         self.symbol_names = tuple(plan.symbols.ranges)
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
         places = {buffer: number for number, (_, buffer) in enumerate(plan.inputs)}
@@ -94,11 +95,7 @@ class Program:
         self.results = tuple(self._results())
         self.is_dynamic = bool(self.signature.later)
         allocated = tuple(n for n, buffer in enumerate(plan.buffers) if isinstance(buffer.storage, storage.Dynamic | storage.Output))
-        for slot in plan.slots:
-            late = sorted(set().union(*(dims.symbols(size) for size in slot.sizes)) & self.signature.later)
-            if late:
-                raise EngineError(f"slot {slot.name} of the arena depends on {late[0]}, which is known only during a call")
-        _verify(plan)
+        _check_memory(plan)
         # Bindings hold the shapes and not the program, which holds them: an engine that is dropped is gone at once.
         self.shapes = Shapes(plan.buffers, plan.slots, self.symbol_names, allocated, Sizes(plan))
         self._bindings: dict[tuple[Any, ...], Binding] = {}
@@ -126,37 +123,23 @@ class Program:
         return binding
 
 
-def _check(plan: Plan, index: Mapping[str, int]) -> None:
+def _check(plan: Plan) -> None:
+    """EngineError where the plan breaks a rule of form."""
     if plan.states or plan.ties or any(isinstance(buffer.storage, storage.State | storage.Alias) for buffer in plan.buffers):
         hint = "run it with a later version of ourcc"
         raise EngineError(f"plan for {plan.target} has states or aliases, which this version cannot run", hint=hint)
-    slots = {slot.name for slot in plan.slots}
-    if len(index) != len(plan.buffers):
-        raise EngineError(f"plan for {plan.target} has two buffers of one name")
-    for buffer in plan.buffers:
-        if isinstance(buffer.storage, storage.Arena) and buffer.storage.slot not in slots:
-            raise EngineError(f"buffer {buffer.name} of the plan lies in slot {buffer.storage.slot!r}, which the arena lacks")
-    for name in _named(plan):
-        if name not in index:
-            raise EngineError(f"plan for {plan.target} names the buffer {name!r} and does not hold it")
-    given = {buffer for _, buffer in plan.inputs}
-    for symbol, name in plan.numbers:
-        if name not in given or plan.buffers[index[name]].type != TensorType(i64, ()):
-            raise EngineError(f"plan for {plan.target} takes {symbol} from the buffer {name!r}, expected an input that is i64[]")
+    try:
+        verify(plan)
+    except VerifyError as error:
+        raise EngineError(error.message, note=error.note) from error
 
 
-def _verify(plan: Plan) -> None:
+def _check_memory(plan: Plan) -> None:
     """EngineError for a plan that would read what is not there, or write over what is still needed."""
     try:
         check(plan)
     except CompilerError as error:
         raise EngineError(f"plan for {plan.target} is damaged: {error.message}") from error
-
-
-def _named(plan: Plan) -> Iterable[str]:
-    yield from (buffer for _, buffer in (*plan.inputs, *plan.outputs))
-    for step in plan.steps:
-        yield from (name for name in (*reads(step), *writes(step)) if name)
 
 
 def _used(plan: Plan) -> set[str]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from ..dims import Dim, Expr
-from ..dims_text import parse_dim
-from ..errors import ParseError
+from ..dims_text import LARGEST_NUMBER, parse_dim
+from ..errors import ParseError, VerifyError
+from ..scan import MAXIMUM_DEPTH
 from ..types import DTYPES, DType
 from .plan import Plan
 
@@ -58,7 +59,16 @@ def _codec(declared: Any) -> Codec:
 
 
 def _damaged(path: str, got: Any, expected: str) -> ParseError:
-    return ParseError(f"{path}: got {str(got)[:80]!r}, expected {expected}")
+    return ParseError(f"{path}: got {_shown(got)}, expected {expected}")
+
+
+def _shown(got: Any) -> str:
+    """A damaged value in a few words, however large or deep it is."""
+    if isinstance(got, list | dict):
+        return f"{'a list' if isinstance(got, list) else 'an object'} of {len(got)}"
+    if isinstance(got, int) and got.bit_length() > 64:
+        return f"an integer of {got.bit_length()} bits"
+    return repr(got[:80] if isinstance(got, str) else got)
 
 
 _PLAIN = {int: "an integer", str: "text", bool: "true or false"}
@@ -69,16 +79,18 @@ def _plain(declared: type) -> Codec:
         # A bool is an int to Python, and not here.
         if type(data) is not declared:
             raise _damaged(path, data, _PLAIN[declared])
+        if isinstance(data, int) and data.bit_length() > 63:
+            raise _damaged(path, data, "an integer of 64 bits")
         return data
 
     return Codec(lambda value: value, read)
 
 
 def _read_dim(data: Any, path: str) -> Dim:
-    if type(data) is int:
+    if type(data) is int and abs(data) <= LARGEST_NUMBER:
         return data
     if not isinstance(data, str):
-        raise _damaged(path, data, "a size")
+        raise _damaged(path, data, f"a size, and at most {LARGEST_NUMBER}")
     try:
         return parse_dim(data)
     except ParseError as error:
@@ -110,7 +122,12 @@ def _record(declared: Any) -> Codec:
         for name, field in fields.items():
             if name not in data and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
                 raise ParseError(f"{path}: got no {name}")
-        return declared(**{name: codecs[name].read(part, f"{path}.{name}") for name, part in data.items()})
+        parts = {name: codecs[name].read(part, f"{path}.{name}") for name, part in data.items()}
+        try:
+            return declared(**parts)
+        except VerifyError as error:
+            # A value that its own class refuses, such as a layout that leaves elements out.
+            raise ParseError(f"{path}: {error.message[:400]}") from error
 
     return Codec(write, read)
 
@@ -182,7 +199,7 @@ def _kind(declared: type) -> str:
 
 
 def _write_attribute(value: Any) -> Any:
-    """An op's attribute; dtypes, dimensions and floats, which may be infinite, are tagged."""
+    """An op's attribute; dtypes, dimensions, complex numbers and floats, which may be infinite, are tagged."""
     if isinstance(value, DType):
         return {"dtype": value.name}
     if isinstance(value, Expr):
@@ -191,12 +208,18 @@ def _write_attribute(value: Any) -> Any:
         return [_write_attribute(part) for part in value]
     if isinstance(value, float):
         return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": f"{value.real.hex()} {value.imag.hex()}"}
     return value
 
 
-def _read_attribute(data: Any, path: str) -> Any:
+def _read_attribute(data: Any, path: str, depth: int = 0) -> Any:
     if isinstance(data, list):
-        return tuple(_read_attribute(part, f"{path}[{n}]") for n, part in enumerate(data))
+        if depth == MAXIMUM_DEPTH:
+            raise ParseError(f"{path}: attribute is nested more than {MAXIMUM_DEPTH} deep")
+        return tuple(_read_attribute(part, f"{path}[{n}]", depth + 1) for n, part in enumerate(data))
+    if isinstance(data, int) and data.bit_length() > 64:
+        raise _damaged(path, data, "an integer of 64 bits")
     if data is None or isinstance(data, bool | int | str):
         return data
     try:
@@ -206,4 +229,14 @@ def _read_attribute(data: Any, path: str) -> Any:
         raise _damaged(path, data, "an attribute") from error
 
 
-_TAGS: dict[str, Callable[[str], Any]] = {"dtype": DTYPES.__getitem__, "dim": parse_dim, "float": float.fromhex}
+def _complex(text: str) -> complex:
+    real, imaginary = text.split()
+    return complex(float.fromhex(real), float.fromhex(imaginary))
+
+
+_TAGS: dict[str, Callable[[str], Any]] = {
+    "dtype": DTYPES.__getitem__,
+    "dim": parse_dim,
+    "float": float.fromhex,
+    "complex": _complex,
+}

@@ -12,7 +12,8 @@ from ourcc.ir.compare import difference, structurally_equal
 from ourcc.ir.errors import ParseError, Source, UnsupportedError, VerifyError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.parse import parse_module, parse_type
+from ourcc.ir.parse import parse_module
+from ourcc.ir.scan import parse_type
 from ourcc.ir.text import attribute_text, constant_text, module_text, op_text
 from ourcc.ir.types import DTYPES, TensorType, f32, type_of
 from ourcc.ir.verify import verify

@@ -11,7 +11,8 @@ from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.graph import Graph, Module, Op, Value
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.parse import parse_module, parse_type
+from ourcc.ir.parse import parse_module
+from ourcc.ir.scan import parse_type
 from ourcc.ir.verify import Verifier, verify
 
 TEXT = """module @m symbols { B in 1..32 } {

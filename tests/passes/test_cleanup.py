@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module
-from ourcc.ir.parse import parse_module, parse_type
+from ourcc.ir.parse import parse_module
 from ourcc.ir.reference import interpret
+from ourcc.ir.scan import parse_type
 from ourcc.ir.text import module_text
 from ourcc.passes.base import PassContext
 from ourcc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions

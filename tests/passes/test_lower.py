@@ -12,7 +12,7 @@ from ourcc.compiler.pipeline import lower
 from ourcc.compiler.targets import TARGETS
 from ourcc.ir.errors import InternalError
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_type
+from ourcc.ir.scan import parse_type
 from ourcc.passes import lower as lowering
 
 

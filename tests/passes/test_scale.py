@@ -8,7 +8,8 @@ import numpy as np
 
 from ourcc.compiler.pipeline import GRAPH_PIPELINE
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_module, parse_type
+from ourcc.ir.parse import parse_module
+from ourcc.ir.scan import parse_type
 from ourcc.ir.text import module_text
 from ourcc.passes import load_pass
 from ourcc.passes.manager import PassManager

@@ -13,9 +13,9 @@ from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.target_cpu import lower_cpu, print_cpu
 from ourcc.compiler.targets import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_type
 from ourcc.ir.plan import Launch
 from ourcc.ir.reference import interpret, judge
+from ourcc.ir.scan import parse_type
 from ourcc.ir.target import cpu_level
 from ourcc.passes.schedule import cheapest
 from ourcc.runtime.engine import Engine
