@@ -15,6 +15,7 @@ from ....ir.graph import Value
 from ....ir.types import DType
 from .external import ExternalFiles
 from .symbolic import FoldingBuilder
+from .symbols import NarrowerError
 
 if TYPE_CHECKING:
     import onnx
@@ -276,6 +277,13 @@ class Node:
         if not value.type.is_static:
             raise UnsupportedError(f"{what} has the symbolic shape {value.type}", hint="give its sizes at import (shapes)")
         return tuple(int(str(size)) for size in value.shape)
+
+    def fix(self, size: Dim, value: Dim) -> None:
+        """Have the symbol of an input be the one number with which this node means something."""
+        name = str(size)
+        given = {symbol for x in self.b.module.main.inputs for part in x.shape for symbol in dims.symbols(part)}
+        if isinstance(value, int) and not isinstance(size, int) and name in given and dims.equal(size, value, self.facts) is not False:
+            raise NarrowerError(name, value, value)
 
     def fail(self, message: str) -> ModelError:
         """The error of a node that breaks ONNX's rules."""

@@ -172,7 +172,6 @@ UNSUPPORTED = [
     ("BitCast", [[2]], {"to": TensorProto.INT32}, "reinterprets bits"),
     ("Dropout", [[2], floats(0.5)[0], np.array(True)], {}, "training mode draws random numbers"),
     ("QuantizeLinear", [[2], []], {"output_dtype": TensorProto.FLOAT8E8M0}, "quantizes to f8e8m0"),
-    ("QuantizeLinear", [[2], []], {"output_dtype": TensorProto.FLOAT8E4M3FN, "saturate": 0}, "quantizes without saturation"),
     ("Det", [[9, 9]], {}, "determinant of size 9"),
     ("CenterCropPad", [["N"], ints(2)], {}, "the input has the symbolic shape f32[N]"),
     ("LayerNormalization", [[2, 3], [3]], {"stash_type": TensorProto.FLOAT16}, "statistics in f16"),
