@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
+from ..runtime.replace import is_stream
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
 from .trust import NOBODY_ASKED, Trust
@@ -278,7 +279,13 @@ def check_output(path: Path) -> Path:
     """A file to write, if it can be written: asked before the work whose result it gets."""
     if path.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder, expected a file")
-    folder = path.parent
+    try:
+        # A device is written into, where it is; a link leads to the folder of its file.
+        folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+        if is_stream(path) and os.access(path, os.W_OK):
+            return path
+    except OSError as error:
+        raise UsageError(f"output {str(path)!r} cannot be written: {(error.strerror or str(error)).lower()}", hint="name a file") from error
     if not folder.is_dir():
         raise UsageError(f"output {str(path)!r}: there is no folder {str(folder)!r}", hint="make the folder first, or name another")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
