@@ -18,14 +18,15 @@ from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
 from .shapes import wanted_sizes
+from .subject import is_engine
 
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
-    is_engine = options.subject.suffix == ".ourcc"
-    if options.inputs is not None and is_engine and options.build.shapes:
+    is_built = is_engine(options.subject)
+    if options.inputs is not None and is_built and options.build.shapes:
         raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
-    if is_engine:
+    if is_built:
         engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
     else:
         engine = _built(options, progress)
@@ -65,6 +66,6 @@ def _inputs(options: BenchOptions, engine: Engine) -> list[Array]:
     module = parse_module(engine.contents.graph)
     sizes = typical_sizes(module)
     # A model was built with its --shape, so the engine's own ranges say it all.
-    if options.subject.suffix == ".ourcc" and options.build.shapes:
+    if is_engine(options.subject) and options.build.shapes:
         sizes |= wanted_sizes(options.build.shapes, module, sizes)
     return seeded_inputs(module, 0, sizes)

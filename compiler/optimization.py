@@ -13,9 +13,8 @@ from ..passes.pipeline import parse_pipeline
 from .options import OptimizeOptions
 from .progress import SILENT, Progress
 from .report.table import Report
+from .subject import MODELS, is_engine
 from .trust import open_contents
-
-MODELS = (".onnx", ".pt2")
 
 
 def optimize(options: OptimizeOptions, progress: Progress = SILENT) -> Report:
@@ -35,7 +34,7 @@ def _module(options: OptimizeOptions, progress: Progress) -> Module:
         from .driver import import_model
 
         return import_model(options.program, options.build, progress)
-    if options.program.suffix == ".ourcc":
+    if is_engine(options.program):
         from .reopen import module_of
 
         return module_of(open_contents(options.program, options.build.environment.directory, options.trust, progress))
