@@ -99,8 +99,14 @@ def convert(cases: Sequence[tuple[torch.dtype, ...]]) -> Callable[..., list[torc
     return function
 
 
-def test_torch_casts_of_every_number() -> None:
+def test_torch_casts_of_every_number(request: pytest.FixtureRequest) -> None:
+    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
     cases = pairs()
+    # What was found, and as many of the others as are asked for.
+    wrong = [(s, torch.float8_e4m3fn) for s in (torch.float32, torch.float64, torch.float16, torch.int16)] + [
+        (torch.float64, torch.float16)
+    ]
+    cases = [*wrong, *random.Random(f"pairs {seed}").sample(cases, min(len(cases), count // 25))]
     check(convert(cases), [defined(numbers(s), d) for s, d in cases], [f"{s} to {d}" for s, d in cases])
 
 
@@ -116,7 +122,7 @@ def test_drawn_chains_of_casts(request: pytest.FixtureRequest) -> None:
     count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
     choices = random.Random(f"float8 {seed}")
     floats = (*WIDE, *EIGHT, *EIGHT)
-    cases = [tuple(choices.choice(floats) for _ in range(choices.choice((3, 3, 4, 5)))) for _ in range(max(8, count // 25))]
+    cases = [tuple(choices.choice(floats) for _ in range(choices.choice((3, 3, 4, 5)))) for _ in range(max(4, count // 50))]
     for start in range(0, len(cases), 50):
         part = cases[start : start + 50]
         inputs = [
@@ -189,7 +195,7 @@ def nodes(source: int, name: str, scale: str) -> list[onnx.NodeProto]:
 
 @pytest.mark.parametrize(
     ("source", "is_known"),
-    [*((source, True) for source in SOURCES), *((source, False) for source in (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.INT32))],
+    [*((source, True) for source in SOURCES), (TensorProto.FLOAT16, False)],
 )
 def test_onnx_conversions_of_every_number(source: int, is_known: bool) -> None:
     values = array(source)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from ourcc.compiler.importers.onnx import import_onnx
@@ -27,6 +28,10 @@ def every_case() -> list[Any]:
         return [case for case in load_model_tests(kind="node") if case.data_sets and not NO_INFERENCE.match(case.name)]
 
 
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
 def without_sizes(case: Any, draw: random.Random) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]], list[Any]]:
     """The model with a symbol for every size, the inputs to fix as constants (what names axes and shapes), and the others.
 
@@ -41,7 +46,7 @@ def without_sizes(case: Any, draw: random.Random) -> tuple[onnx.ModelProto, dict
         if not info.type.HasField("tensor_type"):
             given.append(value)
             continue
-        array = np.asarray(value)
+        array = array_of(value)
         if array.ndim <= 1 and array.dtype.kind in "iub" and number:
             fixed[info.name] = array
             continue
@@ -76,7 +81,7 @@ def outcome(case: Any, draw: random.Random) -> str | None:
 
 def wrong(results: Sequence[Any], expected: Sequence[Any], case: Any) -> str | None:
     for got, want in zip(results, expected, strict=True):
-        ours, theirs = np.asarray(got), np.asarray(want)
+        ours, theirs = np.asarray(got), array_of(want)
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return f"got {ours.dtype}{ours.shape}, expected {theirs.dtype}{theirs.shape}"
         if ours.dtype.kind in "OUST":

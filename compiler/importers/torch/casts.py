@@ -25,7 +25,7 @@ def saturates(dtype: DType) -> bool:
     with _disable_current_modes():
         largest = torch.finfo(torch_dtype(dtype)).max
         beyond = torch.tensor([4 * largest], dtype=torch.float32, device="cpu").to(torch_dtype(dtype))
-        return float(beyond.float()[0]) == largest
+        return bool(beyond.float()[0] == largest)
 
 
 def cast(b: Builder, x: Value, dtype: DType) -> Value:
