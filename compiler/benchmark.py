@@ -11,6 +11,7 @@ from ..ir.parse import parse_module
 from ..runtime.engine import Engine
 from .driver import build, load
 from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
+from .kinds import is_engine
 from .machine import read_cpu
 from .measure import compare, rows
 from .options import BenchOptions
@@ -22,10 +23,10 @@ from .shapes import wanted_sizes
 
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
-    is_engine = options.subject.suffix == ".ourcc"
-    if options.inputs is not None and is_engine and options.build.shapes:
+    is_built = is_engine(options.subject)
+    if options.inputs is not None and is_built and options.build.shapes:
         raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
-    if is_engine:
+    if is_built:
         engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
     else:
         engine = _built(options, progress)
@@ -65,6 +66,6 @@ def _inputs(options: BenchOptions, engine: Engine) -> list[Array]:
     module = parse_module(engine.contents.graph)
     sizes = typical_sizes(module)
     # A model was built with its --shape, so the engine's own ranges say it all.
-    if options.subject.suffix == ".ourcc" and options.build.shapes:
+    if is_engine(options.subject) and options.build.shapes:
         sizes |= wanted_sizes(options.build.shapes, module, sizes)
     return seeded_inputs(module, 0, sizes)

@@ -12,7 +12,7 @@ from ..ir.graph import Module
 from ..runtime.contents import EngineContents
 from ..runtime.engine import Engine
 from ..runtime.replace import replace_file
-from .kinds import check_engine
+from .kinds import check_engine, is_engine
 from .options import (
     BenchOptions,
     BuildOptions,
@@ -135,7 +135,7 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
         return _import_onnx(model, options)
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
-        hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if Path(model).suffix == ".ourcc" else None
+        hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if is_engine(Path(model)) else None
         raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2", hint=hint)
     if type(model).__module__.split(".")[0] == "onnx":
         return _import_onnx(model, options)

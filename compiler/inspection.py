@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..ir.errors import EngineError, UsageError
 from ..ir.text import module_text
 from ..runtime.contents import EngineContents
+from .kinds import is_engine
 from .options import BuildOptions, InspectOptions
 from .progress import SILENT, Progress
 from .report.engine import describe_engine, describe_module
@@ -24,13 +25,13 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
     """The summary, or what the options choose; of a model the engine is built in memory and written nowhere."""
     if options.ir is not None and options.ir not in STAGES:
         raise UsageError(f"unknown stage: got {options.ir!r}, expected one of {', '.join(STAGES)}", hint=nearest(options.ir, STAGES))
-    is_engine = options.subject.suffix == ".ourcc"
-    if is_engine and options.build.shapes:
+    is_built = is_engine(options.subject)
+    if is_built and options.build.shapes:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if options.ir is not None:
-        return Report(text=_engine_text(options, progress) if is_engine else _model_text(options, options.ir, progress))
+        return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
     looks = options.kernels or options.memory or options.precision or options.source is not None
-    if is_engine:
+    if is_built:
         # Any target can be looked at, whether it runs here or not.
         contents = _contents(options, progress)
         return _look(options, contents) if looks else _summary(options, contents)
@@ -56,7 +57,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
             tables += memory_tables(contents.targets[name].plan, name if len(names) > 1 else None)
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
-    what = "engine" if options.subject.suffix == ".ourcc" else "model"
+    what = "engine" if is_engine(options.subject) else "model"
     return Report({what: str(options.subject)}, tuple(tables))
 
 

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: for errors about a file that is not what a command wants."""
+"""What a file is, by its first bytes, and by its suffix where a command takes engines and models alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from ..ir.errors import EngineError
 
 ENGINE = "an engine"
+MODELS = (".onnx", ".pt2")
 _BUILD = "build it first: ourcc build {name} -o {stem}.ourcc"
 
 
@@ -40,6 +41,13 @@ def _archive(head: bytes) -> str | None:
     if name.endswith(b".npy"):
         return "an .npz file of arrays"
     return "an exported program of torch, or another zip archive"
+
+
+def is_engine(path: Path) -> bool:
+    """Whether a file is an engine; one that is named as such is, whatever is in it."""
+    if path.suffix == ".ourcc" or path.suffix in MODELS:
+        return path.suffix == ".ourcc"
+    return path.is_file() and kind_of(path) == ENGINE
 
 
 def check_engine(path: str | os.PathLike[str]) -> None:

@@ -10,12 +10,11 @@ from ..ir.parse import parse_module
 from ..ir.text import module_text
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
+from .kinds import MODELS, is_engine
 from .options import OptimizeOptions
 from .progress import SILENT, Progress
 from .report.table import Report
 from .trust import open_contents
-
-MODELS = (".onnx", ".pt2")
 
 
 def optimize(options: OptimizeOptions, progress: Progress = SILENT) -> Report:
@@ -35,7 +34,7 @@ def _module(options: OptimizeOptions, progress: Progress) -> Module:
         from .driver import import_model
 
         return import_model(options.program, options.build, progress)
-    if options.program.suffix == ".ourcc":
+    if is_engine(options.program):
         from .reopen import module_of
 
         return module_of(open_contents(options.program, options.build.environment.directory, options.trust, progress))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..ir.errors import CompilerError, EngineError, UsageError
+from ..runtime.replace import is_stream
 from .trust import NOBODY_ASKED, Trust
 
 Places = Mapping[str, "Path | None"]
@@ -18,7 +19,13 @@ def check_output(path: Path) -> Path:
     """A file to write, if it can be written: asked before the work whose result it gets."""
     if path.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder, expected a file")
-    folder = path.parent
+    try:
+        if is_stream(path) and os.access(path, os.W_OK):
+            return path
+    except OSError as error:
+        raise UsageError(f"output {str(path)!r} cannot be written: {(error.strerror or str(error)).lower()}", hint="name a file") from error
+    # A link leads to the folder of its file, which is what is written.
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         raise UsageError(f"output {str(path)!r}: there is no folder {str(folder)!r}", hint="make the folder first, or name another")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
@@ -53,7 +60,7 @@ def keep_signature(output: Path, trust: Trust) -> None:
     """Refuse to put an unsigned engine in the place of a signed one."""
     from ..runtime.file import read_signature
 
-    found = read_signature(output) if trust.signing_key is None else None
+    found = read_signature(output) if trust.signing_key is None and output.is_file() else None
     if found is not None:
         raise EngineError(
             f"engine {str(output)!r} is signed by {found.signature.public.hex()}, and what would take its place is not",

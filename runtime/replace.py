@@ -1,10 +1,16 @@
-"""Writing files all or nothing: beside their place, synced, then renamed into it; a reader sees the old file or the new one."""
+"""Writing files all or nothing: beside their place, synced, then renamed into it; a reader sees the old file or the new one.
+
+A link stays, and what it leads to is replaced. Pipes and character devices are written into; other things that are no files are
+left alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 
 
@@ -14,7 +20,10 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
     What has the old file open or mapped keeps it as it was. A process that is killed leaves at most a file whose name
     starts with a dot and ends in .tmp.
     """
-    name = os.fspath(path)
+    if is_stream(path):
+        _write_into(os.fspath(path), pieces)
+        return
+    name = os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
     directory = os.path.dirname(name) or "."
     if os.path.isdir(name):
         raise IsADirectoryError(21, "Is a directory", name)
@@ -35,14 +44,41 @@ def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvi
         _sync_directory(directory)
 
 
-def _write_new(path: str, pieces: Iterable[bytes | memoryview], mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), mode)
-    done = False
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path leads to what takes bytes and keeps none: a pipe or a character device; OSError for what is no file at all."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
+        raise OSError(errno.EINVAL, "Neither a file nor a pipe", os.fspath(path))
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _write_into(path: str, pieces: Iterable[bytes | memoryview]) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        _write(handle, path, pieces)
+    finally:
+        os.close(handle)
+
+
+def _write(handle: int, path: str, pieces: Iterable[bytes | memoryview]) -> None:
     try:
         for piece in pieces:
             view = memoryview(piece)
             while view:
                 view = view[os.write(handle, view[: 1 << 30]) :]
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _write_new(path: str, pieces: Iterable[bytes | memoryview], mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), mode)
+    done = False
+    try:
+        _write(handle, path, pieces)
         os.fsync(handle)
         done = True
     finally:

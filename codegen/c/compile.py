@@ -311,6 +311,20 @@ def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> Non
         raise ToolchainError(f"compiling {what} took more than {timeout:g} s", hint="give the compiler more time") from error
     except OSError as error:
         raise ToolchainError(f"compiling {what} failed: {error}", hint=HINT) from error
+    name = shlex.join(command[:1])
+    if answer.returncode < 0:
+        raise ToolchainError(f"c compiler {name} was ended by signal {-answer.returncode} at {what}", hint="see that memory suffices")
     if answer.returncode != 0:
         lines = [line for line in answer.stderr.splitlines() if "error" in line or "undefined" in line] or answer.stderr.splitlines()
         raise ToolchainError(f"the c compiler refused {what}", note="\n".join(lines[:8]))
+    output = Path(folder, command[len(command) - 1 - command[::-1].index("-o") + 1])
+    size = output.stat().st_size if output.is_file() else None
+    if size is None:
+        raise ToolchainError(f"c compiler {name} told no error and did not write {output.name} for {what}", hint=HINT)
+    if output.suffix in (".o", ".so") and not _is_elf(output):
+        raise ToolchainError(f"c compiler {name} wrote {size} bytes as {output.name} for {what}, expected an ELF file", hint=HINT)
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"\x7fELF"

@@ -6,17 +6,17 @@ import errno
 import importlib
 import io
 import itertools
-import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
 from ... import __version__
 from ...ir.errors import CompilerError, InternalError, UsageError
 from ..spelling import nearest
+from .output import open_streams, print_error, print_json, tell, unwritten
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -85,6 +85,7 @@ def group() -> None:
 
 def main() -> None:
     """The console script."""
+    open_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of files and of models may be anything: what the encoding lacks is spelled out, as on standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -99,15 +100,15 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        tell(error.format_message())
         return USAGE_STATUS
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        tell("interrupted")
         return INTERRUPTED_STATUS
     except (BrokenPipeError, SystemExit):
         # The reader has gone (`ourcc inspect ... | head`), which click turns into an exit of its own: the rest is not
         # wanted, and that is no error, at exit neither.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        unwritten(sys.stdout)
         return 0
     # The one place that may catch everything: what is not a known error is our bug, and says so.
     except Exception as error:  # noqa: BLE001
@@ -116,16 +117,26 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: bool) -> int:
     if debug:
-        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+        tell("".join(traceback.format_exception(error)).rstrip())
+    lost = unwritten(sys.stdout) or (error if _is_of_stream(error) else None)
+    if lost is error:
+        error = CompilerError(f"cannot write to standard output: {(lost.strerror or str(lost)).lower()}")
     data = _describe(error, arguments)
-    from .output import print_error, print_json
-
-    if as_json:
-        print_json({"error": data})
-    else:
-        print_error(f"error: {data['text']}")
     status: int = data["status"]
+    if as_json and lost is None:
+        try:
+            print_json({"error": data})
+            sys.stdout.flush()
+            return status
+        except OSError:
+            unwritten(sys.stdout)
+    print_error(f"error: {data['text']}")
     return status
+
+
+def _is_of_stream(error: Exception) -> TypeGuard[OSError]:
+    """Whether a write to no file failed: errors of files have their name."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG)
 
 
 def _describe(error: Exception, arguments: list[str]) -> dict[str, Any]:

@@ -58,7 +58,38 @@ class _ToStandardError(logging.Handler):
     """Standard error as it is at the time, which is not that of the start under a test or a redirection."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(self.format(record), err=True)
+        tell(self.format(record))
+
+
+def open_streams() -> None:
+    """Give a process whose standard output or error is closed one that nobody reads, before a file of its own takes its number."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "w", closefd=False))
+
+
+def unwritten(stream: Any) -> OSError | None:
+    """Why a stream takes no more, None for one that does; from then on what is printed to it goes nowhere."""
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        return error
+    return None
+
+
+def tell(text: str) -> None:
+    """Lines on standard error, if it takes them: that nobody can read them is no reason to stop."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        unwritten(sys.stderr)
 
 
 def width_of(stream: Any) -> int | None:
@@ -75,7 +106,7 @@ def width_of(stream: Any) -> int | None:
 def print_error(text: str) -> None:
     """An error on standard error, its lines no longer than a terminal's."""
     width = width_of(sys.stderr)
-    click.echo("\n".join(part for line in text.split("\n") for part in wrap(line, width)), err=True)
+    tell("\n".join(part for line in text.split("\n") for part in wrap(line, width)))
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
@@ -187,7 +218,7 @@ class Bars(AbstractContextManager["Bars"]):
     def stage(self, name: str, total: int | None = None) -> None:
         """Begin a stage; the one before is done."""
         if self._bar is None:
-            click.echo(f"{name} ...", err=True)
+            tell(f"{name} ...")
             return
         self._finish()
         self._task = self._bar.add_task(name, total=total)
@@ -200,7 +231,7 @@ class Bars(AbstractContextManager["Bars"]):
     def note(self, message: str) -> None:
         """Print a line above the bars."""
         if self._bar is None:
-            click.echo(f"  {message}", err=True)
+            tell(f"  {message}")
         else:
             self._bar.console.print(f"  {message}")
 

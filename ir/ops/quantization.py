@@ -72,32 +72,64 @@ def _check_parameters(op: str, x: TensorType, scale: TensorType, zero_point: Ten
 
 @structured(traits=("converts",))
 def quantize(
-    x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    /,
+    *,
+    axis: int | None = None,
+    block: int = 0,
+    dtype: DType,
+    saturate: bool = True,
 ) -> Tensor:
-    """x / scale, rounded to the nearest even, plus zero point, held in the range of `dtype`; NaN is undefined for integers."""
+    """x / scale, rounded to the nearest even, plus zero point, held in the range of `dtype`; NaN is undefined for integers.
+
+    Without `saturate`, which floats of 8 bits may do without, a number too large becomes what `cast` makes of it.
+    """
     scaled = x / _spread(scale, x, axis, block).astype(x.dtype)
     if dtype.is_integer:
         scaled = np.round(scaled)
     if zero_point is not None:
         scaled = scaled + _spread(zero_point.astype(np.float32).astype(x.dtype), x, axis, block)
-    low, high = limits(dtype)
-    return scalar.convert(np.asarray(np.minimum(np.maximum(scaled, x.dtype.type(low)), x.dtype.type(high))), dtype)
+    if saturate:
+        low, high = limits(dtype)
+        scaled = np.minimum(np.maximum(scaled, x.dtype.type(low)), x.dtype.type(high))
+    return scalar.convert(np.asarray(scaled), dtype)
 
 
 @quantize.infers
-def _(x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType) -> TensorType:
+def _(
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType | None = None,
+    *,
+    axis: int | None,
+    block: int,
+    dtype: DType,
+    saturate: bool,
+) -> TensorType:
     expect_numbers("quantize", x, ("float", "int"), "floats")
     _check_parameters("quantize", x, scale, zero_point, axis, block)
     if dtype.kind not in ("float", "int", "uint") or dtype.bits > 16 or (dtype.is_float and dtype.bits == 16):
         raise VerifyError(f"quantize: got dtype {dtype}, expected an integer of at most 16 bits or a float of at most 8")
     if zero_point is not None and zero_point.dtype != dtype:
         raise VerifyError(f"quantize: got zero point {zero_point}, expected {dtype}")
+    if not saturate and not (dtype.is_float and dtype.bits == 8):
+        raise VerifyError(f"quantize: got dtype {dtype} without saturation, expected a float of 8 bits")
     return x.with_dtype(dtype)
 
 
 @quantize.region
 def _(
-    r: RegionBuilder, x: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, axis: int | None, block: int, dtype: DType
+    r: RegionBuilder,
+    x: TensorType,
+    scale: TensorType,
+    zero_point: TensorType | None = None,
+    *,
+    axis: int | None,
+    block: int,
+    dtype: DType,
+    saturate: bool,
 ) -> None:
     axes = r.grid(x.shape)
     value = _as_float(r.load(0, axes))
@@ -108,8 +140,10 @@ def _(
     if zero_point is not None:
         offset = r.load(2, _parameter_subscripts(x, zero_point, axes, axis, block), compute=False)
         value = scalar.add(value, scalar.cast(offset, value.dtype))
-    low, high = limits(dtype)
-    r.store(0, axes, scalar.cast(scalar.min(scalar.max(value, low), high), dtype))
+    if saturate:
+        low, high = limits(dtype)
+        value = scalar.min(scalar.max(value, low), high)
+    r.store(0, axes, scalar.cast(value, dtype))
 
 
 def _as_float(value: Traced) -> Traced:
@@ -172,6 +206,10 @@ def _() -> Iterator[Sample]:
         yield Sample((x, draw(6, low=0.02, high=0.2), _quantized(dtype, 6)), {"dtype": dtype, "axis": 1})
     for dtype in (f8e4m3, f8e5m2):
         yield Sample((x, scale), {"dtype": dtype})
+    far = array(0.0, 3.3, 464.0, 465.0, -1e4, 61440.0, float("inf"), -float("inf"), float("nan"))
+    for saturate in (True, False):
+        for dtype in (f8e4m3, f8e5m2):
+            yield Sample((far, array(1.0)), {"dtype": dtype, "saturate": saturate})
     yield Sample((x, draw(4, 3, low=0.02, high=0.2)), {"dtype": i4, "axis": -1, "block": 2})
     yield Sample((x, draw(2, 6, low=0.02, high=0.2), _quantized(i8, 2, 6)), {"dtype": i8, "axis": 0, "block": 3})
     yield Sample((array(0.5, 1.5, 2.5, -0.5, float("inf"), -float("inf")), array(1.0)), {"dtype": i8})
@@ -183,6 +221,7 @@ def _() -> Iterator[Sample]:
     yield refused((x, scale), "got blocks of 2 without an axis", block=2, dtype=i8)
     yield refused((x, scale), "got dtype i32, expected an integer of at most 16 bits or a float of at most 8", dtype=i32)
     yield refused((x, scale, _quantized(u8)), "got zero point u8[], expected i8", dtype=i8)
+    yield refused((x, scale), "got dtype i8 without saturation, expected a float of 8 bits", dtype=i8, saturate=False)
     yield refused((x, array(1, dtype=i32)), "got i32[1], expected float scales", dtype=i8)
 
 

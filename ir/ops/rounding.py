@@ -58,6 +58,13 @@ and both round to nearest even and overflow alike:
 - **`cast`** is an operation: one that the model wrote (a cast, a quantization), or the exact one that widens an operand
   to be computed with.
 
+What overflows becomes infinity, or NaN where the type has none (`f8e4m3`, and the `fnuz` types). A cast that *saturates*
+is a `clip` to the range of the type and then a `cast`: a number too large, or infinite, becomes the largest one, and
+only NaN is NaN. Importers write what their source says. ONNX's Cast, CastLike and QuantizeLinear to 8-bit floats
+saturate, unless their `saturate` is 0; QuantizeLinear is `quantize`, which says it as an attribute. torch saturates for
+float8_e4m3fn and for no other type as of 2.13: the release that is installed is asked, type by type. What torch and
+ONNX convert from float64 to 8 bits goes through float32, and so does ours; torch's float64 to float16 too.
+
 A `cast` is dropped only where it is exact: a chain of casts through a type that holds every number of the one before.
 `x.half().float()` rounds, and 1e6 becomes infinity, whatever kernel it is computed in.
 

@@ -76,7 +76,8 @@ def evaluate(name: str, *args: Any) -> Any:
 
 def cast(x: Array, dtype: DType) -> Array:
     """Convert: float to int truncates toward zero (out of range is undefined but never traps), to bool is != 0,
-    int to narrower int wraps, to a narrower float rounds to nearest even and overflows to infinity (f8e4m3: NaN).
+    int to narrower int wraps, to a narrower float rounds to nearest even and overflows to infinity, or to
+    NaN where the type has none; a source whose casts saturate says so with a clip before the cast.
     """
     if isinstance(x, Traced):
         return x if x.dtype == dtype else Traced(_converted(x.value, dtype), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,6 +16,7 @@ from ....ir.graph import Value
 from ....ir.types import DType
 from .external import ExternalFiles
 from .symbolic import FoldingBuilder
+from .symbols import NarrowerError
 
 if TYPE_CHECKING:
     import onnx
@@ -277,8 +279,18 @@ class Node:
             raise UnsupportedError(f"{what} has the symbolic shape {value.type}", hint="give its sizes at import (shapes)")
         return tuple(int(str(size)) for size in value.shape)
 
-    def fail(self, message: str) -> ModelError:
-        """The error of a node that breaks ONNX's rules."""
+    def fix(self, size: Dim, value: Dim) -> None:
+        """Have the symbol of an input be the one number with which this node means something."""
+        name = str(size)
+        given = {symbol for x in self.b.module.main.inputs for part in x.shape for symbol in dims.symbols(part)}
+        if isinstance(value, int) and not isinstance(size, int) and name in given and dims.equal(size, value, self.facts) is not False:
+            raise NarrowerError(name, value, value)
+
+    def fail(self, message: str) -> ModelError | UnsupportedError:
+        """The error of a node that breaks ONNX's rules; where it is about sizes that only a call knows, nobody knows whether it does."""
+        symbols = {name for item in self.inputs if isinstance(item, Value) for part in item.shape for name in dims.symbols(part)}
+        if symbols & set(re.findall(r"\w+", message)):
+            return UnsupportedError(message, source=self.source, hint="relate or fix the symbolic sizes at import (shapes)")
         return ModelError(f"{self.op_type}: {message}", source=self.source)
 
 

@@ -39,14 +39,15 @@ def import_onnx(
     represented.
     """
     opened = open_model(model)
-    limits: dict[str, int] = {}
+    limits: dict[str, tuple[int, int]] = {}
     least = 0
     while True:
         attempt = _Import(opened, name, limits, least)
         try:
             return attempt.run(shapes, values or {})
         except NarrowerError as error:
-            limits[error.name] = min(error.high, limits.get(error.name, error.high))
+            low, high = limits.get(error.name, (error.low, error.high))
+            limits[error.name] = max(low, error.low), min(high, error.high)
         except UnsupportedModelError:
             # A model may mean nothing for an empty batch (it divides by it): then there is none.
             if least or not any(r.low == 0 for r in attempt.module.facts.ranges.values()):
@@ -69,7 +70,7 @@ def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dic
 class _Import:
     """One import: the module under construction."""
 
-    def __init__(self, opened: OpenModel, name: str | None, limits: Mapping[str, int], least: int) -> None:
+    def __init__(self, opened: OpenModel, name: str | None, limits: Mapping[str, tuple[int, int]], least: int) -> None:
         """`least` is the size that a batch has at least."""
         proto, file = self.proto, self.file = opened.proto, opened.name
         self.least = least

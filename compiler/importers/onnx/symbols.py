@@ -20,17 +20,17 @@ _RESERVED = frozenset({"max", "min"})
 
 
 class NarrowerError(Exception):
-    """The model is only valid while a symbol stays at or below `high`: the import starts again with that known."""
+    """The model is only valid while a symbol stays within `low..high`: the import starts again with that known."""
 
-    def __init__(self, name: str, high: int) -> None:
-        super().__init__(f"{name} is at most {high}")
-        self.name, self.high = name, high
+    def __init__(self, name: str, high: int, low: int = 0) -> None:
+        super().__init__(f"{name} is {low} to {high}")
+        self.name, self.low, self.high = name, low, high
 
 
 class Symbols:
     """The symbols of one module, declared as the inputs need them; `limits` are bounds that the model implies."""
 
-    def __init__(self, module: Module, shapes: Mapping[str, Shape] | None, limits: Mapping[str, int]) -> None:
+    def __init__(self, module: Module, shapes: Mapping[str, Shape] | None, limits: Mapping[str, tuple[int, int]]) -> None:
         self.module, self.limits = module, limits
         self.wishes = {name: _wish(name, value) for name, value in (shapes or {}).items()}
         self.names: dict[str, Dim] = {}
@@ -68,12 +68,17 @@ class Symbols:
         if low == high and high is not None:
             return high
         name = self._unique(text)
-        limit = self.limits.get(name)
-        if limit is not None and (high is None or high > limit):
+        least, most = self.limits.get(name, (low, high))
+        if most is not None and (high is None or high > most):
             if text in self.wishes and high is not None:
-                raise UsageError(f"range {low}..{high} of dimension {text!r} is too wide, the model is valid up to {limit}")
-            high = limit
-        return self.module.declare(name, low, high)
+                raise UsageError(f"range {low}..{high} of dimension {text!r} is too wide, the model is valid up to {most}")
+            high = most
+        if least > low and text in self.wishes:
+            raise UsageError(f"range {low}..{high or ''} of dimension {text!r} is too wide, the model is valid from {least}")
+        low = max(low, least)
+        if high is not None and low > high:
+            raise UsageError(f"range {low}..{high} of dimension {text!r} is empty, the model is valid for {least} to {most}")
+        return high if low == high and high is not None else self.module.declare(name, low, high)
 
     def _unique(self, text: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_]", "_", text)[:64] or "d"

@@ -12,6 +12,7 @@ from ....ir.graph import Value
 from . import rules
 from .attributes import attributes, value_of
 from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
+from .faults import STUMBLES, judged
 from .functions import function_body
 from .load import OpenModel, normal_domain, opset_versions, subgraphs
 from .symbolic import FoldingBuilder
@@ -163,8 +164,12 @@ class Walker:
             )
         except IndexRangeError:
             raise
-        except (IndexError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise ModelError(f"{proto.op_type}: node is malformed: {error}", source=source) from error
+        except STUMBLES as error:
+            self._narrow(inputs)
+            fault = judged(error, proto, inputs, self.builder, scope.opsets, source)
+            if not isinstance(fault, UnsupportedError):
+                raise fault from error
+            self.report(source.name, proto.op_type, fault)
         finally:
             self.builder.source = outer
         return [POISON] * len(proto.output)

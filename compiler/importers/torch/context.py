@@ -11,6 +11,7 @@ from ....ir.dims import Dim
 from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Builder, Value
 from ....ir.types import DType, TensorType, boolean, i64
+from . import casts
 from .symbols import Symbols
 from .tensors import dtype_of
 
@@ -93,10 +94,7 @@ class Node:
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """x in a dtype; itself where it has it."""
-        if x.dtype == dtype:
-            return x
-        result: Value = self.b.cast(x, dtype=dtype)
-        return result
+        return casts.cast(self.b, x, dtype)
 
     def value(self, x: Any, dtype: DType) -> Value:
         """A tensor, a number, a symbolic integer or a number that only a call decides, in a dtype."""
@@ -205,4 +203,4 @@ def python_number(x: Any, dtype: DType) -> Any:
         return bool(x)
     if dtype.is_integer:
         return int(x)
-    return x if dtype.kind == "complex" else float(x)
+    return x if dtype.kind == "complex" else casts.rounded(float(x), dtype)

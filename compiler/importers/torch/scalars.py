@@ -15,6 +15,7 @@ from ....ir.ops.table import OPS
 from ....ir.types import DType, TensorType, boolean, f64, i64
 from ....runtime.contents import Port
 from ....runtime.signature import Signature
+from .casts import cast
 from .context import Number
 from .symbols import Symbols
 
@@ -53,10 +54,7 @@ class Scalars:
             found = self.b.full(shape=(), value=x, dtype=boolean if isinstance(x, bool) else f64)
         else:
             raise UnsupportedError(f"got a {type(x).__name__} where a number is expected")
-        if dtype is None or found.dtype == dtype:
-            return found
-        result: Value = self.b.cast(found, dtype=dtype)
-        return result
+        return found if dtype is None else cast(self.b, found, dtype)
 
     # captured
 

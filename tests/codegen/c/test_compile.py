@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import stat
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,6 +213,28 @@ def test_vanished_compiler_is_told(tmp_path: Path) -> None:
     gone = Compiler((str(tmp_path / "gone"),), "gcc", "pretended 1.0", "")
     with pytest.raises(ToolchainError, match=r"compiling .* failed"):
         compile_shared({"work.c": ""}, AVX2, gone)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exit 0", r"c compiler \S+ told no error and did not write object\.o for \w+\.c"),
+        (': > "$(eval echo \\${$#})"', r"c compiler \S+ wrote 0 bytes as object\.o for \w+\.c, expected an ELF file"),
+        ('echo garbage > "$(eval echo \\${$#})"', r"c compiler \S+ wrote 8 bytes as object\.o for \w+\.c, expected an ELF file"),
+        ("kill -9 $$", r"c compiler \S+ was ended by signal 9 at \w+\.c"),
+    ],
+    ids=["nothing", "empty", "garbage", "killed"],
+)
+def test_compilers_that_do_not_compile_are_named(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=message):
+        compile_shared({"work.c": ""}, AVX2, script(tmp_path / "odd", text), jobs=1)
+
+
+def test_a_linker_that_writes_nothing_is_named(compiler: Compiler, tmp_path: Path) -> None:
+    gcc = shlex.join(compiler.command)
+    made = script(tmp_path / "half", f'for word; do [ "$word" = -shared ] && exit 0; done; exec {gcc} "$@"')
+    with pytest.raises(ToolchainError, match=r"did not write engine\.so for the shared object"):
+        compile_shared({"work.c": ""}, AVX2, replace(made, family=compiler.family), jobs=1)
 
 
 def test_levels_by_name_and_by_features() -> None:

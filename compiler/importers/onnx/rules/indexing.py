@@ -239,7 +239,7 @@ DET_SIZE = 4
 def _det(n: Node) -> Value:
     x = n.x()
     size = x.shape[-1] if x.type.rank >= 2 else None
-    if size is None or x.shape[-2] != size:
+    if size is None or dims.equal(x.shape[-2], size, n.facts) is False:
         raise n.fail(f"got {x.type}, expected square matrices")
     if not isinstance(size, int) or not 1 <= size <= DET_SIZE:
         raise UnsupportedError(f"determinant of size {size}", hint=f"sizes 1 to {DET_SIZE} are supported")

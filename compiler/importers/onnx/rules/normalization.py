@@ -56,6 +56,8 @@ def _batch_norm(n: Node) -> list[Value]:
     if n.opset < 7 and not n.attr_flag("is_test"):
         raise UnsupportedError("training mode", hint="export the model for inference")
     epsilon = n.attr_float("epsilon", 1e-5)
+    if x.type.rank > 1 and scale.type.rank == 1:
+        n.fix(x.shape[1], scale.shape[0])
     if not training:
         return [n.b.batch_norm(x, scale, bias, mean, variance, epsilon=epsilon)]
     momentum = n.attr_float("momentum", 0.9)
@@ -71,12 +73,29 @@ def _batch_norm(n: Node) -> list[Value]:
 
 @rule("InstanceNormalization")
 def _instance_norm(n: Node) -> Value:
-    x = n.x()
-    channels = x.shape[1] if x.type.rank > 2 else None
-    if channels is None:
+    x, scale, bias = n.x(0), n.x(1), n.x(2)
+    if x.type.rank < 3:
         raise n.fail(f"input has rank {x.type.rank}, expected at least 3")
-    result: Value = n.b.group_norm(x, n.x(1), n.x(2), groups=channels, epsilon=n.attr_float("epsilon", 1e-5))
-    return result
+    epsilon, channels = n.attr_float("epsilon", 1e-5), x.shape[1]
+    for parameter in (scale, bias):
+        if parameter.type.rank != 1:
+            raise n.fail(f"got parameter {parameter.type}, expected one value for each of the {channels} channels")
+        n.fix(channels, parameter.shape[0])
+    if isinstance(channels, int):
+        result: Value = n.b.group_norm(x, scale, bias, groups=channels, epsilon=epsilon)
+        return result
+    if any(dims.equal(parameter.shape[0], channels) is not True for parameter in (scale, bias)):
+        raise UnsupportedError(
+            f"{channels} channels are scaled by {scale.type} and {bias.type}", hint="relate or fix the symbolic sizes at import (shapes)"
+        )
+    # As many groups as a call has channels: their statistics are those of rows.
+    axes, placed = tuple(range(2, x.type.rank)), (channels, *(1,) * (x.type.rank - 2))
+    wide = cast(n, x, x.dtype.compute)
+    centered = n.b.sub(wide, n.b.mean(wide, axes=axes, keepdims=True))
+    variance = n.b.mean(n.b.mul(centered, centered), axes=axes, keepdims=True)
+    normal = n.b.mul(centered, n.b.rsqrt(n.b.add(variance, epsilon)))
+    scale, bias = (n.b.reshape(cast(n, parameter, wide.dtype), shape=placed) for parameter in (scale, bias))
+    return cast(n, n.b.add(n.b.mul(normal, scale), bias), x.dtype)
 
 
 @rule("GroupNormalization")
@@ -85,6 +104,8 @@ def _group_norm(n: Node) -> Value:
     if groups < 1 or x.type.rank < 2:
         raise n.fail(f"got {groups} groups of {x.type}, expected at least 1 and rank 2 or more")
     channels: Dim = x.shape[1]
+    if n.opset >= 21 and scale.type.rank == 1:
+        n.fix(channels, scale.shape[0])
     if n.opset < 21:
         # One scale for a group: repeat it for the channels of the group.
         per = dims.simplify(channels // groups, n.facts)

@@ -9,11 +9,12 @@ import numpy as np
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.ops.table import OPS, OpDef
-from .....ir.types import DType, boolean, f32, f64
+from .....ir.types import DType, boolean, f64
+from ...saturate import saturating_cast
 from ..context import RULES, Item, Node, Rule, cast, rule
 from ..tensors import ELEMENT_TYPES
 
-LARGEST = {"f8e4m3": 448.0, "f8e4m3fnuz": 240.0, "f8e5m2": 57344.0, "f8e5m2fnuz": 57344.0, "f4e2m1": 6.0}
+SATURATING = ("f8e4m3", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
 
 
 def declare_table_rules() -> None:
@@ -199,13 +200,8 @@ def convert(n: Node, x: Value, dtype: DType, saturate: bool = True) -> Value:
         raise UnsupportedError(f"cast from {x.dtype} to {dtype}", hint="convert text outside the model")
     if dtype.name == "f8e8m0" and x.dtype != dtype:
         raise UnsupportedError("cast to f8e8m0", hint="store scales as float32")
-    if dtype.name in LARGEST and x.dtype != dtype and (saturate or dtype.name == "f4e2m1"):
-        limit = LARGEST[dtype.name]
-        if x.dtype.is_float and x.dtype.bits <= 8:
-            x = n.b.cast(x, dtype=f32)
-        if x.dtype.is_integer:
-            x = n.b.cast(x, dtype=f32)
-        x = n.b.clip(x, n.b.scalar(-limit, x.dtype), n.b.scalar(limit, x.dtype))
+    if dtype.name in SATURATING and x.dtype != dtype and (saturate or dtype.name == "f4e2m1"):
+        return saturating_cast(n.b, x, dtype)
     return cast(n, x, dtype)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import DType, f32, u8
@@ -50,11 +52,14 @@ def parameters(n: Node, x: Value, scale: Value, zero: Value | None, axis: int, b
     return Parameters(scale, zero, n.axis(axis, x.type.rank))
 
 
-def quantized(n: Node, x: Value, by: Parameters, dtype: DType) -> Value:
-    """x / scale, rounded and saturated, around the zero point."""
+def quantized(n: Node, x: Value, by: Parameters, dtype: DType, saturate: bool = True) -> Value:
+    """x / scale, rounded and saturated (which floats may be spared), around the zero point."""
     if dtype.name not in CONTAINERS:
         raise UnsupportedError(f"quantizes to {dtype}", hint=f"supported are {', '.join(CONTAINERS)}")
-    result: Value = n.b.quantize(x, by.scale, by.zero, axis=by.axis, block=by.block, dtype=dtype)
+    known = None if by.zero is None or not dtype.is_float else n.b.array_of(by.zero)
+    # A float's zero point only names the type: added, it would turn -0 into 0.
+    zero = None if known is not None and not known.astype(np.float32).any() else by.zero
+    result: Value = n.b.quantize(x, by.scale, zero, axis=by.axis, block=by.block, dtype=dtype, saturate=saturate)
     return result
 
 
@@ -84,12 +89,11 @@ def _number(n: Node, name: str) -> DType | None:
 def _quantize(n: Node) -> Value:
     x, scale, zero = n.x(0), n.x(1), n.optional(2)
     dtype = zero.dtype if zero is not None else _number(n, "output_dtype") or u8
-    if not n.attr_flag("saturate", True) and dtype.is_float:
-        raise UnsupportedError("quantizes without saturation", hint="set saturate to 1")
+    saturate = n.attr_flag("saturate", True) or not dtype.is_float or dtype.bits < 8
     by = parameters(n, x, scale, zero, n.attr_int("axis", 1), n.attr_int("block_size"))
     # The division happens in the precision of the scale unless the node says otherwise.
     precision = _number(n, "precision") or (scale.dtype if x.dtype.is_float and scale.dtype.bits > x.dtype.bits else x.dtype)
-    return quantized(n, cast(n, x, precision), by, dtype)
+    return quantized(n, cast(n, x, precision), by, dtype, saturate)
 
 
 def _dequantize(n: Node) -> Value:

@@ -28,8 +28,12 @@ def _dft(n: Node) -> Value:
     else:
         axis = n.attr_int("axis", 1)
     axis = n.axis(axis, rank)
-    if rank < 2 or axis == rank - 1 or x.shape[-1] not in (1, 2):
+    if rank < 2 or axis == rank - 1 or all(dims.equal(x.shape[-1], parts, n.facts) is False for parts in (1, 2)):
         raise n.fail(f"got {x.type} and axis {axis}, expected real or complex numbers along the last axis")
+    if not isinstance(x.shape[-1], int):
+        raise UnsupportedError(
+            f"the last axis of {x.type} is symbolic", hint="fix it at import (shapes): 1 for real numbers, 2 for complex"
+        )
     inverse, onesided = n.attr_flag("inverse"), n.attr_flag("onesided")
     if n.given(1):
         length = n.integers(1, "the length")[0]
