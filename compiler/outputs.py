@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..ir.errors import CompilerError, EngineError, UsageError
-from ..runtime.replace import is_stream
 from .trust import NOBODY_ASKED, Trust
 
 Places = Mapping[str, "Path | None"]
@@ -19,6 +18,8 @@ def check_output(path: Path) -> Path:
     """A file to write, if it can be written: asked before the work whose result it gets."""
     if path.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder, expected a file")
+    from ..runtime.replace import is_stream
+
     try:
         if is_stream(path) and os.access(path, os.W_OK):
             return path

@@ -152,4 +152,4 @@ module @m {
 """
     units = lower_cpu(parse_module(text), AVX512, cheapest(AVX512)).scheduled.values()
     (found,) = [c for c in (read_contraction(unit.problem.region) for unit in units) if not isinstance(c, str)]
-    assert found.over[-1] == "c"
+    assert found.over[-1] == "j"
