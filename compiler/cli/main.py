@@ -16,7 +16,7 @@ import click
 from ... import __version__
 from ...ir.errors import CompilerError, InternalError, UsageError
 from ..spelling import nearest
-from .output import open_streams, print_error, print_json, tell, unwritten
+from .streams import open_streams, tell, unwritten
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -122,6 +122,8 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
     if lost is error:
         error = CompilerError(f"cannot write to standard output: {(lost.strerror or str(lost)).lower()}")
     data = _describe(error, arguments)
+    from .output import print_error, print_json
+
     status: int = data["status"]
     if as_json and lost is None:
         try:

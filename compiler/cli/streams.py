@@ -1,0 +1,40 @@
+"""Standard output and error as a process finds them: closed, full, or with nobody at the other end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+
+def open_streams() -> None:
+    """Give a process whose standard output or error is closed one that nobody reads, before a file of its own takes its number."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "w", closefd=False))
+
+
+def unwritten(stream: Any) -> OSError | None:
+    """Why a stream takes no more, None for one that does; from then on what is printed to it goes nowhere."""
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        return error
+    return None
+
+
+def tell(text: str) -> None:
+    """Lines on standard error, if it takes them: that nobody can read them is no reason to stop."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        unwritten(sys.stderr)
