@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from ..ir.errors import UsageError
 from ..ir.parse import parse_module
 from ..runtime.engine import Engine
+from ..runtime.replace import replace_file
 from .driver import build, load
 from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
 from .kinds import is_engine
 from .machine import read_cpu
 from .measure import compare, rows
 from .options import BenchOptions
+from .outputs import check_output, check_places
 from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
@@ -24,6 +26,13 @@ from .shapes import wanted_sizes
 def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
     is_built = is_engine(options.subject)
+    if not options.kernels and (options.trace or options.picture):
+        raise UsageError("got --trace or --picture without --kernels, which they are made of", hint="add --kernels")
+    outputs, inputs = {"--trace": options.trace, "--picture": options.picture}, {"the subject": options.subject, "--inputs": options.inputs}
+    check_places(outputs, inputs)
+    for output in outputs.values():
+        if output is not None:
+            check_output(output)
     if options.inputs is not None and is_built and options.build.shapes:
         raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
     if is_built:
@@ -49,7 +58,19 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         "threads": options.threads,
         "rounds": options.rounds,
     }
-    return Report({**facts, "cpu": cpu.model, **files}, (table,))
+    tables = (table, *_launches(options, engine, arrays, progress)) if options.kernels else (table,)
+    return Report({**facts, "cpu": cpu.model, **files}, tables)
+
+
+def _launches(options: BenchOptions, engine: Engine, arrays: list[Array], progress: Progress) -> Iterator[Table]:
+    """A row for each launch; the trace and the picture are written beside."""
+    from .profile import draw_roofline, measured_rates, profile, profile_table, trace
+
+    profiles, rates = profile(engine.contents, arrays, options.threads, options.rounds, progress), measured_rates()
+    for path, pieces in ((options.trace, trace(profiles)), (options.picture, draw_roofline(profiles, rates))):
+        if path is not None:
+            replace_file(path, pieces)
+    yield profile_table(profiles, rates)
 
 
 def _built(options: BenchOptions, progress: Progress) -> Engine:

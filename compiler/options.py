@@ -411,6 +411,9 @@ class BenchOptions:
     inputs: Path | None = None
     build: BuildOptions = field(default_factory=BuildOptions)
     trust: Trust = NOBODY_ASKED
+    kernels: bool = False
+    trace: Path | None = None
+    picture: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from . import dims
+from .dims import Dim
 from .expression import Apply
 from .region import Load, Operand, Reduce, Region, Scan, Statement, Store, walk
 
@@ -32,6 +34,22 @@ def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
         operations += _operations(statement) * _points(statement, extents)
     operands = (*region.inputs, *region.outputs)
     return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
+
+
+def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
+    """Arithmetic operations, and bits that must move when each operand is touched once, over the region's symbols."""
+    extents = region.extents
+    operations: Dim = 0
+    for statement in region.body:
+        names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
+        operations = operations + _operations(statement) * dims.product(extents[name] for name in names)
+    bits: Dim = 0
+    for operand in (*region.inputs, *region.outputs):
+        reached: Dim = 0
+        for touched in _reached(region, operand):
+            reached = reached + dims.product(extents[name] for name in extents if name in touched)
+        bits = bits + dims.minimum(operand.type.elements, reached) * operand.type.dtype.bits
+    return operations, bits
 
 
 def typical_sizes(facts: dims.Facts, symbols: frozenset[str] | None = None) -> dict[str, int]:
@@ -65,18 +83,18 @@ def _operations(statement: Statement) -> int:
 def _bytes(region: Region, operand: Operand, extents: Mapping[str, int], sizes: Mapping[str, int]) -> float:
     """Bytes of an operand, or of what its accesses can reach if that is less (gathers from a table)."""
     whole = float(dims.evaluate(operand.type.elements, sizes))
-    reached = 0.0
+    reached = sum(math.prod(float(extents[name]) for name in names & extents.keys()) for names in _reached(region, operand))
+    return min(whole, reached) * operand.type.dtype.bits / 8
+
+
+def _reached(region: Region, operand: Operand) -> Iterator[set[str]]:
+    """The axes of each access of an operand: it touches at most one element for each of their points."""
     for statement in region.body:
         if isinstance(statement, Store) and statement.output == operand.name:
-            reached += _points(statement, extents)
+            yield set(statement.axes)
         for part in walk(statement.value):
             if isinstance(part, Load) and part.operand == operand.name:
-                names = _names(part)
-                points = 1.0
-                for name in names & extents.keys():
-                    points *= extents[name]
-                reached += points
-    return min(whole, reached) * operand.type.dtype.bits / 8
+                yield _names(part)
 
 
 def _names(load: Load) -> set[str]:
@@ -88,4 +106,4 @@ def _names(load: Load) -> set[str]:
     return names
 
 
-__all__ = ["Cost", "cost_of", "iterations", "typical_sizes"]
+__all__ = ["Cost", "cost_of", "iterations", "symbolic_cost", "typical_sizes"]

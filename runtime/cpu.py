@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Check, segments, storage
+from ..ir.plan import Check, Launch, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
@@ -75,6 +75,15 @@ class CpuExecutor:
         finally:
             context.forget()
             self._contexts.append(context)
+
+    def times(self, values: Sequence[Any]) -> tuple[int, ...]:
+        """How long each launch of the plan takes in one call, in nanoseconds, in the order of the steps."""
+        count = sum(isinstance(step, Launch) for step in self.program.plan.steps)
+        if self.loaded.library is None or not count:
+            return ()
+        with self.loaded.library.timing(count) as found:
+            self.run(values)
+        return tuple(found[:count])
 
 
 def _constants(contents: EngineContents, target: str, program: Program) -> dict[int, Constant]:

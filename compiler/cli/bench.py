@@ -9,7 +9,7 @@ import click
 
 from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
 from ..trust import Trust
-from .frame import READABLE, READABLE_DATA, shape_option, trust_option
+from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -23,11 +23,24 @@ from .trust import trusted_key_option
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="Threads of everything compared.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")
+@click.option("--kernels", is_flag=True, help="Time every launch: where the time goes, against what this machine can do.")
+@click.option("--trace", type=WRITABLE, metavar="OUT.json", help="Write the launches as a trace for Perfetto (with --kernels).")
+@click.option("--picture", type=WRITABLE, metavar="OUT.svg", help="Draw the launches under the machine's roofline (with --kernels).")
 @shape_option
 @trust_option
 @trusted_key_option
 def command(
-    subject: Path, against: str | None, threads: int, rounds: int, inputs: Path | None, as_json: bool, trust: Trust, **build: Any
+    subject: Path,
+    against: str | None,
+    threads: int,
+    rounds: int,
+    inputs: Path | None,
+    kernels: bool,
+    trace: Path | None,
+    picture: Path | None,
+    as_json: bool,
+    trust: Trust,
+    **build: Any,
 ) -> None:
     """Measure an engine or a model, alone or against others.
 
@@ -35,7 +48,7 @@ def command(
     a MODEL for these sizes, and calls an ENGINE with them.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
-    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust)
+    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust, kernels, trace, picture)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

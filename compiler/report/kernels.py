@@ -7,7 +7,7 @@ from typing import Any
 
 from ...ir import dims
 from ...ir.plan import Call, Host, Launch, Plan, storage
-from ...ir.region_cost import cost_of, typical_sizes
+from ...ir.region_cost import cost_of, symbolic_cost, typical_sizes
 from ...passes.build_plan import Lowered
 from .table import Table
 
@@ -31,6 +31,7 @@ def kernel_rows(
         cost = cost_of(unit.problem.region, unit.problem.sizes)
         floor = cost.seconds(operations_per_second, bytes_per_second)
         seconds = max(unit.cost, floor)
+        operations, bits = symbolic_cost(unit.problem.region)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(v.kernel == name for v in step.variants)]
         rows.append(
@@ -47,6 +48,8 @@ def kernel_rows(
                 "spills": found.get("spills"),
                 "instructions": found.get("instructions"),
                 "notes": found.get("notes"),
+                "operations": str(operations),
+                "bits": str(bits),
                 "megaflop": round(cost.operations / 1e6, 3),
                 "megabytes": round(cost.bytes / 1e6, 3),
                 "predicted_us": round(seconds * 1e6, 2),
