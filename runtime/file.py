@@ -57,6 +57,8 @@ class Signed:
 
 def read_signature(path: str | os.PathLike[str]) -> Signed | None:
     """The signature at the end of a file, right or not; None for what is not signed, no engine, or not there."""
+    if not os.path.isfile(path):
+        return None  # A pipe would be waited for.
     try:
         with open(path, "rb") as stream:
             stream.seek(-SIGNED_COMMENT, os.SEEK_END)

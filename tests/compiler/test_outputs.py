@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import onnx
@@ -102,3 +104,17 @@ def test_a_write_that_fails_names_the_file_of_the_caller(tmp_path: Path) -> None
 def test_an_export_of_records_is_an_output_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cache", "export", str(tmp_path / "none" / "z")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(120)
+def test_an_engine_goes_through_a_pipe_and_a_link_stays(model: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink("real.ourcc", tmp_path / "link.ourcc")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    for name in ("pipe", "link.ourcc"):
+        assert run(["build", str(model), "-o", str(tmp_path / name), "-q"]) == 0
+    reader.join(30)
+    assert read == [(tmp_path / "real.ourcc").read_bytes()]
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link.ourcc").is_symlink()
