@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
 import pytest
 
 from ourcc.ir import dims
-from ourcc.ir.dims import NO_FACTS, Range
+from ourcc.ir.dims import NO_FACTS, Dim, Range
 
 
 def test_a_multiple_ends_at_the_last_multiple() -> None:
@@ -37,3 +40,20 @@ def test_sums_and_products_with_integers_keep_the_canonical_form() -> None:
             assert dims.evaluate(value + n, {"x": 7, "y": 5}) == dims.evaluate(value, {"x": 7, "y": 5}) + n
             assert dims.evaluate(value * n, {"x": 7, "y": 5}) == dims.evaluate(value, {"x": 7, "y": 5}) * n
     assert x + 3 - x == 3 and x + 3 + -3 == x and x * 0 == 0 and str(x * y - 3 + 4) == "x*y + 1"
+
+
+def test_sympy_is_asked_only_of_what_may_be_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that broadcast are maxima of maxima: sympy thinks for minutes about those of different symbols."""
+    asked: list[Dim] = []
+    prove = dims._sympy_zero
+    monkeypatch.setattr(dims, "_sympy_zero", lambda dim: asked.append(dim) or prove(dim))
+    names = [dims.symbol(f"s{n}") for n in range(7)]
+
+    def largest(order: Iterable[int]) -> Dim:
+        return functools.reduce(dims.maximum, [names[n] for n in order])
+
+    for left, right in ((range(6), range(1, 7)), ((0, 1, 2), (0, 1, 3)), (range(7), range(5))):
+        assert dims.equal(largest(left), largest(right)) is None
+    assert not asked
+    assert dims.equal(largest((0, 1, 2)), largest((2, 0, 1))) is True
+    assert dims.equal(names[0] // 2 // 3, names[0] // 6) is True
