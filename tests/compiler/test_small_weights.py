@@ -187,11 +187,12 @@ def test_gpu_programs_compute_the_compressed_program(make: Callable[[], Net], fo
         unit = scheduler.schedule(group, net.module.facts)
         region, program = unit.problem.region, unit.program
         verify(program, unit.problem.symbols)
+        own = {name: dims.evaluate(dim, symbols) for name, dim in unit.binding.items()}
         arrays = {
-            operand.name: values[value].reshape(sizes(operand.type.shape))
+            operand.name: values[value].reshape(tuple(dims.evaluate(size, own) for size in operand.type.shape))
             for operand, value in zip(region.inputs, group.inputs, strict=True)
         }
-        result = run_program(program, arrays, symbols)
+        result = run_program(program, arrays, own)
         for operand, value in zip(region.outputs, group.outputs, strict=True):
             values[value] = result[operand.name].reshape(sizes(value.shape))
         found = [
