@@ -6,6 +6,8 @@ import math
 from itertools import chain
 from typing import ClassVar
 
+import numpy as np
+
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.graph import Builder, Module, Op, Value
@@ -18,6 +20,7 @@ class TransposedConvolution(Rule):
 
     Output place s*m + r gets input m - t through element s*t + r of the window: each phase r is a convolution with the
     elements of its own, backwards. Written as one sum over the whole window every product but one of s is with 0.
+    Of what is left no product is with 0, but of elements of the window with padding, and those are finite.
     """
 
     ops = ("conv_transpose",)
@@ -29,25 +32,29 @@ class TransposedConvolution(Rule):
             return "the filters are not constant: to rearrange them costs a kernel in each call"
         if not x.dtype.is_float:
             return "only sums of floats run in register blocks"
-        if 0 in x.shape or not all(isinstance(size, int) and size > 0 for size in w.shape):
-            return "an operand has no elements"
-        names = ("before", "after", "output_padding", "strides", "dilations")
-        for size, before, after, more, stride, dilation in zip(w.shape[2:], *(op.attrs[name] for name in names), strict=True):
+        if 0 in x.shape or 0 in op.result.shape or not all(isinstance(size, int) and size > 0 for size in w.shape):
+            return "an operand or the result has no elements"
+        if any(s != 1 and d != 1 for s, d in zip(op.attrs["strides"], op.attrs["dilations"], strict=True)):
+            return "the window has both strides and holes"
+        names = ("before", "after", "output_padding", "strides")
+        for size, before, after, more, stride in zip(w.shape[2:], *(op.attrs[name] for name in names), strict=True):
             if not all(isinstance(amount, int) for amount in (before, after)):
                 return "an amount of padding is a symbol"
             if stride == 1:
                 continue
-            if dilation != 1:
-                return "the window has both strides and holes"
+            if size % stride:
+                return "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
             if before < 0 or dims.at_most(size - after + more, stride * dims.ceil_div(size, stride)) is not True:
                 return "the result reaches beyond the phases"
+        if not np.isfinite(w.constant.array.astype(np.float64)).all():
+            return "an element of the filters is not finite"
         return None
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         x, attrs = operand(op, 0), op.attrs
         strides, groups = attrs["strides"], attrs["groups"]
         rank, sizes = len(strides), _sizes(op)
-        taps = [-(-size // stride) for size, stride in zip(sizes[2:], strides, strict=True)]
+        taps = [size // stride for size, stride in zip(sizes[2:], strides, strict=True)]
         reach = [(n - 1) * d for n, d in zip(taps, attrs["dilations"], strict=True)]
         ends = zip(reach, strides, attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
         # Without a stride there is one phase, which the convolution pads or cuts itself.
@@ -69,10 +76,7 @@ def _sizes(op: Op) -> tuple[int, ...]:
 def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
     """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], each phase backwards."""
     w, strides, groups = operand(op, 1), op.attrs["strides"], op.attrs["groups"]
-    rank, (inputs, width, *window) = len(strides), _sizes(op)
-    more = tuple(n * s - size for n, s, size in zip(taps, strides, window, strict=True))
-    if any(more):
-        w = g.pad(w, before=(0,) * (rank + 2), after=(0, 0, *more))
+    rank, (inputs, width, *_) = len(strides), _sizes(op)
     w = g.reshape(w, shape=(groups, inputs // groups, width, *chain.from_iterable(zip(taps, strides, strict=True))))
     lead = (groups, inputs // groups, width)
     starts = (0, 0, 0, *chain.from_iterable((n - 1, 0) for n in taps))
