@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.expression import Index
+from ..ir.expression import Apply, Constant, Index
 from ..ir.region import Axis, Let, Load, Operand, Reduce, Region, Scalar, Scan, Statement, Store, transform, walk
 from ..ir.types import TensorType
 
@@ -55,7 +55,10 @@ def _rewrite(region: Region, axis_map: dict[str, Dim], axes: tuple[Axis, ...], f
             if over or statement.kind.startswith("arg"):
                 body.append(replace(statement, value=value, axes=kept(statement.axes), over=over or statement.over))
             else:
-                body.append(Let(statement.name, kept(statement.axes), value))
+                # A sum of one element begins at 0 as well: that of -0 is 0.
+                begins = statement.kind == "sum" and statement.dtype.is_float
+                one = Apply("add", (value, Constant(0.0, statement.dtype)), statement.dtype) if begins else value
+                body.append(Let(statement.name, kept(statement.axes), one))
         elif isinstance(statement, Scan):
             body.append(replace(statement, value=value, axes=kept(statement.axes), along=kept((statement.along,))[0]))
         else:
