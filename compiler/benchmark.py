@@ -16,7 +16,7 @@ from .kinds import is_engine
 from .machine import read_cpu
 from .measure import compare, rows
 from .options import BenchOptions
-from .outputs import check_output, check_places
+from .outputs import check_places
 from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
 from .report.table import Cell, Report, Table
@@ -28,11 +28,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     is_built = is_engine(options.subject)
     if not options.kernels and (options.trace or options.picture):
         raise UsageError("got --trace or --picture without --kernels, which they are made of", hint="add --kernels")
-    outputs, inputs = {"--trace": options.trace, "--picture": options.picture}, {"the subject": options.subject, "--inputs": options.inputs}
-    check_places(outputs, inputs)
-    for output in outputs.values():
-        if output is not None:
-            check_output(output)
+    check_places({"--trace": options.trace, "--picture": options.picture}, {"the subject": options.subject, "--inputs": options.inputs})
     if options.inputs is not None and is_built and options.build.shapes:
         raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
     if is_built:
@@ -67,9 +63,10 @@ def _launches(options: BenchOptions, engine: Engine, arrays: list[Array], progre
     from .profile import draw_roofline, measured_rates, profile, profile_table, trace
 
     profiles, rates = profile(engine.contents, arrays, options.threads, options.rounds, progress), measured_rates()
-    for path, pieces in ((options.trace, trace(profiles)), (options.picture, draw_roofline(profiles, rates))):
-        if path is not None:
-            replace_file(path, pieces)
+    if options.trace is not None:
+        replace_file(options.trace, trace(profiles))
+    if options.picture is not None:
+        replace_file(options.picture, draw_roofline(profiles, rates))
     yield profile_table(profiles, rates)
 
 

@@ -14,6 +14,8 @@ _BUILD = "build it first: ourcc build {name} -o {stem}.ourcc"
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """An engine, an ONNX model, ...; None for what is not known, damaged or not there."""
+    if not os.path.isfile(path):
+        return None  # A pipe would be waited for.
     try:
         with open(path, "rb") as stream:
             head = stream.read(256)
@@ -47,7 +49,7 @@ def is_engine(path: Path) -> bool:
     """Whether a file is an engine; one that is named as such is, whatever is in it."""
     if path.suffix == ".ourcc" or path.suffix in MODELS:
         return path.suffix == ".ourcc"
-    return path.is_file() and kind_of(path) == ENGINE
+    return kind_of(path) == ENGINE
 
 
 def check_engine(path: str | os.PathLike[str]) -> None:

@@ -61,7 +61,7 @@ def keep_signature(output: Path, trust: Trust) -> None:
     """Refuse to put an unsigned engine in the place of a signed one."""
     from ..runtime.file import read_signature
 
-    found = read_signature(output) if trust.signing_key is None and output.is_file() else None
+    found = read_signature(output) if trust.signing_key is None else None
     if found is not None:
         raise EngineError(
             f"engine {str(output)!r} is signed by {found.signature.public.hex()}, and what would take its place is not",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.kinds import is_engine
+from ourcc.compiler.kinds import is_engine, kind_of
 
 
 def test_an_engine_without_a_suffix_serves_every_command(
@@ -45,3 +46,12 @@ def test_what_is_no_engine(tmp_path: Path) -> None:
     for name in ("arrays.npz", "text", "absent", "m.onnx", "p.pt2"):
         assert not is_engine(tmp_path / name)
     assert is_engine(tmp_path / "absent.ourcc")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe.ourcc"
+    os.mkfifo(pipe)
+    for arguments in (["run", str(pipe)], ["inspect", str(pipe)], ["tune", str(pipe), "--budget", "1"], ["bench", str(pipe)]):
+        assert run(arguments) in (1, 2), arguments
+        assert "not a regular file" in capsys.readouterr().err
+    assert not is_engine(tmp_path / "pipe") and kind_of(pipe) is None
