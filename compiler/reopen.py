@@ -25,9 +25,8 @@ def module_of(contents: EngineContents) -> Module:
     """The engine's program with its constants, from the order in which kernels read them back to their own."""
     holders: dict[str, tuple[str, storage.Constant]] = {}
     for name, target in contents.targets.items():
-        for buffer in target.plan.buffers:
-            if isinstance(buffer.storage, storage.Constant):
-                holders.setdefault(buffer.storage.value, (name, buffer.storage))
+        for constant in target.plan.constants.values():
+            holders.setdefault(constant.value, (name, constant))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))
     # Values are unpacked when first asked for, and by then the digests have names.
@@ -55,8 +54,7 @@ def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -
     weights: dict[str, Mapping[str, Constant | Any]] = {name: part.weights for name, part in new.items()}
     for name, target in contents.targets.items():
         if name not in new:
-            keys = [buffer.storage.key for buffer in target.plan.buffers if isinstance(buffer.storage, storage.Constant)]
-            weights[name] = {key: contents.constant(name, key) for key in keys}
+            weights[name] = {key: contents.constant(name, key) for key in target.plan.constants}
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}
     report = _merged(contents.report, new, tuning)

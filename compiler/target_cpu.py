@@ -50,7 +50,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     if best is None:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level, compiled = best
-    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
     return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, rows, lowered.kept)
 
@@ -61,8 +61,8 @@ def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
 
 
 def _memory(lowered: Lowered) -> tuple[object, ...]:
-    """What all levels must agree on: they share one manifest of buffers, slots and constants."""
-    return lowered.plan.buffers, lowered.plan.slots, tuple(lowered.constants)
+    """What all levels must agree on: they share one manifest of buffers, constants among them, and slots."""
+    return lowered.plan.buffers, lowered.plan.slots
 
 
 def levels_of(target: Target) -> list[CpuLevel]:

@@ -63,7 +63,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
     plan = verified(replace(lowered.plan, steps=steps))
     files = dict(_files(compiled.values()))
-    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
     return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,11 +38,10 @@ class Kept:
 
 @dataclass
 class Lowered:
-    """A plan, its kernels by name (tile launches), what its constants are in memory, by key, and what fusion had to give up."""
+    """A plan, its kernels by name (tile launches), and what fusion had to give up."""
 
     plan: Plan
     kernels: dict[str, TileLaunch]
-    constants: dict[str, storage.Constant]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
 
@@ -76,16 +74,22 @@ class _Planner:
     kernels: dict[str, TileLaunch] = field(default_factory=dict)
     kernel_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     programs: dict[int, TileProgram] = field(default_factory=dict)
-    constants: dict[str, storage.Constant] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     outputs: list[tuple[str, str]] = field(default_factory=list)
     numbers: dict[str, Value] = field(default_factory=dict)
     late: list[Step] = field(default_factory=list)
+    given: frozenset[str] = frozenset()
+    """Symbols that the caller's shapes and integers bind."""
+    bound: set[str] = field(default_factory=set)
+    """Those, and what the steps so far have bound."""
 
     def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
         inputs = []
         read = {op.attrs["symbol"]: op.operands[0] for op in self.graph if op.name == "item"}
         self.numbers = {str(symbol): value for symbol, value in read.items() if value in self.graph.inputs and value is not None}
+        sizes = (size for value in self.graph.inputs for size in value.shape)
+        self.given = frozenset(self.numbers).union(*map(dims.symbols, sizes))
+        self.bound = set(self.given)
         for value in self.graph.inputs:
             name = self._add(value, value.type, storage.Input())
             inputs.append((value.name, name))
@@ -135,30 +139,21 @@ class _Planner:
     def _constant(self, value: Value, layout: Layout | None, shape: tuple[dims.Dim, ...]) -> str:
         held = storage.Constant(value.name) if layout is None else storage.Constant(value.name, layout, bound(shape))
         if (value, held.key) not in self.names:
-            self.constants[held.key] = held
             return self._add(value, value.type if layout is None else value.type.with_shape(layout.extents(shape)), held)
         return self.names[value, held.key]
 
     def _storage(self, type: TensorType) -> Storage:
         """The arena, or memory of its own where the size is known only after a host step."""
         named = {name for size in type.shape for name in dims.symbols(size)}
-        return NO_SLOT if named <= self._given() else storage.Dynamic()
-
-    def _given(self) -> set[str]:
-        """Symbols that the caller's shapes and integers bind."""
-        return {name for value in self.graph.inputs for size in value.shape for name in dims.symbols(size)} | self.numbers.keys()
+        return NO_SLOT if named <= self.given else storage.Dynamic()
 
     def _host(self, op: Op) -> None:
         if op.name == "item" and str(op.attrs["symbol"]) in self.numbers and not _is_read(op, self.graph):
             # The caller's own integer: it is known before the first step.
             return
         reads = tuple(self._buffer(v, None) if v is not None else "" for v in op.operands)
-        bound = self._bound()
-        places = {s: (n, d) for n, r in reversed([*enumerate(op.results)]) for d, s in reversed([*enumerate(_symbols(r.type))])}
-        # Two results may have one new size: the first of them says what it is.
-        fresh = [(s, n, d) for s, (n, d) in sorted(places.items(), key=operator.itemgetter(1)) if s and s not in bound]
-        if op.name == "item" and str(op.attrs["symbol"]) not in self.numbers:
-            fresh.append((str(op.attrs["symbol"]), 0, VALUE))
+        binds = self._binds(op)
+        self.bound.update(symbol for symbol, _, _ in binds)
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
         if op.name == "refuse_index":
@@ -167,12 +162,20 @@ class _Planner:
             steps.append(Check(reads[0], op.attrs["size"], op.attrs["negative"], op.attrs["subject"], sources))
             return
         if op.name == "aten_call":
-            self.steps.append(Call(op.attrs["target"], op.attrs["key"], reads, writes, tuple(fresh), sources))
+            self.steps.append(Call(op.attrs["target"], op.attrs["key"], reads, writes, binds, sources))
             return
-        self.steps.append(Host(op.name, op.attrs, reads, writes, tuple(fresh), sources))
+        self.steps.append(Host(op.name, op.attrs, reads, writes, binds, sources))
 
-    def _bound(self) -> set[str]:
-        return self._given() | {s for step in self.steps if isinstance(step, (Host, Call)) for s, _, _ in step.binds}
+    def _binds(self, op: Op) -> tuple[tuple[str, int, int], ...]:
+        """The symbols that a step gives values; where two results have one new size, the first says what it is."""
+        fresh: dict[str, tuple[int, int]] = {}
+        for number, result in enumerate(op.results):
+            for axis, symbol in enumerate(_symbols(result.type)):
+                if symbol and symbol not in self.bound:
+                    fresh.setdefault(symbol, (number, axis))
+        if op.name == "item" and str(op.attrs["symbol"]) not in self.numbers:
+            fresh[str(op.attrs["symbol"])] = (0, VALUE)
+        return tuple((symbol, *place) for symbol, place in fresh.items())
 
     def _launches(self, unit: Scheduled) -> None:
         program = unit.program
@@ -226,7 +229,7 @@ class _Planner:
         buffers = tuple(replace(b, storage=storage.Arena(place[b.name])) if b.name in place else b for b in self.buffers.values())
         numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
         plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps), numbers)
-        return Lowered(plan, self.kernels, self.constants, self.scheduled)
+        return Lowered(plan, self.kernels, self.scheduled)
 
 
 def points(axis: GridAxis) -> dims.Dim:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import dims
 from .steps import Call, Host, Step
-from .storage import Buffer, Slot, StateDeclaration
+from .storage import Buffer, Constant, Slot, StateDeclaration
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Plan:
     def named(self) -> Mapping[str, Buffer]:
         """The buffers by name."""
         return {buffer.name: buffer for buffer in self.buffers}
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        """What its constants are in memory, by key."""
+        held = (buffer.storage for buffer in self.buffers)
+        return {constant.key: constant for constant in held if isinstance(constant, Constant)}
 
 
 SLOT_ALIGNMENT = 64

@@ -69,7 +69,7 @@ def planned(request: pytest.FixtureRequest) -> list[Planned]:
             module = optimized(case.module, f"{GRAPH_PIPELINE}, place_index_checks")
             assert before == [value.type for value in module.main.inputs]
             lowered = lower(module, TARGETS[("native", "sm_90a")[number % 2]])
-            found.append(Planned(case, lowered, {key: pack(held, module) for key, held in lowered.constants.items()}))
+            found.append(Planned(case, lowered, {key: pack(held, module) for key, held in lowered.plan.constants.items()}))
     return found
 
 

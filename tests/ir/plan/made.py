@@ -115,7 +115,7 @@ def lowered(name: str, target: str) -> tuple[Module, Lowered]:
 
 def constants(module: Module, lowered: Lowered) -> dict[str, Any]:
     """The constants of a plan as they lie in memory."""
-    return {key: pack(held, module) for key, held in lowered.constants.items()}
+    return {key: pack(held, module) for key, held in lowered.plan.constants.items()}
 
 
 # --- spoiling ---------------------------------------------------------------------------------------------------------
