@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from . import dims
@@ -52,12 +52,16 @@ def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     return operations, bits
 
 
-def typical_sizes(facts: dims.Facts, symbols: frozenset[str] | None = None) -> dict[str, int]:
-    """A value for each symbol to reckon with: 128, clipped to its range."""
+TYPICAL = 128
+"""What is reckoned with for a symbol."""
+
+
+def typical_sizes(facts: dims.Facts, symbols: Iterable[str] | None = None) -> dict[str, int]:
+    """A value for each of the symbols (all, if none are named) to reckon with: `TYPICAL`, clipped to its range."""
     sizes = {}
-    for name, known in facts.ranges.items():
-        if symbols is None or name in symbols:
-            sizes[name] = max(known.low or 1, min(128, known.high if known.high is not None else 128))
+    for name in facts.ranges if symbols is None else symbols:
+        known = facts.ranges.get(name, dims.UNBOUNDED)
+        sizes[name] = max(known.low or 1, min(TYPICAL, TYPICAL if known.high is None else known.high))
     return sizes
 
 

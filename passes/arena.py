@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.plan import Slot
+from ..ir.region_cost import typical_sizes
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,4 @@ def _mismatch(sizes: Sequence[Dim], wanted: int, symbols: dims.Facts) -> tuple[i
 
 
 def _typical(size: Dim, symbols: dims.Facts) -> int:
-    values = {}
-    for name in dims.symbols(size):
-        known = symbols.ranges.get(name, dims.UNBOUNDED)
-        values[name] = max(known.low or 1, min(128, known.high if known.high is not None else 128))
-    return dims.evaluate(size, values)
+    return dims.evaluate(size, typical_sizes(symbols, dims.symbols(size)))

@@ -10,10 +10,8 @@ from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ...ir.layout import Layout
 from ...ir.region import Region
+from ...ir.region_cost import typical_sizes
 from ...ir.tile.program import TileProgram
-
-TYPICAL = 128
-"""What is reckoned with for a symbol of which nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,8 @@ class Problem:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def typical(self, dim: Dim) -> int:
-        """A size to reckon with: 128, clipped to its range, for a symbol of which nothing is said."""
-        values = {}
-        for name in dims.symbols(dim):
-            known = self.symbols.ranges.get(name, dims.UNBOUNDED)
-            values[name] = self.sizes.get(name, max(known.low or 1, min(TYPICAL, TYPICAL if known.high is None else known.high)))
-        return max(1, dims.evaluate(dim, values))
+        """A size to reckon with: typical for a symbol of which nothing is said."""
+        return max(1, dims.evaluate(dim, {**typical_sizes(self.symbols, dims.symbols(dim)), **self.sizes}))
 
 
 class Strategy(Protocol):
