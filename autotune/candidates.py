@@ -12,7 +12,7 @@ from ..codegen.c.printer import Kernel, SourceFile
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import ToolchainError, UnsupportedError, is_own, reason
-from ..ir.region import Load, Reduce, Region, Scalar, Store, walk
+from ..ir.region import Load, Reduce, Region, Store, scalars, walk
 from ..ir.target import CpuLevel
 from ..ir.tile.program import TileProgram
 from ..ir.types import DType, i32
@@ -65,7 +65,7 @@ class Sources:
 
 def unmeasurable(problem: Problem, sizes: Mapping[str, int]) -> str | None:
     """Why a problem cannot be measured on made-up inputs; None if it can."""
-    for part in _parts(problem.region):
+    for part in scalars(problem.region.body):
         if isinstance(part, Load) and part.gathers:
             inner = [p for _, gather in part.gathers for p in walk(gather)]
             if any(isinstance(p, Load) and not (p.dtype.is_integer or p.dtype.kind == "bool") for p in inner):
@@ -200,18 +200,9 @@ def _expansions(region: Region) -> list[Expansion]:
     return [expansion for expansion in found if expansion is not None]
 
 
-def _parts(region: Region) -> list[Scalar]:
-    found: list[Scalar] = []
-    for statement in region.body:
-        found += walk(statement.value)
-        if isinstance(statement, Store):
-            found += [part for _, gather in statement.gathers for part in walk(gather)]
-    return found
-
-
 def _index_bound(region: Region, sizes: Mapping[str, int]) -> int:
     """Integers below this index every operand that is gathered from or scattered to."""
-    accesses = [(part.operand, part.subscripts, part.gathers) for part in _parts(region) if isinstance(part, Load) and part.gathers]
+    accesses = [(part.operand, part.subscripts, part.gathers) for part in scalars(region.body) if isinstance(part, Load) and part.gathers]
     accesses += [(s.output, s.subscripts, s.gathers) for s in region.body if isinstance(s, Store) and s.gathers]
     limits = [8]
     for operand, subscripts, gathers in accesses:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+from itertools import chain
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.expression import Index
-from ..ir.region import Axis, Load, Operand, Region, Scalar, Statement, Store, substitute, walk
+from ..ir.region import Region, indices_of, sizes_of, with_dims
 from ..ir.region_cost import cost_of
 from ..ir.region_text import print_region
 from ..passes.tile.schedule import Problem
@@ -68,25 +67,7 @@ def _allowed(wanted: int, known: dims.Range, divisor: int) -> int:
 
 def _dims(region: Region) -> Iterable[Dim]:
     """Every size and index expression of a region, in order."""
-    for operand in (*region.inputs, *region.outputs):
-        yield from operand.type.shape
-    for axis in region.axes:
-        yield axis.extent
-    for statement in region.body:
-        for part in _parts(statement):
-            if isinstance(part, Load):
-                yield from part.subscripts
-            elif isinstance(part, Index):
-                yield part.value
-        if isinstance(statement, Store):
-            yield from statement.subscripts
-
-
-def _parts(statement: Statement) -> Iterable[Scalar]:
-    yield from walk(statement.value)
-    if isinstance(statement, Store):
-        for _, gather in statement.gathers:
-            yield from walk(gather)
+    return chain(sizes_of(region), indices_of(region))
 
 
 def _symbols(region: Region) -> set[str]:
@@ -101,27 +82,5 @@ def _neutral(region: Region, known: tuple[str, ...]) -> tuple[Region, dict[str, 
     names = {name: f"N{n}" for n, name in enumerate(order)}
     if set(names.values()) & {axis.name for axis in region.axes}:
         return region, {name: name for name in order}
-    return rename_symbols(region, names), names
-
-
-def rename_symbols(region: Region, names: Mapping[str, str]) -> Region:
-    """The region with other names for its symbols."""
     change: dict[str, Dim] = {name: dims.symbol(new) for name, new in names.items()}
-
-    def renamed(dim: Dim) -> Dim:
-        return dims.substitute(dim, change)
-
-    def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(replace(o, type=o.type.with_shape(tuple(renamed(size) for size in o.type.shape))) for o in operands)
-
-    inputs, outputs = moved(region.inputs), moved(region.outputs)
-    axes = tuple(Axis(axis.name, renamed(axis.extent)) for axis in region.axes)
-    return Region(region.name, inputs, outputs, axes, tuple(_statement(s, change) for s in region.body))
-
-
-def _statement(statement: Statement, change: dict[str, Dim]) -> Statement:
-    value = substitute(statement.value, change)
-    if not isinstance(statement, Store):
-        return replace(statement, value=value)
-    gathers = tuple((name, substitute(gather, change)) for name, gather in statement.gathers)
-    return replace(statement, value=value, gathers=gathers, subscripts=tuple(dims.substitute(s, change) for s in statement.subscripts))
+    return with_dims(region, lambda dim: dims.substitute(dim, change)), names

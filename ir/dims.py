@@ -176,6 +176,14 @@ def magnitude(dim: Dim) -> int:
     return found
 
 
+def has_division(dim: Dim) -> bool:
+    """Whether a division or a remainder stands in `dim`, at any depth."""
+    if isinstance(dim, int):
+        return False
+    functions = [atom for monomial, _ in dim.terms for atom in monomial if isinstance(atom, Function)]
+    return any(atom.kind in ("div", "mod") or has_division(atom.left) or has_division(atom.right) for atom in functions)
+
+
 def rebuild(dim: Dim, part: Callable[[Atom], Any]) -> Any:
     """`dim` with each atom replaced by what `part` gives for it, in the arithmetic of the parts."""
     if isinstance(dim, int):

@@ -7,7 +7,7 @@ folds; an axis is parallel wherever a value carries it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -170,6 +170,81 @@ def walk(value: Scalar) -> Iterator[Scalar]:
         part = pending.pop()
         yield part
         pending.extend(reversed(parts(part)))
+
+
+def values_of(statement: Statement) -> tuple[Scalar, ...]:
+    """The expressions of a statement, gathered subscripts included."""
+    return (statement.value, *(g for _, g in statement.gathers)) if isinstance(statement, Store) else (statement.value,)
+
+
+def scalars(statements: Iterable[Statement]) -> Iterator[Scalar]:
+    """Every sub-expression of statements."""
+    for statement in statements:
+        for value in values_of(statement):
+            yield from walk(value)
+
+
+def accesses(statements: Iterable[Statement]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+    """Every (operand, subscripts) that statements read or write."""
+    for statement in statements:
+        if isinstance(statement, Store):
+            yield statement.output, statement.subscripts
+        yield from ((part.operand, part.subscripts) for part in scalars((statement,)) if isinstance(part, Load))
+
+
+def sizes_of(region: Region) -> Iterator[Dim]:
+    """Every size of a region, in order: of its operands' dimensions, then of its axes."""
+    for operand in (*region.inputs, *region.outputs):
+        yield from operand.type.shape
+    for axis in region.axes:
+        yield axis.extent
+
+
+def indices_of(region: Region) -> Iterator[Dim]:
+    """Every index expression of a region, in order."""
+    for statement in region.body:
+        for part in scalars((statement,)):
+            if isinstance(part, Load):
+                yield from part.subscripts
+            elif isinstance(part, Index):
+                yield part.value
+        if isinstance(statement, Store):
+            yield from statement.subscripts
+
+
+Places: TypeAlias = "Callable[[str, tuple[Dim, ...]], tuple[Dim, ...]]"
+"""What becomes of the sizes of an operand's dimensions, or of the subscripts of an access to it."""
+
+
+def rewritten(region: Region, places: Places, change: Callable[[Dim], Dim]) -> Region:
+    """The region with the dimensions of its operands and all their subscripts, and all other index expressions, replaced."""
+
+    def inner(value: Scalar) -> Scalar | None:
+        if isinstance(value, Index):
+            return replace(value, value=change(value.value))
+        if isinstance(value, Load):
+            gathers = tuple((name, transform(gather, inner)) for name, gather in value.gathers)
+            return replace(value, subscripts=places(value.operand, value.subscripts), gathers=gathers)
+        return None
+
+    def operands(old: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(replace(o, type=o.type.with_shape(places(o.name, o.type.shape))) for o in old)
+
+    body: list[Statement] = []
+    for statement in region.body:
+        value = transform(statement.value, inner)
+        if isinstance(statement, Store):
+            gathers = tuple((name, transform(gather, inner)) for name, gather in statement.gathers)
+            body.append(replace(statement, value=value, subscripts=places(statement.output, statement.subscripts), gathers=gathers))
+        else:
+            body.append(replace(statement, value=value))
+    axes = tuple(Axis(axis.name, change(axis.extent)) for axis in region.axes)
+    return Region(region.name, operands(region.inputs), operands(region.outputs), axes, tuple(body))
+
+
+def with_dims(region: Region, change: Callable[[Dim], Dim]) -> Region:
+    """The region with every size and index expression replaced."""
+    return rewritten(region, lambda _, sizes: tuple(map(change, sizes)), change)
 
 
 def transform(value: Scalar, change: Callable[[Scalar], Scalar | None]) -> Scalar:

@@ -214,7 +214,7 @@ class Fusion:
         return list(found)
 
     def _describe(self, op: Op) -> _Facts:
-        region = region_of(op.definition, op.types, op.attrs) if has_kernel(op) else None
+        region = region_of(op.definition, op.types, op.attrs, symbols=self.module.facts.ranges) if has_kernel(op) else None
         kind = classify(region)
         inlinable = region is not None and len(op.results) == 1 and kind not in ("scatter", "scan") and plain_axes(region) is not None
         return _Facts(region, kind, inlinable)
@@ -269,7 +269,7 @@ class Fusion:
                 return
             views.append(user)
             subscripts = viewed(subscripts, user, facts)
-            if any("//" in str(s) or "%" in str(s) for s in subscripts):
+            if any(map(dims.has_division, subscripts)):
                 return
             value = user.result
             if value not in self.inlined:
@@ -329,7 +329,8 @@ class Fusion:
         """Whether an element's place before movements has no divisions in it, as a function of its place after them."""
         if not moved:
             return True
-        axes = tuple(Axis(f"i{n}", size) for n, size in enumerate(moved[-1].results[0].shape))
+        # No symbol of the graph is called so.
+        axes = tuple(Axis(f"${n}", size) for n, size in enumerate(moved[-1].results[0].shape))
         facts = Region("", (), (), axes, ()).facts(self.module.facts)
         places: tuple[Dim, ...] = tuple(dims.symbol(axis.name) for axis in axes)
         for op in reversed(moved):
@@ -340,7 +341,7 @@ class Fusion:
                 return False
             mapping = {axis: places[dimension] for axis, dimension in along.items()}
             places = tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts)
-        return not any("//" in str(place) or "%" in str(place) for place in places)
+        return not any(map(dims.has_division, places))
 
     def _is_strided(self, op: Op) -> bool:
         """Whether a movement changes the innermost axis (writing an epilogue through it would scatter)."""
@@ -382,7 +383,7 @@ class Fusion:
         if not isinstance(store, Store) or not isinstance(load, Load) or load.gathers or load.other is not None:
             return False
         simple = simplify_region(region, self.module.facts).body[-1].value
-        affine = isinstance(simple, Load) and not any("//" in str(s) or "%" in str(s) for s in (*simple.subscripts, *load.subscripts))
+        affine = isinstance(simple, Load) and not any(map(dims.has_division, (*simple.subscripts, *load.subscripts)))
         resolved = affine or self._resolves(op, value)
         return resolved and not self._is_strided(op)
 
@@ -395,7 +396,7 @@ class Fusion:
         load = region.body[-1].value
         if not isinstance(load, Load):
             return False
-        return not any("//" in text or "%" in text for text in (str(dims.simplify(s, facts)) for s in load.subscripts))
+        return not any(dims.has_division(dims.simplify(s, facts)) for s in load.subscripts)
 
     def _map_pays(self, op: Op, value: Value, root: Op) -> bool:
         users = list(value.uses)

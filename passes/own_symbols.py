@@ -5,13 +5,13 @@ region @r(%x0: f32[i B*S, k 384], ..)  ->  region @r(%x0: f32[i N0, k 384], ..) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.expression import Index
-from ..ir.region import Axis, Load, Operand, Reduce, Region, Scalar, Scan, Statement, Store, transform, walk
+from ..ir.region import Axis, Reduce, Region, Scan, Statement, accesses, indices_of, rewritten, sizes_of, with_dims
 
 AXES = "ijklmnopqrstuvwxyz"
 MOST_DIVISOR = 64
@@ -33,9 +33,12 @@ def canonical(region: Region, facts: dims.Facts) -> Canonical:
     A size becomes a symbol if then none of its own symbols is left anywhere, and if every access that was known to stay
     inside its operand still is. Other symbols are only named anew.
     """
-    plain = _with_axes_in_order(_without_unit_dimensions(region))
-    whole = _bound(plain, facts, _whole_sizes(plain))
-    return whole if _proves_as_much(whole, plain, facts) else _bound(plain, facts, ())
+    # A graph may call its symbols as an axis is called, here or there: while both have names, axes have such as no symbol has.
+    plain = _with_axes(_without_unit_dimensions(region), [f"${n}" for n in range(len(region.axes))])
+    made = _bound(plain, facts, _whole_sizes(plain))
+    if not _proves_as_much(made, plain, facts):
+        made = _bound(plain, facts, ())
+    return replace(made, region=_with_axes(made.region, [AXES[n] if n < len(AXES) else f"i{n}" for n in range(len(region.axes))]))
 
 
 def _bound(region: Region, facts: dims.Facts, whole: tuple[Dim, ...]) -> Canonical:
@@ -43,7 +46,7 @@ def _bound(region: Region, facts: dims.Facts, whole: tuple[Dim, ...]) -> Canonic
     axes = set(region.extents)
     binding: dict[str, Dim] = {}
     names: dict[Dim, str] = {}
-    for dim in _dims(region):
+    for dim in chain(sizes_of(region), indices_of(region)):
         for part in (
             (dim,) if dim in whole else (dims.symbol(name) for name in sorted(dims.symbols(dim) - axes) if not name.startswith("%"))
         ):
@@ -61,7 +64,7 @@ def _bound(region: Region, facts: dims.Facts, whole: tuple[Dim, ...]) -> Canonic
         # A size that is never 0 is enough to know: from which number on it starts only tells graphs apart.
         low = known.low if known.low is None or known.low < 1 else 1
         own = own.with_range(name, low, known.high, _divisor(part, facts))
-    return Canonical(_mapped(region, renamed), own, binding)
+    return Canonical(with_dims(region, renamed), own, binding)
 
 
 def _divisor(dim: Dim, facts: dims.Facts) -> int:
@@ -73,11 +76,11 @@ def _divisor(dim: Dim, facts: dims.Facts) -> int:
 
 def _whole_sizes(region: Region) -> tuple[Dim, ...]:
     """The sizes that can be symbols: expressions of which no symbol stands anywhere but in sizes that can, too."""
-    sizes = {dim for dim in _sizes(region) if not isinstance(dim, int)}
+    sizes = {dim for dim in sizes_of(region) if not isinstance(dim, int)}
     axes = set(region.extents)
-    left = {name for dim in _dims(region) if dim not in sizes for name in dims.symbols(dim) - axes}
+    left = {name for dim in chain(sizes_of(region), indices_of(region)) if dim not in sizes for name in dims.symbols(dim) - axes}
     # The subscripts of a load may hold a size as a whole as well, where it means something else.
-    left |= {name for dim in _subscripts(region) for name in dims.symbols(dim) - axes}
+    left |= {name for dim in indices_of(region) for name in dims.symbols(dim) - axes}
     while True:
         more = {name for dim in sizes for name in dims.symbols(dim) if dims.symbols(dim) & left}
         if more <= left:
@@ -96,116 +99,28 @@ def _proves_as_much(made: Canonical, region: Region, facts: dims.Facts) -> bool:
 
 def _places(region: Region) -> Iterator[tuple[Dim, Dim]]:
     """Every subscript with the size of the dimension that it stands in."""
-    for operand, subscripts in _accesses(region):
+    for operand, subscripts in accesses(region.body):
         yield from zip(region.operand(operand).type.shape, subscripts, strict=True)
-
-
-def _accesses(region: Region) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-    for statement in region.body:
-        if isinstance(statement, Store):
-            yield statement.output, statement.subscripts
-        for part in _values(statement):
-            if isinstance(part, Load):
-                yield part.operand, part.subscripts
-
-
-def _values(statement: Statement) -> Iterator[Scalar]:
-    yield from walk(statement.value)
-    if isinstance(statement, Store):
-        for _, gather in statement.gathers:
-            yield from walk(gather)
-
-
-def _sizes(region: Region) -> Iterator[Dim]:
-    for operand in (*region.inputs, *region.outputs):
-        yield from operand.type.shape
-    for axis in region.axes:
-        yield axis.extent
-
-
-def _subscripts(region: Region) -> Iterator[Dim]:
-    for statement in region.body:
-        if isinstance(statement, Store):
-            yield from statement.subscripts
-        for part in _values(statement):
-            if isinstance(part, Load):
-                yield from part.subscripts
-            elif isinstance(part, Index):
-                yield part.value
-
-
-def _dims(region: Region) -> Iterator[Dim]:
-    """Every size and index expression, in order."""
-    yield from _sizes(region)
-    yield from _subscripts(region)
 
 
 # --- rewriting --------------------------------------------------------------------------------------------------------
 
 
-def _mapped(region: Region, renamed: Callable[[Dim], Dim]) -> Region:
-    """The region with every size and index expression replaced."""
-
-    def change(value: Scalar) -> Scalar | None:
-        if isinstance(value, Index):
-            return replace(value, value=renamed(value.value))
-        if isinstance(value, Load):
-            gathers = tuple((name, transform(gather, change)) for name, gather in value.gathers)
-            return replace(value, subscripts=tuple(map(renamed, value.subscripts)), gathers=gathers)
-        return None
-
-    def operands(old: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(replace(o, type=o.type.with_shape(tuple(map(renamed, o.type.shape)))) for o in old)
-
-    body: list[Statement] = []
-    for statement in region.body:
-        value = transform(statement.value, change)
-        if isinstance(statement, Store):
-            gathers = tuple((name, transform(gather, change)) for name, gather in statement.gathers)
-            body.append(replace(statement, value=value, subscripts=tuple(map(renamed, statement.subscripts)), gathers=gathers))
-        else:
-            body.append(replace(statement, value=value))
-    axes = tuple(Axis(axis.name, renamed(axis.extent)) for axis in region.axes)
-    return Region(region.name, operands(region.inputs), operands(region.outputs), axes, tuple(body))
-
-
 def _without_unit_dimensions(region: Region) -> Region:
     """The region with the dimensions gone that have size 1 and are read and written at 0 only."""
-    kept: dict[str, list[int]] = {o.name: list(range(o.type.rank)) for o in (*region.inputs, *region.outputs)}
-    for operand in (*region.inputs, *region.outputs):
-        found = [subscripts for name, subscripts in _accesses(region) if name == operand.name]
-        kept[operand.name] = [n for n, size in enumerate(operand.type.shape) if size != 1 or any(s[n] != 0 for s in found)]
-
-    def left(name: str, values: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(values[n] for n in kept[name])
-
-    def change(value: Scalar) -> Scalar | None:
-        if isinstance(value, Load):
-            gathers = tuple((name, transform(gather, change)) for name, gather in value.gathers)
-            return replace(value, subscripts=left(value.operand, value.subscripts), gathers=gathers)
-        return None
-
-    def operands(old: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(replace(o, type=o.type.with_shape(left(o.name, o.type.shape))) for o in old)
-
-    body: list[Statement] = []
-    for statement in region.body:
-        value = transform(statement.value, change)
-        if isinstance(statement, Store):
-            gathers = tuple((name, transform(gather, change)) for name, gather in statement.gathers)
-            body.append(replace(statement, value=value, subscripts=left(statement.output, statement.subscripts), gathers=gathers))
-        else:
-            body.append(replace(statement, value=value))
-    return Region(region.name, operands(region.inputs), operands(region.outputs), region.axes, tuple(body))
+    elsewhere = {(operand, n) for operand, subscripts in accesses(region.body) for n, s in enumerate(subscripts) if s != 0}
+    kept = {
+        operand.name: [n for n, size in enumerate(operand.type.shape) if size != 1 or (operand.name, n) in elsewhere]
+        for operand in (*region.inputs, *region.outputs)
+    }
+    return rewritten(region, lambda operand, values: tuple(values[n] for n in kept[operand]), lambda dim: dim)
 
 
-def _with_axes_in_order(region: Region) -> Region:
-    """The region with its axes named i, j, k ... in the order in which it lists them."""
-    names = {axis.name: AXES[n] if n < len(AXES) else f"i{n}" for n, axis in enumerate(region.axes)}
-    if all(old == new for old, new in names.items()):
-        return region
+def _with_axes(region: Region, wanted: Sequence[str]) -> Region:
+    """The region with its axes, in the order in which it lists them, under other names, which no symbol of it has."""
+    names = {axis.name: name for axis, name in zip(region.axes, wanted, strict=True)}
     change: dict[str, Dim] = {old: dims.symbol(new) for old, new in names.items()}
-    made = _mapped(region, lambda dim: dims.substitute(dim, change))
+    made = with_dims(region, lambda dim: dims.substitute(dim, change))
 
     def named(old: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names[axis] for axis in old)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import dims
+from ..ir.errors import InternalError
 from ..ir.graph import Graph, Op, Value
-from ..ir.region import Axis, Load, Operand, Region, Store
+from ..ir.ops.structure import region_of
+from ..ir.ops.table import OPS
 from .compose import Group, in_order
 from .simplify_region import simplify_region
 
@@ -25,9 +27,8 @@ def shadows_of(orders: Orders, outside: set[Value]) -> dict[Value, Value]:
 
 def copy_out(op: Op, value: Value, shadow: Value, orders: Orders, facts: dims.Facts) -> Group:
     """The kernel that copies the shadow of a result of `op` into row-major order."""
-    axes = tuple(Axis(f"i{n}", size) for n, size in enumerate(value.shape))
-    places = tuple(dims.symbol(axis.name) for axis in axes)
-    load = Load("x0", tuple(places[n] for n in orders[value]), value.dtype)
-    store = Store("y0", tuple(axis.name for axis in axes), places, load)
-    region = Region(value.name, (Operand("x0", in_order(value, orders)),), (Operand("y0", value.type),), axes, (store,))
+    back = tuple(orders[value].index(n) for n in range(value.type.rank))
+    region = region_of(OPS["transpose"], (in_order(value, orders),), {"permutation": back}, value.name, facts.ranges)
+    if region is None:
+        raise InternalError("transpose has no region")
     return Group(simplify_region(region, facts), (shadow,), (value,), (op,))

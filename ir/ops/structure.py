@@ -147,10 +147,19 @@ def _symbols(value: Any) -> frozenset[str]:
     return dims.symbols(value) if isinstance(value, dims.Expr) else frozenset()
 
 
-def region_of(definition: OpDef, operands: Sequence[TensorType | None], attrs: Mapping[str, Any], name: str | None = None) -> Region | None:
-    """The region of one op, derived for a pointwise op; None for an opaque one."""
+def region_of(
+    definition: OpDef,
+    operands: Sequence[TensorType | None],
+    attrs: Mapping[str, Any],
+    name: str | None = None,
+    symbols: Iterable[str] = (),
+) -> Region | None:
+    """The region of one op, derived for a pointwise op; None for an opaque one.
+
+    No axis is called as one of `symbols`: those of other ops, whose regions may become one with this.
+    """
     results = definition.infer(tuple(operands), attrs)
-    builder = RegionBuilder(name or definition.name, operands, results, _symbols(tuple(attrs.values())))
+    builder = RegionBuilder(name or definition.name, operands, results, _symbols(tuple(attrs.values())) | frozenset(symbols))
     if definition.build_region is not None:
         definition.build_region(builder, *operands, **definition.complete(attrs))
         return builder.finish()

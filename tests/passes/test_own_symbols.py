@@ -84,6 +84,20 @@ def test_a_canonical_region_is_its_own_canonical_form_and_verifies() -> None:
         assert canonical(found.region, found.symbols).region == found.region
 
 
+@pytest.mark.parametrize("names", [("i", "j"), ("j", "i"), ("k", "i"), ("N1", "N0"), ("i", "N0"), ("N0", "i")])
+def test_symbols_of_the_graph_may_have_the_names_of_axes_and_of_symbols_here(names: tuple[str, str]) -> None:
+    plain = """region @r(%x0: f32[b B, s S], %x1: f32[s S]) -> %y0: f32[s S, b B] {
+  axes s: S, b: B
+  %y0[s, b] = add(%x0[b, s], cast(index(B*s + S), f32))
+}
+"""
+    turned = plain.replace("B", "$").replace("S", names[1]).replace("$", names[0])
+    facts = dims.Facts().with_range(names[0], 2, 32).with_range(names[1], 2, 512, 16)
+    found, other = canonical(parse_region(plain), FACTS), canonical(parse_region(turned), facts)
+    assert (found.region, found.symbols) == (other.region, other.symbols)
+    assert [str(dim) for dim in found.binding.values()] == ["B", "S"] and [str(dim) for dim in other.binding.values()] == list(names)
+
+
 def test_it_computes_what_it_did() -> None:
     region = parse_region(rows("B*S", "q"))
     x, w = np.random.default_rng(0).standard_normal((6, 8), np.float32), np.ones((8, 4), np.float32)

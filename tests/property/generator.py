@@ -27,6 +27,8 @@ from ourcc.ir.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_si
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64
 
 DTYPES = (f32, f32, f32, f32, f32, f32, f16, bf16, i64, i32, boolean, f64, i8, u8, i16, u16, u32, u64)
+NAMES = ("B", "S", "i", "j", "k", "l", "m", "i0", "i1", "N0", "N1", "x0", "t0")
+"""What symbols are called: also what axes, kernels' own symbols, operands and values of regions are."""
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40, 130)
 LARGEST = 6000
 """No value has more elements."""
@@ -76,12 +78,13 @@ class Sketch:
         self.module.functions["main"] = self.graph
         self.builder = Builder(self.module, self.graph)
         self.values: list[Value] = []
-        self.random = np.random.default_rng(choices.getrandbits(32))
+        bits = choices.getrandbits(32)
+        self.random = np.random.default_rng(bits)
         self.specials = self.chance(4)
         self.extremes = self.chance(6)
         self.runs = [Run({}, np.random.default_rng(n)) for n in range(2)]
         self.sizes: list[Dim] = [self.one_of(SIZES) for _ in range(3)]
-        for name in ("B", "S")[: self.one_of((0, 0, 0, 1, 1, 2))]:
+        for name in random.Random(bits).sample(NAMES, 2)[: self.one_of((0, 0, 0, 1, 1, 2))]:
             self._declare(name)
 
     # --- choices ---

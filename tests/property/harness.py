@@ -41,7 +41,7 @@ def drawn(count: int, number: int) -> list[Case]:
 
 
 def joined(group: Sequence[Case]) -> Module:
-    """One module that computes all of some modules; symbols and inputs get the number of their case."""
+    """One module that computes all of some modules; inputs, and symbols whose names are taken, get the number of their case."""
     module = Module("batch")
     graph = Graph("main")
     module.functions["main"] = graph
@@ -57,10 +57,12 @@ def joined(group: Sequence[Case]) -> Module:
 
 
 def _copied(source: Module, module: Module, graph: Graph, builder: Builder, prefix: str) -> dict[Value, Value]:
-    """Copy a module's main into `graph` under other symbols; the new values by old ones."""
+    """Copy a module's main into `graph`, under other symbols where theirs are taken; the new values by old ones."""
     symbols: dict[str, dims.Dim] = {}
     for name, bounds in source.facts.ranges.items():
-        symbols[name] = module.declare(prefix + name, bounds.low, bounds.high, source.facts.divisors.get(name, 1))
+        symbols[name] = module.declare(
+            prefix + name if name in module.facts.ranges else name, bounds.low, bounds.high, source.facts.divisors.get(name, 1)
+        )
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dims.Expr):

@@ -33,7 +33,7 @@ class Images:
         self.graph = self.module.functions["main"] = Graph("main")
         self.builder = Builder(self.module, self.graph)
         self.rank = draw.choice((1, 2, 2, 2))
-        batch: dims.Dim = self.module.declare("N", 1, 4) if draw.random() < 0.4 else draw.choice((1, 2))
+        batch: dims.Dim = self.module.declare(draw.choice(("N", "i", "i0", "N0")), 1, 4) if draw.random() < 0.4 else draw.choice((1, 2))
         shape = (batch, draw.choice((1, 3, 8, 16, 20)), *(draw.choice((5, 8, 13, 17)) for _ in range(self.rank)))
         self.values = [self.graph.add_input("x", TensorType(f32, shape))]
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.dims_text import parse_dim
+from ....ir.dims_text import is_symbol, parse_dim
 from ....ir.errors import ModelError, ParseError, Source, UsageError
 from ....ir.graph import Module
 from .tensors import DIMENSION
@@ -16,7 +16,6 @@ from .tensors import DIMENSION
 Shape: TypeAlias = "int | tuple[int, int | None] | str"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED = frozenset({"max", "min"})
 
 
 class NarrowerError(Exception):
@@ -82,7 +81,7 @@ class Symbols:
 
     def _unique(self, text: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_]", "_", text)[:64] or "d"
-        base = base if _NAME.fullmatch(base) and base not in _RESERVED else f"d_{base}"
+        base = base if is_symbol(base) else f"d_{base}"
         name, n = base, 0
         while name in self.module.facts.ranges:
             n += 1

@@ -15,7 +15,7 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
-from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Statement, Store, values_of, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
@@ -75,12 +75,8 @@ def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
     return kept[::-1]
 
 
-def _values(statement: Statement) -> list[Scalar]:
-    return [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
-
-
 def _references(statement: Statement) -> set[str]:
-    return {part.name for value in _values(statement) for part in walk(value) if isinstance(part, Ref)}
+    return {part.name for value in values_of(statement) for part in walk(value) if isinstance(part, Ref)}
 
 
 def grid_axes(region: Region, store: Store, statements: Sequence[Let | Reduce | Scan]) -> tuple[str, ...]:
@@ -178,7 +174,7 @@ class _Nest:
         """Every operand with the subscripts that it is stored or read at."""
         found = [(self.store.output, self.store.subscripts)]
         for statement in (*self.statements, self.store):
-            for value in _values(statement):
+            for value in values_of(statement):
                 found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
         return found
 
@@ -329,7 +325,7 @@ class _Nest:
         uses = sum(
             1
             for s in (*self.statements, self.store)
-            for v in _values(s)
+            for v in values_of(s)
             for p in walk(v)
             if isinstance(p, Ref) and p.name == statement.name
         )

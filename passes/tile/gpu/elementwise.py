@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
-from ....ir.region import Let, Reduce, Region, Scan, Store
+from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..schedule import Problem, Schedule
-from .shape import LAUNCH_SECONDS, accesses, memory_seconds, needed, padded, power_of_two, stride_class, traffic
+from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
 
 PROGRAM_SECONDS = 2e-7

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ....ir import dims
 from ....ir.dims import Dim, Facts
-from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from ....ir.region import Let, Reduce, Ref, Region, Scan, Statement, Store, accesses, values_of, walk
 from ....ir.target import GpuTarget
 from ..lower import upper_bound
 from ..schedule import Problem
@@ -39,11 +39,6 @@ def warps_for(elements: int) -> int:
 # --- statements -------------------------------------------------------------------------------------------------------
 
 
-def values_of(statement: Statement) -> list[Scalar]:
-    """The expressions of a statement, gathered subscripts included."""
-    return [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
-
-
 def references(statement: Statement) -> set[str]:
     """The named values that a statement reads."""
     return {part.name for value in values_of(statement) for part in walk(value) if isinstance(part, Ref)}
@@ -58,17 +53,6 @@ def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
             kept.append(statement)
             names |= references(statement)
     return kept[::-1]
-
-
-def accesses(statements: Iterable[Statement]) -> list[tuple[str, tuple[Dim, ...]]]:
-    """Every (operand, subscripts) that statements read or write."""
-    found: list[tuple[str, tuple[Dim, ...]]] = []
-    for statement in statements:
-        if isinstance(statement, Store):
-            found.append((statement.output, statement.subscripts))
-        for value in values_of(statement):
-            found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
-    return found
 
 
 def stride_class(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int:

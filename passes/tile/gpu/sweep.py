@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
-from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
+from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, accesses, walk
 from ....ir.region import Ref as ScalarRef
 from ....ir.tile.program import GridAxis, Launch, Param, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
@@ -16,7 +16,7 @@ from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
 from ..lower import COMBINE, Block, identity, is_long, parameters, zero
 from ..schedule import Problem
-from .shape import accesses, is_covered, references
+from .shape import is_covered, references
 
 SCAN_KIND = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 

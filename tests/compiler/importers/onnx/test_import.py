@@ -147,6 +147,13 @@ def test_unnamed_and_odd_names_become_fresh_symbols(model):
     assert interpret(module, [draw(2, 3, 4, 5)])[0].shape == (2, 3, 4, 5)
 
 
+def test_words_of_our_texts_are_names_of_sizes_too(model):
+    nodes = [node("Relu", ["x"], ["y"])]
+    module = import_onnx(model(nodes, {"x": (F, ["none", "f32", "true", "inf"])}, ["y"]))
+    verify(module)
+    assert interpret(module, [draw(2, 3, 4, 5)])[0].shape == (2, 3, 4, 5)
+
+
 def test_a_size_that_is_an_expression_is_kept(model):
     nodes = [node("Concat", ["past", "x"], ["y"], axis=0), node("Add", ["y", "m"], ["z"])]
     module = import_onnx(model(nodes, {"past": (F, ["P", 2]), "x": (F, ["S", 2]), "m": (F, ["P + S", 2])}, ["z"]))
