@@ -16,7 +16,7 @@ from ..ir.dims_text import parse_dim
 from ..ir.errors import UnsupportedError
 from ..ir.plan import Launch
 from ..runtime.contents import EngineContents
-from ..runtime.cpu import CpuExecutor
+from ..runtime.cpu import CpuPart
 from .inputs import Array
 from .machine import Rates, measure_rates, read_cpu
 from .progress import Progress
@@ -60,7 +60,7 @@ def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rou
     """Each launch in every round, after two calls that warm up."""
     if "cpu" not in contents.targets:
         raise UnsupportedError("launches are timed on a cpu only, and the engine has no such target", hint="bench it without --kernels")
-    executor = CpuExecutor(contents, "cpu", threads)
+    executor = CpuPart(contents, "cpu", threads).executor(next(iter(contents.functions)))
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     for _ in range(2):

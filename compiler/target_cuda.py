@@ -45,12 +45,12 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    fusion = fuse(module)
+    fusions = fuse(module)
     tuning = tuning or Tuning(options, progress)
     scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {})
     known: dict[str, CompiledKernel] = {}
     while True:
-        lowered, printed = lower_printed(fusion, scheduler, device.name, partial(_print_all, device=device))
+        lowered, printed = lower_printed(fusions, scheduler, device.name, partial(_print_all, device=device))
         compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
         spilling = {name for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
         if not spilling:
@@ -60,13 +60,12 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
             progress.note(f"{unit.schedule} spills, the next best schedule is tried")
             scheduler.refuse(unit, "registers spill")
     tuning.done(target.name, device.name, lowered)
-    steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
-    plan = verified(replace(lowered.plan, steps=steps))
+    plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
     files = dict(_files(compiled.values()))
-    weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
+    return Built(TargetContents(plans, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
@@ -100,7 +99,7 @@ def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]
 def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -> list[_Printed]:
     """The kernel for aligned operands and sizes, and where that is not known the one for any."""
     launch = replace(launch, name=name)
-    strangers, symbols = _callers(name, launch, lowered.plan), lowered.scheduled[name].problem.symbols
+    strangers, symbols = _callers(name, launch, lowered), lowered.scheduled[name].problem.symbols
     divided = _row_symbols(launch, symbols)
     own = frozenset(param.name for param in launch.params) | {counter.name for counter in launch.counters}
     if not strangers and not divided:
@@ -111,18 +110,20 @@ def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -
     return [_Printed(fast, divided, strangers), _Printed(general, (), ())]
 
 
-def _callers(name: str, launch: TileLaunch, plan: Plan) -> tuple[str, ...]:
+def _callers(name: str, launch: TileLaunch, lowered: Lowered) -> tuple[str, ...]:
     """Parameters that are the caller's own memory in some launch of the kernel."""
-    foreign = {buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     names = _parameter_names(launch)
-    found = {
-        parameter
-        for step in plan.steps
-        if isinstance(step, Launch) and step.variants[0].kernel == name
-        for parameter, buffer in zip(names, step.variants[0].arguments, strict=True)
-        if buffer in foreign
-    }
+    found = set()
+    for plan in lowered.plans.values():
+        foreign, steps = _foreign(plan), (step for step in plan.steps if isinstance(step, Launch))
+        taken = (step.variants[0].arguments for step in steps if step.variants[0].kernel == name)
+        found |= {parameter for each in taken for parameter, buffer in zip(names, each, strict=True) if buffer in foreign}
     return tuple(parameter for parameter in names if parameter in found)
+
+
+def _foreign(plan: Plan) -> frozenset[str]:
+    """The buffers that are the caller's own memory."""
+    return frozenset(buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output))
 
 
 def _row_symbols(launch: TileLaunch, facts: Facts) -> tuple[str, ...]:
@@ -138,12 +139,20 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
     return [param.name for param in launch.params] + [counter.name for counter in launch.counters]
 
 
-def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
+def _with_kernels(plan: Plan, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Plan:
+    """A plan whose launches have one variant for each printed kernel."""
+    foreign = _foreign(plan)
+    made = (_with_variants(s, foreign, lowered, printed, compiled) if isinstance(s, Launch) else s for s in plan.steps)
+    return verified(replace(plan, steps=tuple(made)))
+
+
+def _with_variants(
+    step: Launch, foreign: frozenset[str], lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]
+) -> Launch:
     """A launch with one variant for each printed kernel, the guarded one first."""
     plain = step.variants[0]
     binding = dict(step.symbols)
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
-    foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     variants: list[Variant] = []
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Launch, Plan, storage
+from ...ir.plan import Call, Host, Plan, storage
 from ...ir.region_cost import cost_of, symbolic_cost, typical_sizes
 from ...passes.build_plan import Lowered
 from .table import Table
@@ -25,7 +25,7 @@ def kernel_rows(
 
     `resources` is what the assembler or compiler reported, by kernel.
     """
-    calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
+    calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
         cost = cost_of(unit.problem.region, unit.problem.sizes)
@@ -56,7 +56,8 @@ def kernel_rows(
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }
         )
-    rows += _other_rows(lowered.plan, bytes_per_second)
+    for plan in lowered.plans.values():
+        rows += _other_rows(plan, bytes_per_second)
     total = sum(row["predicted_us"] * max(1, row["calls"]) for row in rows)
     return [{**row, "share": round(row["predicted_us"] * max(1, row["calls"]) / total, 3) if total else 0.0} for row in rows]
 

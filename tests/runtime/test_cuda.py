@@ -150,7 +150,9 @@ def plan() -> Plan:
 
 def contents(the_plan=None, **files) -> EngineContents:
     files = {"k_even.cubin": b"even", "k_any.cubin": b"any", **files}
-    return EngineContents.of({"sm_90a": TargetContents(the_plan or plan(), files)}, {"sm_90a": {"w": np.array([3.0], np.float32)}})
+    return EngineContents.of(
+        {"sm_90a": TargetContents({"main": the_plan or plan()}, files)}, {"sm_90a": {"w": np.array([3.0], np.float32)}}
+    )
 
 
 @pytest.fixture

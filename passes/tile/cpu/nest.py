@@ -21,7 +21,7 @@ from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
-from ..lower import COMBINE, Block, identity, is_long, parameters, upper_bound, zero
+from ..lower import COMBINE, Block, identity, is_long, upper_bound, used_parameters, zero
 from ..schedule import Problem, Schedule
 
 LOCAL_LIMIT = 16_384
@@ -141,7 +141,7 @@ class _Nest:
             self._statements(block)
         name = f"{self.region.name}.nest{self.suffix}"
         combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
-        return Launch(name, parameters(self.problem, combined), tuple(grid), tuple(block.body))
+        return Launch(name, used_parameters(self.problem, (*self.statements, self.store), combined), tuple(grid), tuple(block.body))
 
     def _turn(self, block: Block) -> None:
         """The statements; for each element of a block of the turned axis, if there is one."""

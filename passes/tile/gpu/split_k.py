@@ -12,12 +12,12 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ..contraction import Contraction, read_contraction
-from ..lower import upper_bound
+from ..lower import upper_bound, used_parameters
 from ..schedule import Problem, Schedule
 from .matrix import multiply, operands_of, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
-from .sweep import Sweep, used_parameters
+from .sweep import Sweep
 from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
 
 SPLITS = (2, 4, 8, 16)
