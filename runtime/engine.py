@@ -22,7 +22,7 @@ from .function import Executor, Function, Part
 from .program import Callback
 from .reader import Reading, read_engine
 from .session import Session
-from .states import StateMemory
+from .states import KeptStates
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Elsewhere:
     def executor(self, function: str) -> Executor:
         raise self.reason
 
-    def states(self) -> StateMemory:
+    def states(self) -> KeptStates:
         raise self.reason
 
 
@@ -54,7 +54,7 @@ class _Later:
         part = self._part
         return (part if part is not None else self._made()).executor(function)
 
-    def states(self) -> StateMemory:
+    def states(self) -> KeptStates:
         return self._made().states()
 
     def _made(self) -> Part:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..ir.errors import EngineError
 from .contents import Port, Ports
 from .program import Program
-from .states import StateMemory
+from .states import KeptStates, StateMemory
 
 
 class Executor(Protocol):
@@ -32,7 +32,7 @@ class Part(Protocol):
     def executor(self, function: str) -> Executor:
         """What runs a function."""
 
-    def states(self) -> StateMemory:
+    def states(self) -> KeptStates:
         """Memory for the states of one session, as they begin."""
 
 
@@ -60,6 +60,10 @@ class Function:
         executor = self._part.executor(self.name)
         outputs = self._run(executor, executor.program.signature.order(inputs))
         return {port.name: value for port, value in zip(self._ports.outputs, outputs, strict=True)}
+
+    def call(self, inputs: Sequence[Any], states: StateMemory | None) -> list[Any]:
+        """The outputs in order, the states in memory of the caller's: it is written, and nobody else may use it meanwhile."""
+        return self._part.executor(self.name).run(inputs, states)
 
     @property
     def inputs(self) -> tuple[Port, ...]:

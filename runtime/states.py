@@ -12,12 +12,16 @@ from .weights import Array, aligned_bytes, nbytes
 
 
 class StateMemory(Protocol):
-    """The memory of states, and whether a call has begun to write it."""
+    """The memory of states during a call, and whether the call has begun to write it."""
 
     changed: bool
 
     def address(self, name: str) -> int:
         """Where a state lies."""
+
+
+class KeptStates(StateMemory, Protocol):
+    """The memory of a session's states."""
 
     def read(self, name: str) -> Array:
         """A copy of what a state holds."""
