@@ -60,15 +60,16 @@ def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rou
     """Each launch in every round, after two calls that warm up."""
     if "cpu" not in contents.targets:
         raise UnsupportedError("launches are timed on a cpu only, and the engine has no such target", hint="bench it without --kernels")
-    executor = CpuPart(contents, "cpu", threads).executor(next(iter(contents.functions)))
+    part = CpuPart(contents, "cpu", threads)
+    executor, states = part.executor(next(iter(contents.functions))), part.states()
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     for _ in range(2):
-        executor.run(inputs)
+        executor.run(inputs, states)
     progress.stage("time launches", rounds)
     samples = []
     for _ in range(rounds):
-        samples.append(executor.times(inputs))
+        samples.append(executor.times(inputs, states))
         progress.advance()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
     rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get("cpu", ())}

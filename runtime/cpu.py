@@ -131,13 +131,13 @@ class CpuExecutor:
             context.forget()
             self._contexts.append(context)
 
-    def times(self, values: Sequence[Any]) -> tuple[int, ...]:
+    def times(self, values: Sequence[Any], states: StateMemory | None = None) -> tuple[int, ...]:
         """How long each launch of the plan takes in one call, in nanoseconds, in the order of the steps."""
         count = sum(isinstance(step, Launch) for step in self.program.plan.steps)
         if self.loaded.library is None or not count:
             return ()
         with self.loaded.library.timing(count) as found:
-            self.run(values)
+            self.run(values, states)
         return tuple(found[:count])
 
 
