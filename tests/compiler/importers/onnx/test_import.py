@@ -407,8 +407,9 @@ def test_a_loop_of_known_length_is_unrolled(model):
 def test_loops_that_are_not_unrolled(model, trips):
     module = import_onnx(loop(model, trips))
     assert names(module) == ["loop"]
-    y, rows = interpret(module, [draw(3)])
-    np.testing.assert_allclose(y, (trips + 1) * draw(3), rtol=1e-3)
+    x = draw(3)
+    y, rows = interpret(module, [x])
+    np.testing.assert_allclose(y, (trips + 1) * x, rtol=1e-3)
     assert rows.shape == (trips, 3)
 
 
