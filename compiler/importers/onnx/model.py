@@ -12,7 +12,7 @@ from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, UsageError
 from ....ir.graph import Graph, Module, Value
 from ....ir.types import TensorType
-from .bodies import binds
+from ..bodies import binds
 from .context import UnsupportedModelError
 from .load import OpenModel, open_model, opset_versions
 from .symbolic import FoldingBuilder

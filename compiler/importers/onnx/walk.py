@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ....ir.errors import IndexRangeError, ModelError, ParseError, Source, UnsupportedError, VerifyError
 from ....ir.graph import Graph, Value
 from ....ir.types import TensorType
+from ..bodies import drop_body, open_body
 from . import rules
 from .attributes import attributes, value_of
-from .bodies import drop_body, open_body
 from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
 from .faults import STUMBLES, judged
 from .functions import function_body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from ....ir.graph import Builder, ConstantData, Graph, Module, Value
 from ....ir.types import TensorType, boolean, i64, type_of
 from . import rules
 from .context import Node, Number, find_rule
+from .control import is_control, run_control
 from .fallback import AtenCall, Operand, unusual_strides
 from .nodes import (
     describe,
@@ -313,6 +315,10 @@ class _Walker:
         if is_overwriting(node):
             self._overwrite(node)
             return
+        if is_control(node):
+            types = [type for type in self._types(node.meta["val"]) if type is not None]
+            self.values[node] = run_control(self, node, [self._argument(argument) for argument in node.args], types)
+            return
         fake = node.meta.get("val")
         name = operator_name(node.target)
         if name.startswith("aten._local_scalar_dense"):
@@ -328,6 +334,27 @@ class _Walker:
             self.values[node] = None
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def inline(self, graph_module: Any, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+        """The values that a graph module gives for these arguments, its nodes built in `graph`."""
+        inner = copy.copy(self)
+        inner.graph_module, inner.graph, inner.b = graph_module, graph, Builder(self.module, graph)
+        inner.scalars = Scalars(inner.b, self.symbols)
+        inner.shared, inner.overwritten, inner.values = Shared({}), set(), {}
+        describe(graph_module.graph)
+        inner.needed = needed(graph_module.graph, inner.shared)
+        given = iter(arguments)
+        for node in graph_module.graph.nodes:
+            inner.b.source = source_of(node)
+            if node.op == "placeholder":
+                inner.values[node] = next(given)
+            elif node.op == "get_attr":
+                inner._constant(node)
+            elif node.op == "call_function" and node in inner.needed:
+                inner._call(node)
+            elif node.op == "output":
+                returned = node.args[0]
+        return [inner._argument(value) for value in (returned if isinstance(returned, (tuple, list)) else (returned,))]
 
     def _overwrite(self, node: Any) -> None:
         """An argument gets a new value, which is what is read of it from then on."""

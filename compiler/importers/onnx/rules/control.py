@@ -10,7 +10,7 @@ from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.ops.control import ENDLESS
 from .....ir.types import TensorType, boolean, i64
-from ..bodies import close, drop_body
+from ...bodies import close, drop_body
 from ..context import Item, Node, cast, rule
 from .shape import unsqueeze
 

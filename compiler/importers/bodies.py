@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ....ir import dims
-from ....ir.dims import Expr
-from ....ir.graph import Builder, Graph, Module, Op, Value
-from ....ir.types import TensorType, i64
+from ...ir import dims
+from ...ir.dims import Expr
+from ...ir.graph import Builder, Graph, Module, Op, Value
+from ...ir.types import TensorType, i64
 
 
 def open_body(module: Module, name: str) -> Graph:

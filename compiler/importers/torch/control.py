@@ -1,0 +1,129 @@
+"""Control flow of torch: `cond`, `while_loop` and the functions that they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ....ir.dims import Expr
+from ....ir.errors import Source, UnsupportedError
+from ....ir.graph import Builder, Graph, Module, Value
+from ....ir.ops.control import ENDLESS
+from ....ir.types import TensorType, boolean, i64
+from ..bodies import close, drop_body, open_body
+
+Inline = Callable[[Any, Graph, Sequence[Any]], list[Any]]
+"""The values that a graph module gives for these arguments, its nodes built in a function."""
+
+
+class Walk(Protocol):
+    """What is needed of the import of a graph."""
+
+    module: Module
+    graph: Graph
+    b: Builder
+
+    def inline(self, graph_module: Any, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+        """The values that a graph module gives for these arguments, its nodes built in `graph`."""
+
+
+def is_control(node: Any) -> bool:
+    """Whether a node runs graphs that are its arguments."""
+    return getattr(node.target, "__name__", "") in _RULES and not hasattr(node.target, "_schema")
+
+
+def run_control(walk: Walk, node: Any, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    """The results of a node that runs graphs; UnsupportedError where one of them gives something else than tensors."""
+    return _RULES[node.target.__name__](walk, arguments, types)
+
+
+def _cond(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    condition, *graphs, operands = arguments
+    if not isinstance(condition, Value):
+        raise UnsupportedError(f"the condition of cond is a {type(condition).__name__}, expected a tensor")
+    outside, values = frozenset(walk.module.symbols), _tensors(operands)
+    bodies = _bodies(walk, zip(("then", "else"), graphs, strict=True), lambda graph: _inputs(graph, operands))
+    attrs = {"then": bodies[0].name, "otherwise": bodies[1].name, **_shaped(types)}
+    return _built(walk.b.branch(_scalar(walk, condition), *values, *close(walk.b, bodies, outside), **attrs))
+
+
+def _while_loop(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    goes_on, step, carried, captured = arguments
+    values = _tensors(carried)
+    if len(values) != len(carried):
+        raise UnsupportedError("a number is carried by while_loop, expected tensors", hint="carry it as a tensor of no dimensions")
+    outside = frozenset(walk.module.symbols)
+
+    def inputs(graph: Graph) -> list[Any]:
+        graph.add_input("round", TensorType(i64, ()))
+        graph.add_input("goes_on", TensorType(boolean, ()))
+        return _inputs(graph, [*carried, *captured])
+
+    def body(graph: Graph, given: Sequence[Any]) -> list[Any]:
+        made = walk.inline(step, graph, given)
+        (after,) = walk.inline(goes_on, graph, [*made, *given[len(made) :]])
+        return [_scalar(walk, after, graph), *made]
+
+    (condition,) = walk.inline(goes_on, walk.graph, [*carried, *captured])
+    bodies = _bodies(walk, [("loop", body)], inputs)
+    count = walk.module.add_constant("endless", _endless(), None)
+    operands = [count, _scalar(walk, condition), *values, *_tensors(captured), *close(walk.b, bodies, outside)]
+    return _built(walk.b.loop(*operands, body=bodies[0].name, carried=len(values), **_shaped(types)))
+
+
+_RULES: dict[str, Callable[[Walk, Sequence[Any], Sequence[TensorType]], tuple[Value, ...]]] = {"cond": _cond, "while_loop": _while_loop}
+
+
+def _bodies(walk: Walk, parts: Any, inputs: Callable[[Graph], list[Any]]) -> list[Graph]:
+    """A function for each part: a graph module, or what builds its results in the function."""
+    made: list[Graph] = []
+    try:
+        for label, part in parts:
+            made.append(open_body(walk.module, f"{walk.graph.name}.{label}"))
+            given = inputs(made[-1])
+            results = part(made[-1], given) if callable(part) and not hasattr(part, "graph") else walk.inline(part, made[-1], given)
+            if not all(isinstance(result, Value) for result in results):
+                raise UnsupportedError(f"the {label} part of control flow gives something else than tensors", hint="return tensors only")
+            made[-1].set_outputs(results, [f"y{number}" for number in range(len(results))])
+    except BaseException:
+        for graph in made:
+            drop_body(walk.module, graph)
+        raise
+    return made
+
+
+def _inputs(graph: Graph, operands: Sequence[Any]) -> list[Any]:
+    """The operands inside: tensors are inputs, sizes and numbers what they are outside."""
+    return [
+        graph.add_input(operand.name, operand.type, operand.source or Source(operand.name)) if isinstance(operand, Value) else operand
+        for operand in operands
+    ]
+
+
+def _tensors(operands: Sequence[Any]) -> list[Value]:
+    for operand in operands:
+        if not isinstance(operand, (Value, Expr, int)):
+            raise UnsupportedError(f"control flow takes a {type(operand).__name__}, expected tensors and sizes")
+    return [operand for operand in operands if isinstance(operand, Value)]
+
+
+def _scalar(walk: Walk, value: Any, graph: Graph | None = None) -> Value:
+    """A bool of no dimensions."""
+    if not isinstance(value, Value) or value.dtype != boolean or value.type.elements != 1:
+        raise UnsupportedError("a condition is no single bool", hint="compute it with torch, as a tensor of one bool")
+    made: Value = Builder(walk.module, graph or walk.graph).reshape(value, shape=()) if value.type.rank else value
+    return made
+
+
+def _endless() -> Any:
+    import numpy as np
+
+    return np.asarray(ENDLESS, np.int64)
+
+
+def _shaped(types: Sequence[TensorType]) -> dict[str, Any]:
+    return {"dtypes": tuple(type.dtype for type in types), "shapes": tuple(type.shape for type in types)}
+
+
+def _built(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return made if isinstance(made, tuple) else (made,)
