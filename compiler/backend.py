@@ -44,7 +44,9 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Any:
     """The Dynamo backend: compiles inference, forward and backward graphs; `options` are those of `ourcc.build`.
 
-    What cannot be compiled torch runs, and `ourcc.explain` says why. `mode` is torch's: "max-autotune" measures schedules,
+    What cannot be compiled torch runs, and `ourcc.explain` says why. What eager refuses, a compiled program refuses with torch's own
+    words, with one exception: where torch merely has no CPU kernel for a dtype ("... not implemented for 'Int'"), the answer may be
+    computed, by torch's own decomposition and types, as Inductor does. `mode` is torch's: "max-autotune" measures schedules,
     "reduce-overhead" changes nothing, since a plan has no overhead of Python's to reduce.
 
     Where gradients are off, parameters are folded and packed, and packed anew when torch's version counter or their place

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..ir.errors import CompilerError, EngineError, UsageError
+from ..ir.errors import CompilerError, UsageError
 from .trust import NOBODY_ASKED, Trust
 
 Places = Mapping[str, "Path | None"]
@@ -59,14 +59,11 @@ def check_places(outputs: Places, inputs: Places, trust: Trust = NOBODY_ASKED) -
 
 def keep_signature(output: Path, trust: Trust) -> None:
     """Refuse to put an unsigned engine in the place of a signed one."""
-    from ..runtime.file import read_signature
+    from ..runtime.file import read_signature, unsigned
 
     found = read_signature(output) if trust.signing_key is None else None
     if found is not None:
-        raise EngineError(
-            f"engine {str(output)!r} is signed by {found.signature.public.hex()}, and what would take its place is not",
-            hint="sign it with --signing-key, or write to another file with -o",
-        )
+        raise unsigned(str(output), found, "sign it with --signing-key, or write to another file with -o")
 
 
 def is_same(left: Path, right: Path) -> bool:

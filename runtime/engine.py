@@ -124,7 +124,11 @@ class Engine:
         return cls(read_engine(path, reading), target=target, threads=threads, call=call)
 
     def save(self, path: str | os.PathLike[str], *, signing_key: bytes | None = None) -> None:
-        """Write the engine to one file, all or nothing."""
+        """Write the engine to one file, all or nothing; with a signing key (32 raw bytes of an Ed25519 key) it is signed.
+
+        A signed file at `path` is replaced without a key only by what its signature fits, which is kept; anything else is an
+        EngineError. An engine that was loaded from a signed file and is saved elsewhere is not signed.
+        """
         write_engine(path, self._contents, signing_key=signing_key)
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:

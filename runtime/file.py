@@ -72,8 +72,12 @@ def read_signature(path: str | os.PathLike[str]) -> Signed | None:
 
 
 def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, signing_key: bytes | None = None) -> None:
-    """Write an engine file, all or nothing: on any failure the old file is as it was and nothing else is left."""
-    pieces = _serialise(contents, signing_key)
+    """Write an engine file, all or nothing: on any failure the old file is as it was and nothing else is left.
+
+    A signed engine loses its signature to nothing unsigned: without a key it is kept where nothing that it speaks of changes,
+    and anything else is refused.
+    """
+    pieces = _serialise(contents, signing_key, None if signing_key is not None else read_signature(path), os.fspath(path))
     try:
         replace_file(path, pieces)
     except OSError as error:
@@ -81,8 +85,13 @@ def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, sign
         raise EngineError(f"cannot write engine {os.fspath(path)}: {error.strerror or error}", hint=hint) from error
 
 
-def _serialise(contents: EngineContents, signing_key: bytes | None) -> list[bytes | memoryview]:
-    """All bytes of the file, in order; weights are not copied."""
+def unsigned(path: str, found: Signed, hint: str) -> EngineError:
+    """The refusal to put an unsigned engine in the place of a signed one."""
+    return EngineError(f"engine {path!r} is signed by {found.signature.public.hex()}, and what would take its place is not", hint=hint)
+
+
+def _serialise(contents: EngineContents, signing_key: bytes | None, replaced: Signed | None, path: str) -> list[bytes | memoryview]:
+    """All bytes of the file, in order; weights are not copied. `replaced` is the signature in the place that it will take."""
     members = list(_members(contents))
     names = [name for name, _ in members]
     for name in names:
@@ -94,8 +103,12 @@ def _serialise(contents: EngineContents, signing_key: bytes | None) -> list[byte
     manifest = _json(_manifest(contents, records))
     digest = hashlib.sha256(manifest).hexdigest()
     comment = DIGEST + digest
-    if signing_key is not None:
-        signature = sign.sign(sign.ENGINE, digest.encode(), signing_key)
+    signature = None if signing_key is None else sign.sign(sign.ENGINE, digest.encode(), signing_key)
+    if replaced is not None:
+        if replaced.digest != digest or not replaced.is_right:
+            raise unsigned(path, replaced, "give a signing_key, or another path")
+        signature = replaced.signature
+    if signature is not None:
         comment += f" ed25519:{signature.public.hex()}:{signature.proof.hex()}"
     head = Member(MANIFEST, len(manifest), zlib.crc32(manifest))
     placed = archive.place([head, *(record.member for record in records)])

@@ -19,18 +19,19 @@ _FUNCTION = re.compile(r"^[0-9a-f]+ <([A-Za-z_]\w*)[^>]*>:$")
 _REGISTER = re.compile(r"%[xyz]mm(\d+)")
 _ON_STACK = re.compile(r"-?(?:0x[0-9a-f]+)?\(%[er]sp\)")
 # The first that matches names an instruction; a multiply-add that reads memory is a multiply-add.
-KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("matrix", re.compile(r"tdp|tile")),
-    ("dot", re.compile(r"vpdp|vdpbf16")),
-    ("multiply-add", re.compile(r"vfn?m(add|sub)")),
-    ("gather", re.compile(r"vp?gather|vp?scatter")),
-    ("broadcast", re.compile(r"vp?broadcast")),
-    ("move", re.compile(r"vmov|vpmov[^a-z]|vlddqu")),
-    ("vector", re.compile(r"v|k(?:and|or|mov|not|xor|shift|unpck|test)")),
-    ("branch", re.compile(r"j|call|ret")),
-    ("no-op", re.compile(r"nop|data16|xchg +%ax,%ax|cs nop|endbr")),
-    ("scalar", re.compile(r"")),
+KINDS: tuple[tuple[str, str], ...] = (
+    ("matrix", r"tdp|tile"),
+    ("dot", r"vpdp|vdpbf16"),
+    ("multiply-add", r"vfn?m(?:add|sub)"),
+    ("gather", r"vp?gather|vp?scatter"),
+    ("broadcast", r"vp?broadcast"),
+    ("move", r"vmov|vpmov[^a-z]|vlddqu"),
+    ("vector", r"v|k(?:and|or|mov|not|xor|shift|unpck|test)"),
+    ("branch", r"j|call|ret"),
+    ("no-op", r"nop|data16|xchg +%ax,%ax|cs nop|endbr"),
+    ("scalar", r""),
 )
+_KIND = re.compile("|".join(f"({pattern})" for _, pattern in KINDS))
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def _count(instructions: Sequence[str]) -> KernelCode:
     spills = 0
     for text in instructions:
         registers.update(_REGISTER.findall(text))
-        kind = next(name for name, pattern in KINDS if pattern.match(text))
+        match = _KIND.match(text)
+        kind = KINDS[match.lastindex - 1][0] if match is not None and match.lastindex else "scalar"
         kinds[kind] += 1
         spills += kind == "move" and _ON_STACK.search(text) is not None
     kinds.pop("no-op", None)

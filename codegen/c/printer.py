@@ -11,9 +11,11 @@ run over one tile.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...ir import dims
 from ...ir.dims import NO_FACTS, Dim, Facts
@@ -25,7 +27,7 @@ from . import primitives
 from .access import Access, Spot
 from .basics import basics
 from .elementary import elementary
-from .library import ELEMENTS, Library
+from .library import ELEMENTS, Function, Library
 from .placement import Placement, c_name
 from .tiles import Plan, plan_launch
 from .values import Values
@@ -47,12 +49,18 @@ class Kernel:
         return f"void {self.name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);"
 
 
+@functools.cache
+def library_functions() -> Mapping[str, Function]:
+    """All that a file may ask for: made once, since each kernel has a file of its own."""
+    return MappingProxyType({**basics(), **elementary()})
+
+
 class SourceFile:
     """A C file for one instruction-set level: kernels and the library functions that they use."""
 
     def __init__(self, level: CpuLevel) -> None:
         self.level = level
-        self.library = Library(level, {**basics(), **elementary()})
+        self.library = Library(level, library_functions())
         self.kernels: list[Kernel] = []
 
     def add(self, launch: Launch, name: str, symbols: Sequence[str], facts: Facts = NO_FACTS) -> Kernel:

@@ -8,6 +8,7 @@ printer made, under a virtual file name, so that Triton finds the lines and noth
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import linecache
 import os
@@ -163,7 +164,7 @@ def _torch_type(signature: str) -> Any:
 
 
 def correct_interpreter() -> None:
-    """Make the interpreter's narrow floats right, and its reductions by our combiners fast.
+    """Make the interpreter's narrow floats right, and it itself faster.
 
     It keeps bf16 and fp8 as raw bits: products of them are products of integers, and conversions truncate.
     """
@@ -200,6 +201,23 @@ def correct_interpreter() -> None:
     for name in ("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc"):
         setattr(builder, f"create_{name}", lambda self, source, target: cast(self, source, target))
     _fast_reductions(interpreter, np)
+    _fast_types(interpreter)
+
+
+def _fast_types(interpreter: Any) -> None:
+    """Skip what has no effect: checks of overflow (they assert nothing unless it debugs), and the table of types made at each call."""
+    options = interpreter.interpreter_builder.options
+    if not options.debug:
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
+    plain, known = interpreter._get_np_dtype, dict[str, Any]()
+
+    def numpy_type(dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in known:
+            known[name] = plain(dtype)
+        return known[name]
+
+    interpreter._get_np_dtype = numpy_type
 
 
 def _fast_reductions(interpreter: Any, np: Any) -> None:

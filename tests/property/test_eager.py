@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from ourcc.compiler import backend
+from ourcc.compiler.importers.torch.refusals import NO_KERNEL
 
 Function = Callable[..., Any]
 
@@ -28,6 +29,18 @@ POINTWISE: dict[str, Function] = {
     "softmax": lambda x: x.softmax(0),
     "dropout": lambda x: F.dropout(x, 0.4),
     "bool": lambda x: x > 0,
+}
+DTYPES: dict[str, Function] = {
+    "whole": lambda x: x.sign().to(torch.int32),
+    "bytes": lambda x: (x > 0).to(torch.uint8),
+    "half": lambda x: x.sign().half(),
+    "wide": torch.Tensor.double,
+    "places": lambda x: x.argmax(-1, keepdim=True),
+    "rest of 1": lambda x: 1 - x,
+    "power": lambda x: x**2,
+    "product": lambda x: x @ x.float().transpose(0, 1),
+    "clamp": lambda x: x.clamp(0, 1),
+    "gates": lambda x: F.glu(x[:, :2]),
 }
 VIEWS: dict[str, Function] = {
     "t": lambda x: x.transpose(0, -1),
@@ -50,6 +63,8 @@ BINARY: dict[str, Function] = {
     "add": lambda x, y: x.sum() + y,
     "where": lambda x, y: torch.where(y > 0, y, x.mean()),
     "product": lambda x, y: x @ x.transpose(0, 1) * y.sum(),
+    "difference": lambda x, y: x.sum() - y,
+    "rows": lambda x, y: x.index_add(0, torch.zeros(1, dtype=torch.int64), y[:1, :1].expand(1, x.shape[1])),
 }
 
 
@@ -72,7 +87,7 @@ def silent(x: torch.Tensor) -> torch.Tensor:
 
 
 OTHERS: dict[str, Function] = {"in place": in_place, "autocast": autocast, "silent": silent}
-KINDS = ((POINTWISE, 4), (VIEWS, 6), (BINARY, 2), (OTHERS, 2))
+KINDS = ((POINTWISE, 4), (VIEWS, 6), (BINARY, 2), (OTHERS, 2), (DTYPES, 1))
 
 
 @dataclass(frozen=True)
@@ -151,7 +166,7 @@ def observe(program: Program, compiler: Any) -> dict[str, Any]:
         try:
             outputs = run(*inputs)
         except RuntimeError as error:
-            return {"error": type(error).__name__}
+            return {"error": NO_KERNEL if NO_KERNEL in str(error) else type(error).__name__}
         seen[f"{call} values"] = [output.detach().clone() for output in outputs]
         seen[f"{call} sharing"] = sharing([*outputs, *inputs])
         seen[f"{call} gradients wanted"] = [output.requires_grad for output in outputs]
@@ -198,6 +213,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_drawn_program_answers_as_aot_eager_does(seed: int) -> None:
     program = draw(seed)
     expected, found = observe(program, "aot_eager"), observe(program, backend.ourcc)
+    if expected.get("error") == NO_KERNEL:
+        return  # torch merely lacks a kernel for a dtype: what a compiler computes there nobody contradicts
     assert expected.keys() == found.keys(), f"{program}\ngot {found.keys()}, expected {expected.keys()}"
     wrong = [text for name in expected if (text := difference(name, expected[name], found[name])) is not None]
     assert not wrong, f"{program}\n" + "\n".join(wrong)

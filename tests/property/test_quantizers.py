@@ -60,7 +60,7 @@ class Sketch:
             [helper.make_empty_tensor_value_info(result)],
             [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
         )
-        version = 8 if self.opset < 19 else 10
+        version = max(8, helper.find_min_ir_version_for([helper.make_opsetid("", self.opset)]))
         return onnx.shape_inference.infer_shapes(
             helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=version)
         )
@@ -109,7 +109,7 @@ def row_step(s: Sketch, x: str, width: int) -> tuple[str, int]:
 
 
 def drawn_model(rng: np.random.Generator) -> onnx.ModelProto:
-    s = Sketch(rng, int(rng.choice([11, 13, 17, 19, 21, 23])))
+    s = Sketch(rng, int(rng.choice([11, 13, 17, 19, 21, 23, 24, 25, 26])))
     channels = int(rng.integers(1, 4))
     s.inputs["x"] = ["B", channels, "H", 4]
     x = "x"

@@ -23,6 +23,7 @@ from ourcc.runtime import Engine, EngineContents, Reading, read_engine, write_en
 from ourcc.runtime import replace as replace_module
 from ourcc.runtime.archive import Member, directory, local_header, place
 from ourcc.runtime.digests import digest_parts
+from ourcc.runtime.file import read_signature
 
 
 @pytest.fixture
@@ -645,3 +646,24 @@ print(own() - before)
         done = subprocess.run([sys.executable, "-c", code, str(path), how], capture_output=True, text=True, check=True)
         taken[how] = int(done.stdout)
     assert taken["mapped"] < 20_000 < 85_000 < taken["copied"], "kilobytes"
+
+
+def test_a_signature_is_lost_to_nothing_unsigned(tmp_path, tiny):
+    pytest.importorskip("cryptography")
+    path, elsewhere, key = tmp_path / "m.ourcc", tmp_path / "n.ourcc", bytes(range(32))
+    write_engine(path, tiny, signing_key=key)
+    signed = path.read_bytes()
+    Engine.load(path).save(path)
+    assert path.read_bytes() == signed, "the same engine keeps its signature"
+    Engine.load(path).save(elsewhere)
+    assert read_signature(elsewhere) is None
+    with pytest.raises(EngineError, match=r"is signed by [0-9a-f]{64}, and what would take its place is not") as refused:
+        write_engine(path, replace(tiny, graph="other"))
+    assert refused.value.hint == "give a signing_key, or another path" and path.read_bytes() == signed
+    broken = signed[:-1] + (b"1" if signed.endswith(b"0") else b"0")
+    path.write_bytes(broken)
+    with pytest.raises(EngineError, match="what would take its place is not"):
+        write_engine(path, tiny)
+    assert path.read_bytes() == broken
+    write_engine(path, replace(tiny, graph="other"), signing_key=bytes(range(1, 33)))
+    assert read_engine(path).graph == "other"

@@ -16,11 +16,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000, help="cases of each seed (default: 2000)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--minutes", type=float, default=0.0, help="begin another seed until so many minutes are over (default: one seed)")
+    parser.add_argument("--processes", type=int, default=2, help="so many at a time (default: 2)")
     given = parser.parse_args()
     begun, seed, failed = time.monotonic(), given.seed, []
     while seed == given.seed or time.monotonic() - begun < 60 * given.minutes:
         start = time.monotonic()
-        options = ["--cases", str(given.cases), "--seed", str(seed), "--timeout", "0", "--numprocesses", "2", "--quiet"]
+        options = ["--cases", str(given.cases), "--seed", str(seed), "--timeout", "0", "--quiet"]
+        options += ["--numprocesses", str(given.processes)]
         done = subprocess.run([sys.executable, "-m", "pytest", *options, str(FOLDER)], check=False)
         if done.returncode:
             failed.append(seed)

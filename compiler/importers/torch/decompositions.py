@@ -8,6 +8,7 @@ from typing import Any
 
 from . import rules
 from .context import find_rule
+from .refusals import unless_refused
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
 
@@ -61,7 +62,8 @@ def decompositions() -> Mapping[Any, Any]:
     wide = {operator: in_float32(function) for operator, function in get_decompositions([torch.ops.aten.grid_sampler_2d]).items()}
     table = {**core_aten_decompositions(), **more, **wide}
     norms = {getattr(torch.ops.aten, name).default: mixed(getattr(torch.ops.aten, name).default) for name in MIXED}
-    return {**{operator: function for operator, function in table.items() if not is_kept(str(operator))}, **norms}
+    taken = {**{operator: function for operator, function in table.items() if not is_kept(str(operator))}, **norms}
+    return {operator: unless_refused(operator, function) for operator, function in taken.items()}
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:

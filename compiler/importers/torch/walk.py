@@ -30,6 +30,7 @@ from .nodes import (
     source_of,
     used,
 )
+from .refusals import refusal
 from .scalars import Refused, Scalars, bind_numbers, flat, given_sizes, symbol_of
 from .symbols import Symbols
 from .tensors import array_of, dtype_of
@@ -428,9 +429,14 @@ class _Walker:
         return tuple(self._type(fake) if hasattr(fake, "layout") else None for fake in fakes)
 
     def _by_rule(self, node: Any, view: Node) -> Any:
+        import torch
+
         rule = find_rule(view.operator)
         if rule is None:
             raise UnsupportedError(f"{view.operator} has no rule")
+        why = refusal(node.target, *torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val")))
+        if why is not None:
+            raise UnsupportedError(f"torch refuses it: {why}")
         arguments = [self._argument(argument) for argument in node.args]
         keywords = {name: self._argument(argument) for name, argument in node.kwargs.items()}
         try:
