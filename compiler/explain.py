@@ -226,7 +226,7 @@ class _Planned:
                 return 0, launches, f"shared with graph {owner}", ()
         if program.is_shareable:
             admit_ones(module)
-        lowered = lower(module, options.targets[0])
+        lowered = lower(module, options.targets[0], options.within(module.facts).workload)
         launches = sum(isinstance(step, Launch) for step in lowered.plan.steps)
         self.known.append((program, number, launches))
         return len(lowered.kernels), launches, "its own", lowered.kept

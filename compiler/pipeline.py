@@ -10,6 +10,7 @@ from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.target import gpu_target
 from ..ir.text import module_text
+from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
@@ -19,6 +20,7 @@ from .built import Built
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
+from .recorded import recorded_workload
 from .reopen import exchange, module_of
 from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
 from .targets import Target
@@ -48,6 +50,7 @@ def prepare(module: Module, options: BuildOptions, progress: Progress = SILENT) 
     """Simplify a module, if the options can be met; gives its source ops as they were before."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
+    options.workload_for(module.facts)  # an error now, not after the passes
     simplify(module, options, progress)
     return asked
 
@@ -76,6 +79,8 @@ def compile_prepared(
 
 def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """An engine's program compiled for the targets of the options; its other targets stay."""
+    if options.workload is None:
+        options = replace(options, workload=recorded_workload(contents))
     module, tuning = module_of(contents), Tuning(options, progress)
     parts = []
     for target in options.targets:
@@ -128,7 +133,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     from ..ir.tile.text import text as tile_text
 
     target = options.targets[0]
-    lowered = lower(module, target)
+    lowered = lower(module, target, options.workload_for(module.facts))
     if stage == "plan":
         return print_plan(lowered.plan)
     if stage == "c" and target.family == "cpu":
@@ -142,21 +147,22 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     return "\n".join(parts)
 
 
-def lower(module: Module, target: Target) -> Lowered:
+def lower(module: Module, target: Target, workload: Workload | None = None) -> Lowered:
     """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
     if target.family == "cpu":
         level = levels_of(target)[-1]
-        return lower_cpu(module, level, cheapest(level))
+        return lower_cpu(module, level, cheapest(level), workload)
     # Triton is a heavy import that a CPU build does without.
     from ..passes.schedule import Scheduler
     from ..passes.tile.gpu import STRATEGIES
     from .target_cuda import lower_cuda
 
     device = gpu_target(target.levels[0])
-    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
+    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}, workload))
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:
     from .. import __version__
 
-    return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets]}
+    given = {} if options.workload is None else {"workload": [str(point) for point in options.workload.points]}
+    return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets], **given}

@@ -45,9 +45,9 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    fusion = fuse(module)
+    fusion, workload = fuse(module), options.workload_for(module.facts)
     tuning = tuning or Tuning(options, progress)
-    scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {})
+    scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {}, workload)
     known: dict[str, CompiledKernel] = {}
     while True:
         lowered, printed = lower_printed(fusion, scheduler, device.name, partial(_print_all, device=device))
@@ -66,7 +66,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
+    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources, workload), lowered.kept)
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:

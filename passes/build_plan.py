@@ -15,6 +15,7 @@ from ..ir.plan.verify import verify
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32, string
+from ..ir.workload import Workload
 from .arena import Lifetime, assign_slots
 from .fuse import HostOp
 from .schedule import Scheduled
@@ -46,9 +47,9 @@ class Lowered:
     kept: tuple[Kept, ...] = ()
 
 
-def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str) -> Lowered:
-    """The plan of a graph whose units are scheduled, in order."""
-    lowered = _Planner(module, graph, target).run(units)
+def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str, workload: Workload | None = None) -> Lowered:
+    """The plan of a graph whose units are scheduled, in order; its arena is laid out for the workload."""
+    lowered = _Planner(module, graph, target, workload).run(units)
     return replace(lowered, plan=verified(lowered.plan))
 
 
@@ -68,6 +69,7 @@ class _Planner:
     module: Module
     graph: Graph
     target: str
+    workload: Workload | None
     buffers: dict[str, Buffer] = field(default_factory=dict)
     names: dict[tuple[Value, str], str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -225,7 +227,7 @@ class _Planner:
             if buffer.storage == NO_SLOT:
                 size = dims.ceil_div(buffer.type.nbytes, ALIGNMENT) * ALIGNMENT
                 lifetimes.append(Lifetime(name, size, first, last))
-        slots, place = assign_slots(lifetimes, self.module.facts)
+        slots, place = assign_slots(lifetimes, self.module.facts, self.workload)
         buffers = tuple(replace(b, storage=storage.Arena(place[b.name])) if b.name in place else b for b in self.buffers.values())
         numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
         plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps), numbers)

@@ -30,7 +30,7 @@ def fuse(module: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) 
 def lower(fusion: Fusion, scheduler: Scheduler, target: str) -> Lowered:
     """The groups as tile programs, and their plan."""
     units = fusion.units(lambda group: scheduler.schedule(group, fusion.module.facts))
-    lowered = build_plan(fusion.module, fusion.graph, units, target)
+    lowered = build_plan(fusion.module, fusion.graph, units, target, scheduler.workload)
     try:
         # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
         check(lowered.plan)

@@ -15,11 +15,11 @@ from ..ir.dims import Dim
 from ..ir.errors import InternalError, is_own, reason
 from ..ir.layout import Layout
 from ..ir.region import Region
-from ..ir.region_cost import typical_sizes
 from ..ir.tile.program import TileProgram
+from ..ir.workload import Point, Workload, default_workload, merged, nearest_size
 from .compose import Group
 from .own_symbols import canonical
-from .tile.schedule import Problem, Schedule, Strategy
+from .tile.schedule import Problem, Schedule, Strategy, seconds
 
 Candidate = tuple[Strategy, Schedule]
 Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
@@ -44,20 +44,25 @@ class Scheduled:
 
 
 def problem_of(
-    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]], workload: Workload
 ) -> tuple[Problem, Mapping[str, Dim]]:
-    """The problem of a group: its region in canonical form, with the layouts of its constants; and what its symbols are here."""
+    """The problem of a group: its region in canonical form, with the layouts of its constants, at the workload's sizes of
+    its own symbols; and what these are here.
+    """
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
     own = canonical(replace(group.region, name="region"), symbols)
-    sizes = {name: dims.evaluate(dim, typical_sizes(symbols, dims.symbols(dim))) for name, dim in own.binding.items()}
-    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, sizes), own.binding
+    points = merged(
+        Point(tuple((name, nearest_size(size, name, own.symbols)) for name, size in point.sizes), point.weight)
+        for point in workload.bound(own.binding)
+    )
+    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, points), own.binding
 
 
 def cheapest(target: Any) -> Choose:
     """A choice by predicted cost among the schedules of the first strategy that applies; ties go to the earlier one."""
 
     def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
-        return min(next(families), key=lambda pair: pair[0].cost(problem, pair[1], target))
+        return min(next(families), key=lambda pair: seconds(pair[0], problem, pair[1], target))
 
     return choose
 
@@ -76,6 +81,7 @@ class Scheduler:
     target: Any
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+    workload: Workload | None = None
     known: dict[Any, _Known] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
     failed: dict[Any, str] = field(default_factory=dict)
@@ -88,7 +94,7 @@ class Scheduler:
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
         """The group's schedule and tile program."""
-        problem, binding = problem_of(group, symbols, self.layouts)
+        problem, binding = problem_of(group, symbols, self.layouts, self.workload or default_workload(symbols))
         key = _key(problem)
         if key in self.failed:
             raise InternalError(self.failed[key])
@@ -116,7 +122,7 @@ class Scheduler:
                 raise
             return None
         try:
-            program, cost = strategy.tile(problem, schedule, self.target), strategy.cost(problem, schedule, self.target)
+            program, cost = strategy.tile(problem, schedule, self.target), seconds(strategy, problem, schedule, self.target)
         except Exception as failure:
             if not is_own(failure):
                 raise
@@ -130,7 +136,7 @@ class Scheduler:
         found: dict[Schedule, str] = {}
         for strategy, schedule in candidates:
             try:
-                strategy.cost(problem, schedule, self.target)
+                seconds(strategy, problem, schedule, self.target)
             except Exception as failure:
                 if not is_own(failure):
                     raise
@@ -161,5 +167,5 @@ class Scheduler:
 
 def _key(problem: Problem) -> Any:
     """What tells problems apart."""
-    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), tuple(problem.sizes.items())
+    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), problem.points
     return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

@@ -7,7 +7,8 @@ from typing import Any
 
 from ...ir import dims
 from ...ir.plan import Call, Host, Launch, Plan, storage
-from ...ir.region_cost import cost_of, symbolic_cost, typical_sizes
+from ...ir.region_cost import cost_of, symbolic_cost
+from ...ir.workload import Workload, default_workload
 from ...passes.build_plan import Lowered
 from .table import Table
 
@@ -19,9 +20,13 @@ BRIEF = ("kernel", "kind", "calls", "source_ops", "strategy", "predicted_us", "s
 
 
 def kernel_rows(
-    lowered: Lowered, operations_per_second: float, bytes_per_second: float, resources: Mapping[str, Mapping[str, Any]] | None = None
+    lowered: Lowered,
+    operations_per_second: float,
+    bytes_per_second: float,
+    resources: Mapping[str, Mapping[str, Any]] | None = None,
+    workload: Workload | None = None,
 ) -> list[dict[str, Any]]:
-    """One row a kernel, a kind of host step, and an ATen operator, at typical sizes, with its share of the predicted time.
+    """One row a kernel, a kind of host step, and an ATen operator, at the workload's sizes, with its share of the predicted time.
 
     `resources` is what the assembler or compiler reported, by kernel.
     """
@@ -56,23 +61,24 @@ def kernel_rows(
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }
         )
-    rows += _other_rows(lowered.plan, bytes_per_second)
+    rows += _other_rows(lowered.plan, bytes_per_second, (workload or default_workload(lowered.plan.symbols)).sizes)
     total = sum(row["predicted_us"] * max(1, row["calls"]) for row in rows)
     return [{**row, "share": round(row["predicted_us"] * max(1, row["calls"]) / total, 3) if total else 0.0} for row in rows]
 
 
-def _other_rows(plan: Plan, bytes_per_second: float) -> list[dict[str, Any]]:
+def _other_rows(plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
     """What runs outside of kernels: steps of the host in Python, and calls into torch; one row a routine."""
     steps: dict[tuple[str, str], list[Host | Call]] = {}
     for step in plan.steps:
         if isinstance(step, Host | Call):
             named = ("host", step.routine) if isinstance(step, Host) else ("aten", step.target)
             steps.setdefault(named, []).append(step)
-    return [_other_row(kind, name, uses, plan, bytes_per_second) for (kind, name), uses in steps.items()]
+    return [_other_row(kind, name, uses, plan, bytes_per_second, sizes) for (kind, name), uses in steps.items()]
 
 
-def _other_row(kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, bytes_per_second: float) -> dict[str, Any]:
-    sizes = typical_sizes(plan.symbols)
+def _other_row(
+    kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]
+) -> dict[str, Any]:
     moved = sum(_nbytes(plan, buffer, sizes) for step in uses for buffer in (*step.reads, *step.writes) if buffer) / len(uses)
     return {
         "kernel": name,
@@ -94,12 +100,12 @@ def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
     return dims.evaluate(size, sizes) if dims.symbols(size) <= sizes.keys() else 0
 
 
-def kernel_table(target: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table."""
+def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workload) -> Table:
+    """The rows as a table; they were predicted for the workload."""
     cells = tuple(tuple(row.get(column) for column in COLUMNS) for row in rows)
     notes = [
         "times, shares and roofline are predicted, not measured: ourcc bench measures",
-        "sizes are typical ones: 128 for a symbol, within its range",
+        *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),
     ]
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")

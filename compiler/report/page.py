@@ -11,9 +11,9 @@ from typing import Any
 
 from ...ir import dims
 from ...ir.plan import Plan, slot_offsets, storage, touched
-from ...ir.region_cost import typical_sizes
 from ...runtime.contents import Contract, EngineContents
 from ..contract import is_notable
+from ..recorded import workload_of
 from .kernels import COLUMNS
 
 WIDTH, HEIGHT = 900, 260
@@ -38,8 +38,9 @@ def page(contents: EngineContents, title: str) -> str:
         _table(("name", "kind", "type"), ports),
         *_contract(Contract.from_json(contents.report.get("contract", []))),
     ]
+    sizes = workload_of(contents).sizes
     for name, target in contents.targets.items():
-        parts += _target(name, target.plan, contents.report.get("kernels", {}).get(name, []))
+        parts += _target(name, target.plan, sizes, contents.report.get("kernels", {}).get(name, []))
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
@@ -55,8 +56,7 @@ def _contract(contract: Contract) -> Iterable[str]:
         yield _table(columns, [tuple(getattr(row, column) for column in columns) for row in notable])
 
 
-def _target(name: str, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    sizes = typical_sizes(plan.symbols)
+def _target(name: str, plan: Plan, sizes: Mapping[str, int], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     at = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
     yield f"<h2>{escape(name)}: where the time should go</h2>"
     where = f", at {at}" if at else ""

@@ -49,7 +49,7 @@ class Rows:
         stores = [s for s in region.body if isinstance(s, Store)]
         for store in stores:
             statements = needed(region, store)
-            tiling = tile_rows(problem, statements, store, schedule["elements"], bool(schedule["loop"]))
+            tiling = tile_rows(problem.whole, statements, store, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 return float("inf")
             folds = sum(isinstance(s, (Reduce, Scan)) for s in statements)

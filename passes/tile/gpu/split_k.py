@@ -14,6 +14,7 @@ from ....ir.types import TensorType
 from ..contraction import Contraction, read_contraction
 from ..lower import upper_bound
 from ..schedule import Problem, Schedule
+from ..schedule import seconds as seconds_of
 from .matrix import multiply, operands_of, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
@@ -38,8 +39,8 @@ class SplitK:
         if reason is not None:
             return reason
         tensor = Tensor()
-        whole = min((tensor.cost(problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
-        parts = min((self.cost(problem, s, target) for s in self.space(problem, target)), default=float("inf"))
+        whole = min((seconds_of(tensor, problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
+        parts = min((seconds_of(self, problem, s, target) for s in self.space(problem, target)), default=float("inf"))
         if parts == float("inf"):
             return f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements"
         if parts > WORTH * whole:
