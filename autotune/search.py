@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..passes.schedule import Candidate
-from ..passes.tile.schedule import Problem, Schedule, seconds
+from ..passes.tile.schedule import Candidate, Problem, Schedule, seconds
 from .record import Record
 
 NOISE = 0.02

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from ..ir.errors import Source, UnsupportedError, UsageError
@@ -141,9 +142,12 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     if stage == "c":
         raise UsageError(f"stage c is of CPU targets, got {target.name}", hint="ourcc inspect --source KERNEL prints Triton's source")
     parts = []
-    for name, unit in lowered.scheduled.items():
-        text = print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)
-        parts.append(f"# {name}: {unit.schedule}\n{text}")
+    # A class of sizes has a program of its own, and computes what all sizes do.
+    for _, units in groupby(lowered.scheduled.items(), key=lambda item: id(item[1].problem.region if stage == "regions" else item[1])):
+        named = list(units)
+        heads = [f"# {name}: {unit.schedule}{'' if unit.when is None else f' for {unit.when}'}\n" for name, unit in named]
+        unit = named[0][1]
+        parts.append("".join(heads) + (print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)))
     return "\n".join(parts)
 
 

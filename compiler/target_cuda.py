@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -52,13 +52,14 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     while True:
         lowered, printed = lower_printed(fusion, scheduler, device.name, partial(_print_all, device=device))
         compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
-        spilling = {name for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
-        if not spilling:
-            break
         # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
-        for unit in {id(lowered.scheduled[name]): lowered.scheduled[name] for name in sorted(spilling)}.values():
-            progress.note(f"{unit.schedule} spills, the next best schedule is tried")
-            scheduler.refuse(unit, "registers spill")
+        bad = {name: "registers spill" for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
+        bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, device), "it adds by another instruction")
+        if not bad:
+            break
+        for unit, why in {id(lowered.scheduled[name]): (lowered.scheduled[name], why) for name, why in sorted(bad.items())}.values():
+            progress.note(f"{unit.schedule} is refused, the next best schedule is tried: {why}")
+            scheduler.refuse(unit, why)
     tuning.done(target.name, device.name, lowered)
     steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
     plan = verified(replace(lowered.plan, steps=steps))
@@ -86,6 +87,20 @@ def _compile(
 
 def _spills(compiled: CompiledKernel) -> bool:
     return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
+
+
+def _of_other_instructions(
+    lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel], device: GpuTarget
+) -> Iterator[str]:
+    """Kernels for classes of sizes that multiply by another instruction than the kernel for all sizes."""
+
+    def used(name: str) -> set[bool]:
+        return {device.matrix_instruction in compiled[item.kernel.name].resources.instructions for item in printed[name]}
+
+    for step in lowered.plan.steps:
+        if isinstance(step, Launch):
+            *others, usual = (variant.kernel for variant in step.variants)
+            yield from (name for name in others if used(name) != used(usual))
 
 
 def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
@@ -118,8 +133,10 @@ def _callers(name: str, launch: TileLaunch, plan: Plan) -> tuple[str, ...]:
     found = {
         parameter
         for step in plan.steps
-        if isinstance(step, Launch) and step.variants[0].kernel == name
-        for parameter, buffer in zip(names, step.variants[0].arguments, strict=True)
+        if isinstance(step, Launch)
+        for variant in step.variants
+        if variant.kernel == name
+        for parameter, buffer in zip(names, variant.arguments, strict=True)
         if buffer in foreign
     }
     return tuple(parameter for parameter in names if parameter in found)
@@ -139,21 +156,24 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
 
 
 def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
-    """A launch with one variant for each printed kernel, the guarded one first."""
-    plain = step.variants[0]
-    binding = dict(step.symbols)
+    """A launch with one variant for each printed kernel of each of its classes of sizes, the more guarded one first."""
+    variants = tuple(made for plain in step.variants for made in _printed_variants(plain, dict(step.symbols), lowered, printed, compiled))
+    return replace(step, variants=variants)
+
+
+def _printed_variants(
+    plain: Variant, binding: Mapping[str, Dim], lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]
+) -> Iterator[Variant]:
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
     foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
-    variants: list[Variant] = []
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
-        guard = Guard(zero=_open(binding[name] % VECTOR for name in item.divided), aligned=aligned)
+        guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
         made = variant(compiled[item.kernel.name], guard)
-        grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
-        variants.append(replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars))
-        if guard == Guard():
-            break
-    return replace(step, variants=tuple(variants))
+        grid, scalars = (tuple(dims.substitute(size, dict(binding)) for size in sizes) for sizes in (made.grid, made.scalars))
+        yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        if guard == plain.guard:
+            return
 
 
 def _open(conditions: Iterable[Dim]) -> tuple[Dim, ...]:

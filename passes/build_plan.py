@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir import dims
@@ -181,12 +181,7 @@ class _Planner:
 
     def _launches(self, unit: Scheduled) -> None:
         program = unit.program
-        if id(program) not in self.kernel_names:
-            self.programs[id(program)] = program
-            fresh = tuple(f"kernel_{len(self.kernels) + n}" for n in range(len(program.launches)))
-            self.kernel_names[id(program)] = fresh
-            self.kernels.update(zip(fresh, program.launches, strict=True))
-            self.scheduled.update(dict.fromkeys(fresh, unit))
+        names = [self._names(each) for each in (unit, *unit.variants)]
         operands: dict[str, str] = {}
         for operand, value in zip(unit.problem.region.inputs, unit.group.inputs, strict=True):
             operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name), operand.type.shape)
@@ -196,24 +191,44 @@ class _Planner:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
         written: set[str] = set()
-        for kernel, launch in zip(self.kernel_names[id(program)], program.launches, strict=True):
-            self._launch(kernel, launch, unit, operands, written)
+        for number, launch in enumerate(program.launches):
+            self._launch(number, [kernels[number] for kernels in names], unit, operands, written)
             written |= {param.name for param in launch.params if param.role != "in"}
 
-    def _launch(self, kernel: str, launch: TileLaunch, unit: Scheduled, operands: dict[str, str], written: set[str]) -> None:
-        arguments = [operands[param.name] for param in launch.params]
+    def _names(self, unit: Scheduled) -> tuple[str, ...]:
+        """The kernels of a choice, which are new where its program is."""
+        program = unit.program
+        if id(program) not in self.kernel_names:
+            self.programs[id(program)] = program
+            fresh = tuple(f"kernel_{len(self.kernels) + n}" for n in range(len(program.launches)))
+            self.kernel_names[id(program)] = fresh
+            self.kernels.update(zip(fresh, program.launches, strict=True))
+            self.scheduled.update(dict.fromkeys(fresh, unit))
+        return self.kernel_names[id(program)]
+
+    def _launch(self, number: int, kernels: Sequence[str], unit: Scheduled, operands: dict[str, str], written: set[str]) -> None:
+        """Launch `number` of a choice: `kernels` are its own and those of its variants."""
+        launch = unit.program.launches[number]
+        counters = {}
         for counter in launch.counters:
             type = TensorType(i32, (unit.bound(counter.extent),))
-            name = self._new(type, self._storage(type))
-            self.steps.append(Zero(name))
-            arguments.append(name)
-        grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
+            counters[counter.name] = self._new(type, self._storage(type))
+            self.steps.append(Zero(counters[counter.name]))
         # Launches of one program each write a part of a result: what the earlier ones wrote stays.
         reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout") or p.name in written)
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
-        variant = Variant(kernel, Guard(), grid, tuple(arguments))
-        self.steps.append(Launch(kernel, (variant,), reads, writes, sources, tuple(unit.binding.items())))
+        own, *others = (
+            self._variant(kernel, each, number, operands | counters) for kernel, each in zip(kernels, (unit, *unit.variants), strict=True)
+        )
+        self.steps.append(Launch(kernels[0], (*others, own), reads, writes, sources, tuple(unit.binding.items())))
+
+    def _variant(self, kernel: str, unit: Scheduled, number: int, operands: Mapping[str, str]) -> Variant:
+        launch = unit.program.launches[number]
+        arguments = [operands[name] for name in (*(p.name for p in launch.params), *(c.name for c in launch.counters))]
+        grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
+        guard = Guard() if unit.when is None else unit.when.guard(unit.binding[unit.when.symbol], self.module.facts)
+        return Variant(kernel, guard, grid, tuple(arguments))
 
     def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
         lives: dict[str, tuple[int, int]] = {}

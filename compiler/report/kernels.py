@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Launch, Plan, storage
+from ...ir.plan import Call, Host, Launch, Plan, Variant, storage
 from ...ir.region_cost import cost_of, symbolic_cost
-from ...ir.workload import Workload, default_workload
+from ...ir.workload import Workload, default_workload, heaviest, size_at
 from ...passes.build_plan import Lowered
 from .table import Table
 
 COLUMNS = (
-    *("kernel", "kind", "calls", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
+    *("kernel", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
     *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
-BRIEF = ("kernel", "kind", "calls", "source_ops", "strategy", "predicted_us", "share", "roofline")
+BRIEF = ("kernel", "kind", "calls", "when", "source_ops", "strategy", "predicted_us", "share", "roofline")
 
 
 def kernel_rows(
@@ -30,20 +30,23 @@ def kernel_rows(
 
     `resources` is what the assembler or compiler reported, by kernel.
     """
+    sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
     rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
-        cost = cost_of(unit.problem.region, unit.problem.sizes)
+        cost = cost_of(unit.problem.region, dict(heaviest(unit.points).sizes))
         floor = cost.seconds(operations_per_second, bytes_per_second)
         seconds = max(unit.cost, floor)
         operations, bits = symbolic_cost(unit.problem.region)
         found = (resources or {}).get(name, {})
-        uses = [step for step in calls if any(v.kernel == name for v in step.variants)]
+        uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
+        served = sum(_serving(step, sizes).kernel == name for step in uses)
         rows.append(
             {
                 "kernel": name,
                 "kind": "kernel",
-                "calls": len(uses),
+                "calls": served,
+                "when": None if unit.when is None else str(unit.when),
                 "source_ops": ", ".join(op.name for op in unit.group.ops),
                 "sources": [list(step.sources) for step in uses],
                 "strategy": str(unit.schedule),
@@ -61,9 +64,14 @@ def kernel_rows(
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }
         )
-    rows += _other_rows(lowered.plan, bytes_per_second, (workload or default_workload(lowered.plan.symbols)).sizes)
-    total = sum(row["predicted_us"] * max(1, row["calls"]) for row in rows)
-    return [{**row, "share": round(row["predicted_us"] * max(1, row["calls"]) / total, 3) if total else 0.0} for row in rows]
+    rows += _other_rows(lowered.plan, bytes_per_second, sizes)
+    total = sum(row["predicted_us"] * row["calls"] for row in rows)
+    return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
+
+
+def _serving(step: Launch, sizes: Mapping[str, int]) -> Variant:
+    """The variant that serves calls of these sizes, whatever is aligned."""
+    return next(v for v in step.variants if all(size_at(size, sizes) >= 0 for size in v.guard.positive))
 
 
 def _other_rows(plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]) -> list[dict[str, Any]]:

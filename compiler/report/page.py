@@ -78,7 +78,7 @@ def _kept(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     """Kernels by predicted time, longest first."""
-    times = sorted(((row["predicted_us"] * max(1, row["calls"]), row) for row in rows), key=lambda pair: -pair[0])[:24]
+    times = sorted(((row["predicted_us"] * row["calls"], row) for row in rows), key=lambda pair: -pair[0])[:24]
     longest = max((time for time, _ in times), default=0) or 1
     lines = []
     for number, (time, row) in enumerate(times):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 from ...ir.dims import Dim, Facts
 from ...ir.layout import Layout
-from ...ir.region import Region
+from ...ir.region import Reduce, Region, Scan, Store
 from ...ir.tile.program import TileProgram
 from ...ir.workload import Point, default_sizes, heaviest, size_at
 
@@ -60,6 +60,24 @@ class Problem:
         return replace(self, at=None)
 
 
+Order = tuple[Hashable, ...]
+"""What decides in which order the sums of a region are added up, beginning with who decides it."""
+
+
+def folds_floats(region: Region) -> bool:
+    """Whether bits can depend on the order in which a region is computed: rounded sums do, and the sign of the largest zero."""
+    statements = (s for s in region.body if isinstance(s, (Reduce, Scan)))
+    scatters = (s for s in region.body if isinstance(s, Store) and s.combine)
+    return any(s.dtype.is_float and not s.kind.startswith("arg") for s in statements) or any(scatters)
+
+
+def by_tile(problem: Problem, schedule: Schedule) -> Order:
+    """The order where the shape of a tile decides it, which follows from the schedule and from all that is known of the sizes."""
+    if not folds_floats(problem.region):
+        return ()
+    return str(schedule), tuple(problem.symbols.ranges.items()), tuple(sorted(problem.sizes.items()))
+
+
 class Strategy(Protocol):
     """One way to tile regions for a kind of machine; one file each."""
 
@@ -76,8 +94,14 @@ class Strategy(Protocol):
     def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
         """Predicted seconds on one core (CPU) or on the whole device (GPU) at the problem's sizes."""
 
+    def order(self, problem: Problem, schedule: Schedule, target: Any) -> Order:
+        """What decides in which order sums are added up: programs of equal order give equal bits."""
+
     def tile(self, problem: Problem, schedule: Schedule, target: Any) -> TileProgram:
         """The tile program."""
+
+
+Candidate = tuple[Strategy, Schedule]
 
 
 def seconds(strategy: Strategy, problem: Problem, schedule: Schedule, target: Any) -> float:

@@ -13,7 +13,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram,
 from ....ir.types import DType
 from ..contraction import plain_load
 from ..lower import Block, upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule, by_tile
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
 from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
@@ -97,6 +97,10 @@ class GpuAttention:
         latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
         memory = traffic(problem) / target.memory_rate
         return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """A tile in registers is added up by the threads that hold it: its whole shape decides."""
+        return by_tile(problem, schedule)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""

@@ -13,12 +13,12 @@ from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ..contraction import Contraction, read_contraction
 from ..lower import upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from ..schedule import seconds as seconds_of
-from .matrix import multiply, operands_of, sizes_of
+from .matrix import instruction_order, multiply, operands_of, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
-from .sweep import Sweep, used_parameters
+from .sweep import Sweep, Tiling, used_parameters
 from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
 
 SPLITS = (2, 4, 8, 16)
@@ -68,6 +68,14 @@ class SplitK:
         sizes = sizes_of(problem, found)
         moved = 2.0 * schedule["splits"] * sizes.batch * sizes.rows * sizes.columns * found.reduce.dtype.bits / 8
         return seconds(problem, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """As in `tensor` for each part; then the parts, by the tile that holds them."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return ("",)
+        _, _, tiling = _adding(problem, found, _space(problem, found, schedule["splits"]), schedule["splits"])
+        return self.name, str(tiling), *instruction_order(problem, schedule, target)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """Two launches and the workspace between them."""
@@ -119,6 +127,12 @@ def _parts(problem: Problem, found: Contraction, schedule: Schedule, space: Oper
 
 def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> Launch:
     """The parts added along their own axis, then what follows the contraction."""
+    after, statements, tiling = _adding(problem, found, space, splits)
+    return Sweep(after, statements, found.store, tiling).launch(f"{problem.region.name}.split_k_sum")
+
+
+def _adding(problem: Problem, found: Contraction, space: Operand, splits: int) -> tuple[Problem, tuple[Let | Reduce | Scan, ...], Tiling]:
+    """What the second launch computes, and its tiling."""
     region, part = problem.region, _free(problem, "part")
     load = Load(space.name, tuple(dims.symbol(a) for a in (part, *found.reduce.axes)), found.reduce.dtype)
     total = Reduce(found.reduce.name, found.reduce.axes, "sum", (part,), load, found.reduce.dtype)
@@ -128,4 +142,4 @@ def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> L
     tiling = tile_rows(after, statements, found.store, 1024 * power_of_two(splits) // 4, False)
     if isinstance(tiling, str):
         raise ValueError(tiling)
-    return Sweep(after, statements, found.store, tiling).launch(f"{region.name}.split_k_sum")
+    return after, statements, tiling

@@ -1,0 +1,198 @@
+"""Orders of summation: schedules that declare the same one give the same bits, and rows do not depend on how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ourcc
+from ourcc.autotune.measure import Measurer, Policy
+from ourcc.autotune.record import Trial
+from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.triton import print_program
+from ourcc.codegen.triton.interpret import interpret
+from ourcc.compiler.driver import import_model
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import lower, simplify
+from ourcc.compiler.targets import TARGETS
+from ourcc.ir import dims
+from ourcc.ir.plan import Launch
+from ourcc.ir.target import gpu_target, level_for
+from ourcc.ir.workload import Point
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.schedule import Candidate, cheapest
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.gpu import STRATEGIES as GPU
+from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime.native import cpu_flags
+
+BORDERS = (1, 8, 15, 16, 17, 33, 63, 64, 65, 130)
+LEVEL = level_for(cpu_flags())
+RANDOM = np.random.default_rng(5)
+
+
+def model(nodes: Sequence[onnx.NodeProto], *shape: int, **constants: np.ndarray[Any, Any]) -> onnx.ModelProto:
+    """A model of x [S, shape] with floats in all constants but those of integers."""
+    held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["S", *shape])
+    graph = helper.make_graph(list(nodes), "m", [x], [helper.make_empty_tensor_value_info("y")], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def drawn(*shape: int) -> np.ndarray[Any, Any]:
+    return (RANDOM.standard_normal(shape) / 4).astype(np.float32)
+
+
+def product(depth: int, width: int) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "b"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["y"]),
+    ]
+    return model(nodes, depth, w=drawn(depth, width), b=drawn(width))
+
+
+def attention(keys: int, size: int) -> onnx.ModelProto:
+    """Every row asks the same keys."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "k"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    return model(nodes, size, k=drawn(size, keys), v=drawn(keys, size))
+
+
+def normalized(width: int) -> onnx.ModelProto:
+    return model([helper.make_node("LayerNormalization", ["x", "g", "b"], ["y"])], width, g=drawn(width), b=drawn(width))
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "product": lambda: product(96, 80),
+    "product_of_odd_sizes": lambda: product(75, 37),
+    "product_of_long_sums": lambda: product(2100, 48),
+    "product_of_unending_sums": lambda: product(9000, 32),
+    "wide_product": lambda: product(256, 4096),
+    "attention": lambda: attention(150, 32),
+    "norm": lambda: normalized(300),
+    "softmax": lambda: model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], 333),
+    "sum": lambda: model([helper.make_node("ReduceSum", ["x", "a"], ["y"], keepdims=0)], 40, 9, a=np.array([1])),
+    "pooling": lambda: model([helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)], 5, 11, 9),
+    "convolution": lambda: model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], 5, 7, 9, w=drawn(12, 5, 3, 3)),
+}
+
+
+def module_of(name: str) -> Any:
+    options = build_options({"shapes": {"S": "1..4096"}})
+    module = import_model(MODELS[name](), options)
+    simplify(module, options)
+    return module
+
+
+def problems(name: str) -> Iterator[Problem]:
+    """What the strategies of this machine's level are asked for a model."""
+    from ourcc.compiler.target_cpu import lower_cpu
+
+    found: list[Problem] = []
+
+    def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        found.append(problem)
+        return cheapest(LEVEL)(problem, families)
+
+    lower_cpu(module_of(name), LEVEL, choose)
+    yield from {str(problem): problem for problem in found}.values()
+
+
+def measured(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
+    return Measurer(LEVEL, find_compiler(), Policy(rounds=1, batch_microseconds=1)).measure(problem, candidates)
+
+
+@pytest.mark.parametrize(
+    "name", ["product", "product_of_odd_sizes", "product_of_unending_sums", "attention", "sum", "pooling", "convolution"]
+)
+def test_schedules_of_one_order_give_equal_bits(name: str) -> None:
+    compared = 0
+    for problem in problems(name):
+        at = replace(problem, points=(Point(tuple((symbol, min(37, problem.sizes[symbol])) for symbol in problem.symbols.ranges)),))
+        for strategy in STRATEGIES:
+            space = list(strategy.space(at, LEVEL)) if strategy.applies(at, LEVEL) is None else []
+            orders = {schedule: str(strategy.order(at, schedule, LEVEL)) for schedule in space}
+            for _, equal in groupby(sorted(space, key=orders.__getitem__), key=orders.__getitem__):
+                alike = list(equal)
+                trials = measured(at, [(strategy, schedule) for schedule in alike])
+                deviations = {str(trial.schedule): [sample.deviation for sample in trial.samples] for trial in trials}
+                assert all(values == [0.0] for values in deviations.values()), deviations
+                compared += len(alike) - 1
+    assert compared > 0
+
+
+def test_other_orders_give_other_bits() -> None:
+    """The comparison sees what it is there to see."""
+    (problem,) = (p for p in problems("norm") if p.symbols.ranges)
+    (nest,) = (s for s in STRATEGIES if s.name == "nest")
+    space = list(nest.space(problem, LEVEL))
+    assert len({nest.order(problem, schedule, LEVEL) for schedule in space}) == len(space)
+    trials = measured(problem, [(nest, schedule) for schedule in space])
+    assert any(sample.deviation > 0 for trial in trials for sample in trial.samples)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "wide_product"])
+def test_rows_do_not_depend_on_how_many_there_are(name: str) -> None:
+    engine = ourcc.build(MODELS[name](), shapes={"S": "1..4096"}, targets=["native"], tune="off", threads=1)
+    x = drawn(BORDERS[-1], *(int(size) for size in engine.inputs[0].type.shape[1:]))
+    whole = engine(x)
+    for rows in BORDERS:
+        np.testing.assert_array_equal(engine(x[:rows]).view(np.uint32), whole[:rows].view(np.uint32), err_msg=f"{rows} rows")
+    if name.startswith("product"):
+        launches = [step for step in engine.contents.targets["cpu"].plan.steps if isinstance(step, Launch)]
+        assert any(len(launch.variants) > 1 for launch in launches)
+
+
+def interpreted(lowered: Lowered, x: np.ndarray[Any, Any], constants: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """What each kernel of a plan of one launch gives through Triton's interpreter, for the sizes that it serves."""
+    (step,) = (step for step in lowered.plan.steps if isinstance(step, Launch))
+    answers = []
+    for variant in step.variants:
+        unit = lowered.scheduled[variant.kernel]
+        own = {name: len(x) for name in unit.problem.symbols.ranges}
+        if unit.when is not None and not unit.when.holds(own):
+            continue
+        memory = {}
+        for param, buffer in zip(unit.program.launches[0].params, variant.arguments, strict=True):
+            shape = tuple(dims.evaluate(extent, own) for extent in param.shape)
+            value = lowered.plan.named[buffer].storage
+            given = x if buffer == lowered.plan.inputs[0][1] else constants.get(getattr(value, "value", ""))
+            memory[param.name] = np.zeros(shape, param.dtype.numpy) if given is None else given.reshape(shape)
+        (kernel,) = print_program(unit.program, unit.problem.symbols)
+        answers.append(interpret(kernel, memory, own)[unit.problem.region.outputs[0].name])
+    return answers
+
+
+@pytest.mark.parametrize("name", ["wide_product", "product_of_odd_sizes", "norm", "softmax", "sum"])
+def test_rows_are_alike_in_the_interpreter_of_triton(name: str) -> None:
+    module = module_of(name)
+    lowered = lower(module, TARGETS["sm_90a"])
+    constants = {key: value.constant.array for key, value in module.constants.items() if value.constant is not None}
+    x = drawn(70, *(int(size) for size in module.main.inputs[0].shape[1:]))
+    found = {rows: interpreted(lowered, x[:rows], constants) for rows in (16, 17, 64, 65)}
+    whole = found[65][0]
+    assert all(np.array_equal(answer, whole[:rows]) for rows, answers in found.items() for answer in answers)
+    assert len({unit.when for unit in lowered.scheduled.values()}) == (4 if name == "wide_product" else 1)
+
+
+def test_no_kernel_adds_in_another_order_than_the_one_for_all_sizes() -> None:
+    device = gpu_target("sm_90a")
+    lowered = lower(module_of("wide_product"), TARGETS["sm_90a"])
+    named = {strategy.name: strategy for strategy in GPU}
+    orders = {
+        named[unit.schedule.strategy].order(unit.problem, unit.schedule, device)
+        for unit in lowered.scheduled.values()
+        if unit.schedule.strategy in named
+    }
+    assert len(lowered.kernels) > 1 and len(orders) == 1
