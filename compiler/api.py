@@ -18,7 +18,9 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     """Compile a model into an engine.
 
     `model` is a path to an .onnx or .pt2 file, an ONNX ModelProto, a torch ExportedProgram, or a torch module (then
-    `example_inputs` are needed to export it). Options are those of `ourcc.Options`, with the names of the command
+    `example_inputs` are needed to export it). `{"append": program, "read": program}` (exported programs or .pt2 files) makes
+    one engine with these functions, the first of which is its entry: they share equal parameters, and the buffers that any
+    of them writes are states, which live in `engine.session()`. Options are those of `ourcc.Options`, with the names of the command
     line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
     read = build_options(options, "ourcc.build")

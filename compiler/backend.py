@@ -21,6 +21,7 @@ from .importers.torch.views import Root
 from .importers.torch.walk import Fallback, Imported, Result, import_graph
 from .importers.torch.whole import left
 from .machine import probe_cuda
+from .mutations import WrittenTensors, overwrite
 from .options import BuildOptions, build_options
 from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .spelling import nearest
@@ -78,6 +79,8 @@ def aot(graph_module: Any, example_inputs: Sequence[Any], make: Callable[..., An
         bw_compiler=functools.partial(make, is_inference=False),
         inference_compiler=functools.partial(make, is_inference=True),
         decompositions=dict(decompositions()),
+        # What a graph writes stays in it: the engine writes it where it lies.
+        keep_inference_input_mutations=True,
     )
     return compiled(graph_module, example_inputs)
 
@@ -195,15 +198,22 @@ class CompiledGraph:
         if imported.is_left:
             return list(self.graph_module(*values))
         feeds = [_fed(values[feed.argument], feed.is_number) for feed in imported.feeds]
+        states = WrittenTensors({name: values[number] for name, number in imported.states.items()}, values) if imported.states else None
         try:
-            produced = build.engine(*feeds) if build.engine is not None else ()
+            produced = build.engine.functions["main"].call(feeds, states) if build.engine is not None else ()
         except (IndexRangeError, ZeroDivisorError) as error:
             # What the data do wrong is an error in torch as well, and ours names the input and the op.
             in_users_words(error, self.graph_module, self.names)
             raise
         except (EngineError, InputError) as error:
+            if states is not None and states.changed:
+                raise
             return self._refused(values, error)
-        return self._returned(imported, values, produced if isinstance(produced, tuple) else (produced,))
+        if states is not None:
+            states.finish()
+        for number, position in imported.written.items():
+            overwrite(values[number], tensor_of(produced[position]))
+        return self._returned(imported, values, produced)
 
     def _returned(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> list[Any]:
         """What the graph returns: the engine's outputs as torch lays them out, views of them and of arguments, sizes."""

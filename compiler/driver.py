@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from .trust import open_contents, records_of_checks, watch
 
 
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:
-    """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module."""
+    """Compile a model into an engine: a path (.onnx, .pt2), an ONNX ModelProto, an exported program, a torch module, or functions
+    by name, each a path to a .pt2 or an exported program.
+    """
     from .pipeline import compile_module
 
     if isinstance(model, (str, os.PathLike)):
@@ -132,6 +135,8 @@ def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
     """The graph module of a model, whatever it comes as."""
     progress.stage("import")
+    if isinstance(model, Mapping):
+        return _import_functions(model, options)
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
         return _import_onnx(model, options)
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
@@ -154,17 +159,42 @@ def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
     return explain_torch(model, inputs, options)
 
 
+def _import_functions(functions: Mapping[str, Any], options: BuildOptions) -> Module:
+    """One module of several exported programs, which share parameters and the buffers that they write."""
+    from .importers.torch.export import import_functions, input_shapes
+    from .shapes import dimension_wishes
+
+    if not functions:
+        raise UsageError("got no function, expected at least one", hint='ourcc.build({"append": program, "read": program})')
+    for name, model in functions.items():
+        if not isinstance(name, str) or _FUNCTION.fullmatch(name) is None:
+            raise UsageError(f"function {name!r}: got no plain name, expected letters, digits and underscores")
+        if not hasattr(model, "graph_signature") and not (isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".pt2"):
+            raise UsageError(f"function {name!r} is a {type(model).__name__}, expected an exported program or a .pt2 file")
+    programs = {name: _program(model, options) for name, model in functions.items()}
+    found = {name: shape for program in programs.values() for name, shape in input_shapes(program).items()}
+    return import_functions(programs, dimension_wishes(options.shapes, found) if options.shapes else None)
+
+
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def _program(model: Any, options: BuildOptions) -> Any:
+    """An exported program, or the one in a .pt2 file."""
+    if not isinstance(model, (str, os.PathLike)):
+        return model
+    from .importers.torch.pt2.program import read_program
+
+    return read_program(model, trust_pickle=options.trust_pickle)
+
+
 def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | None) -> Module:
     """A .pt2 file, an exported program, or a torch module with example inputs."""
     from .importers.torch.export import export_module, import_exported, input_shapes
     from .shapes import dimension_wishes
 
-    if isinstance(model, (str, os.PathLike)):
-        from .importers.torch.pt2.program import read_program
-
-        program = read_program(model, trust_pickle=options.trust_pickle)
-    elif hasattr(model, "graph_signature"):
-        program = model
+    if isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature"):
+        program = _program(model, options)
     elif example_inputs is None:
         raise UsageError(
             f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))"

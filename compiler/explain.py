@@ -10,7 +10,6 @@ from typing import Any
 
 from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
-from ..ir.plan import Launch
 from ..passes.build_plan import Kept
 from .backend import CompiledGraph, aot, unboxed, with_target
 from .importers.torch.nodes import user_line
@@ -227,7 +226,7 @@ class _Planned:
         if program.is_shareable:
             admit_ones(module)
         lowered = lower(module, options.targets[0], options.within(module.facts).workload)
-        launches = sum(isinstance(step, Launch) for step in lowered.plan.steps)
+        launches = sum(1 for _ in lowered.launches)
         self.known.append((program, number, launches))
         return len(lowered.kernels), launches, "its own", lowered.kept
 

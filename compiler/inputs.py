@@ -24,7 +24,7 @@ def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = N
     """One input for each of the module's: normal floats, integers below what they index, else zeros and ones."""
     random = np.random.default_rng(seed)
     bindings = dict(sizes) if sizes is not None else seeded_sizes(module.facts, random)
-    return [_draw(value, _bound(value), bindings, random) for value in module.main.inputs]
+    return [_draw(value, _bound(value), bindings, random) for value in module.main.arguments]
 
 
 def seeded_sizes(facts: Facts, random: np.random.Generator) -> dict[str, int]:

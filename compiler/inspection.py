@@ -57,7 +57,10 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
         if options.kernels:
             tables.append(kernel_table(name, kernels.get(name, []), workload_of(contents)))
         if options.memory:
-            tables += memory_tables(contents.targets[name].plan, name if len(names) > 1 else None)
+            plans = contents.targets[name].plans
+            for function, plan in plans.items():
+                of = [name] * (len(names) > 1) + [function] * (len(plans) > 1)
+                tables += memory_tables(plan, ", ".join(of) or None)
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if is_engine(options.subject) else "model"

@@ -136,7 +136,9 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     target = options.targets[0]
     lowered = lower(module, target, options.workload_for(module.facts))
     if stage == "plan":
-        return print_plan(lowered.plan)
+        return "\n".join(
+            f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
+        )
     if stage == "c" and target.family == "cpu":
         return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_of(target)[-1]).items())
     if stage == "c":

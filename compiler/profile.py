@@ -16,7 +16,7 @@ from ..ir.dims_text import parse_dim
 from ..ir.errors import UnsupportedError
 from ..ir.plan import Launch
 from ..runtime.contents import EngineContents
-from ..runtime.cpu import CpuExecutor
+from ..runtime.cpu import CpuPart
 from ..runtime.launches import holds
 from .inputs import Array
 from .machine import Rates, measure_rates, read_cpu
@@ -58,15 +58,16 @@ def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rou
     """Each launch in every round, after two calls that warm up."""
     if "cpu" not in contents.targets:
         raise UnsupportedError("launches are timed on a cpu only, and the engine has no such target", hint="bench it without --kernels")
-    executor = CpuExecutor(contents, "cpu", threads)
+    part = CpuPart(contents, "cpu", threads)
+    executor, states = part.executor(next(iter(contents.functions))), part.states()
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     for _ in range(2):
-        executor.run(inputs)
+        executor.run(inputs, states)
     progress.stage("time launches", rounds)
     samples = []
     for _ in range(rounds):
-        samples.append(executor.times(inputs))
+        samples.append(executor.times(inputs, states))
         progress.advance()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
     rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get("cpu", ())}

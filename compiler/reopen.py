@@ -25,7 +25,7 @@ def module_of(contents: EngineContents) -> Module:
     """The engine's program with its constants, from the order in which kernels read them back to their own."""
     holders: dict[str, tuple[str, storage.Constant]] = {}
     for name, target in contents.targets.items():
-        for constant in target.plan.constants.values():
+        for constant in target.constants.values():
             holders.setdefault(constant.value, (name, constant))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))
@@ -54,7 +54,7 @@ def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -
     weights: dict[str, Mapping[str, Constant | Any]] = {name: part.weights for name, part in new.items()}
     for name, target in contents.targets.items():
         if name not in new:
-            weights[name] = {key: contents.constant(name, key) for key in target.plan.constants}
+            weights[name] = {key: contents.constant(name, key) for key in target.constants}
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}
     report = _merged(contents.report, new, tuning)

@@ -48,7 +48,7 @@ def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapp
 
     A range narrows: the typical size is taken if it lies in it, else the nearest.
     """
-    inputs = {value.name: [str(size) if isinstance(size, dims.Expr) else size for size in value.shape] for value in module.main.inputs}
+    inputs = {value.name: [str(size) if isinstance(size, dims.Expr) else size for size in value.shape] for value in module.main.arguments}
     found = {}
     for name, wish in dimension_wishes(requests, inputs).items():
         known = module.facts.ranges.get(name)

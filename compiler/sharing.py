@@ -101,8 +101,8 @@ class Program:
 
     @property
     def is_shareable(self) -> bool:
-        """Whether an engine may serve several graphs: calls back into torch are those of one graph."""
-        return "aten_call" not in self.ops
+        """Whether an engine may serve several graphs: calls back into torch and states are those of one graph."""
+        return "aten_call" not in self.ops and not self.module.states
 
     def serves(self, other: Program) -> bool:
         """Whether an engine of this program gives the other's answers: it is this one with sizes in the place of symbols.

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
-from ..codegen.host.c import print_plan
+from ..codegen.host.c import print_plans
 from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
@@ -52,9 +52,9 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     if best is None:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level, compiled = best
-    weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled), workload)
-    return Built(TargetContents(lowered.plan, files, tuple(libraries)), weights, rows, lowered.kept)
+    return Built(TargetContents(lowered.plans, files, tuple(libraries)), weights, rows, lowered.kept)
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
@@ -64,7 +64,7 @@ def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
 
 def _memory(lowered: Lowered) -> tuple[object, ...]:
     """What all levels must agree on: they share one manifest of buffers, constants among them, and slots."""
-    return lowered.plan.buffers, lowered.plan.slots
+    return tuple((plan.buffers, plan.slots) for plan in lowered.plans.values())
 
 
 def levels_of(target: Target) -> list[CpuLevel]:
@@ -75,7 +75,7 @@ def levels_of(target: Target) -> list[CpuLevel]:
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
     scheduler = _scheduler(level, choose, workload)
-    return lower_printed(fuse(module, channels_last(module.main)), scheduler, "cpu", partial(print_cpu, level=level))[0]
+    return lower_printed(fuse(module, channels_last), scheduler, "cpu", partial(print_cpu, level=level))[0]
 
 
 def _scheduler(level: CpuLevel, choose: Choose, workload: Workload | None) -> Scheduler:
@@ -86,11 +86,11 @@ def _lower_levels(
     module: Module, levels: Sequence[CpuLevel], choosers: Sequence[Choose], workload: Workload | None
 ) -> list[tuple[Lowered, Mapping[str, str]]]:
     """The plan and the C files of each level; what one of them has to keep in memory the others keep as well."""
-    fusion = fuse(module, channels_last(module.main))
+    fusions = fuse(module, channels_last)
     schedulers = [_scheduler(level, choose, workload) for level, choose in zip(levels, choosers, strict=True)]
     while True:
-        made = [lower_printed(fusion, s, "cpu", partial(print_cpu, level=level)) for s, level in zip(schedulers, levels, strict=True)]
-        if all(lowered.kept == kept(fusion) for lowered, _ in made):
+        made = [lower_printed(fusions, s, "cpu", partial(print_cpu, level=level)) for s, level in zip(schedulers, levels, strict=True)]
+        if all(lowered.kept == kept(fusions) for lowered, _ in made):
             return made
 
 
@@ -103,7 +103,7 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
             symbols = lowered.scheduled[name].problem.symbols
             file.add(launch, name, tuple(symbols.ranges), symbols)
         sources[f"{name}.c"] = file.text()
-    return {**sources, **print_plan(lowered.plan)}
+    return {**sources, **print_plans(lowered.plans)}
 
 
 def nominal_rates(level: CpuLevel) -> tuple[float, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..codegen.triton.compile import CompiledKernel, compile_kernels
@@ -45,12 +46,12 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    fusion, workload = fuse(module), options.workload_for(module.facts)
+    fusions, workload = fuse(module), options.workload_for(module.facts)
     tuning = tuning or Tuning(options, progress)
     scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {}, workload)
     known: dict[str, CompiledKernel] = {}
     while True:
-        lowered, printed = lower_printed(fusion, scheduler, device.name, partial(_print_all, device=device))
+        lowered, printed = lower_printed(fusions, scheduler, device.name, partial(_print_all, device=device))
         compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
         # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
         bad = {name: "registers spill" for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
@@ -61,13 +62,12 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
             progress.note(f"{unit.schedule} is refused, the next best schedule is tried: {why}")
             scheduler.refuse(unit, why)
     tuning.done(target.name, device.name, lowered)
-    steps = tuple(_with_variants(step, lowered, printed, compiled) if isinstance(step, Launch) else step for step in lowered.plan.steps)
-    plan = verified(replace(lowered.plan, steps=steps))
+    plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
     files = dict(_files(compiled.values()))
-    weights = {key: pack(held, module) for key, held in lowered.plan.constants.items()}
+    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plan, files), weights, kernel_rows(lowered, *rates, resources, workload), lowered.kept)
+    return Built(TargetContents(plans, files), weights, kernel_rows(lowered, *rates, resources, workload), lowered.kept)
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
@@ -97,10 +97,9 @@ def _of_other_instructions(
     def used(name: str) -> set[bool]:
         return {device.matrix_instruction in compiled[item.kernel.name].resources.instructions for item in printed[name]}
 
-    for step in lowered.plan.steps:
-        if isinstance(step, Launch):
-            *others, usual = (variant.kernel for variant in step.variants)
-            yield from (name for name in others if used(name) != used(usual))
+    for step in lowered.launches:
+        *others, usual = (variant.kernel for variant in step.variants)
+        yield from (name for name in others if used(name) != used(usual))
 
 
 def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
@@ -115,7 +114,7 @@ def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]
 def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -> list[_Printed]:
     """The kernel for aligned operands and sizes, and where that is not known the one for any."""
     launch = replace(launch, name=name)
-    strangers, symbols = _callers(name, launch, lowered.plan), lowered.scheduled[name].problem.symbols
+    strangers, symbols = _callers(name, launch, lowered), lowered.scheduled[name].problem.symbols
     divided = _row_symbols(launch, symbols)
     own = frozenset(param.name for param in launch.params) | {counter.name for counter in launch.counters}
     if not strangers and not divided:
@@ -126,20 +125,20 @@ def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -
     return [_Printed(fast, divided, strangers), _Printed(general, (), ())]
 
 
-def _callers(name: str, launch: TileLaunch, plan: Plan) -> tuple[str, ...]:
+def _callers(name: str, launch: TileLaunch, lowered: Lowered) -> tuple[str, ...]:
     """Parameters that are the caller's own memory in some launch of the kernel."""
-    foreign = {buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     names = _parameter_names(launch)
-    found = {
-        parameter
-        for step in plan.steps
-        if isinstance(step, Launch)
-        for variant in step.variants
-        if variant.kernel == name
-        for parameter, buffer in zip(names, variant.arguments, strict=True)
-        if buffer in foreign
-    }
+    found = set()
+    for plan in lowered.plans.values():
+        foreign, steps = _foreign(plan), (step for step in plan.steps if isinstance(step, Launch))
+        taken = (variant.arguments for step in steps for variant in step.variants if variant.kernel == name)
+        found |= {parameter for each in taken for parameter, buffer in zip(names, each, strict=True) if buffer in foreign}
     return tuple(parameter for parameter in names if parameter in found)
+
+
+def _foreign(plan: Plan) -> frozenset[str]:
+    """The buffers that are the caller's own memory."""
+    return frozenset(buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output))
 
 
 def _row_symbols(launch: TileLaunch, facts: Facts) -> tuple[str, ...]:
@@ -155,22 +154,32 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
     return [param.name for param in launch.params] + [counter.name for counter in launch.counters]
 
 
-def _with_variants(step: Launch, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Launch:
-    """A launch with one variant for each printed kernel of each of its classes of sizes, the more guarded one first."""
-    variants = tuple(made for plain in step.variants for made in _printed_variants(plain, dict(step.symbols), lowered, printed, compiled))
-    return replace(step, variants=variants)
+def _with_kernels(plan: Plan, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Plan:
+    """A plan whose launches have a variant for each printed kernel of each class of sizes, the more guarded one first."""
+    foreign = _foreign(plan)
+
+    def made(step: Launch) -> Launch:
+        found = (_with_variants(each, dict(step.symbols), foreign, lowered, printed, compiled) for each in step.variants)
+        return replace(step, variants=tuple(chain.from_iterable(found)))
+
+    return verified(replace(plan, steps=tuple(made(step) if isinstance(step, Launch) else step for step in plan.steps)))
 
 
-def _printed_variants(
-    plain: Variant, binding: Mapping[str, Dim], lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]
+def _with_variants(
+    plain: Variant,
+    binding: dict[str, Dim],
+    foreign: frozenset[str],
+    lowered: Lowered,
+    printed: dict[str, list[_Printed]],
+    compiled: dict[str, CompiledKernel],
 ) -> Iterator[Variant]:
+    """A variant of a launch for each printed kernel."""
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
-    foreign = {buffer.name for buffer in lowered.plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output)}
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
         guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
         made = variant(compiled[item.kernel.name], guard)
-        grid, scalars = (tuple(dims.substitute(size, dict(binding)) for size in sizes) for sizes in (made.grid, made.scalars))
+        grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
         yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
         if guard == plain.guard:
             return

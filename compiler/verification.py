@@ -38,10 +38,11 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     peer_name = "onnxruntime" if options.model.suffix == ".onnx" else "eager"
     peer = make_peer(peer_name, options.model)
     sets = _input_sets(options, engine, module)
+    compared = Compared(engine, module, peer)
     progress.stage("verify", len(sets))
     rows, violations = [], []
     for number, arrays in enumerate(sets):
-        for precision, (name, verdict) in zip(precisions, compare_once(engine, module, peer, arrays, options.tolerance), strict=True):
+        for precision, (name, verdict) in zip(precisions, compared.once(arrays, options.tolerance), strict=True):
             passed = "yes" if verdict.passed else "no"
             rows.append((number, _sizes(arrays), name, precision.name, verdict.error, verdict.allowed, passed))
             if not verdict.passed:
@@ -73,29 +74,39 @@ def lossy_formats(engine: Engine) -> list[str]:
     return list(dict.fromkeys(word for word, row in asked if word in row.realised.split(", ")))
 
 
-def compare_once(
-    engine: Engine, module: Module, peer: Run, arrays: Sequence[Array], tolerance: float | None = None
-) -> list[tuple[str, Verdict]]:
-    """The verdict on each output for one set of inputs.
+class Compared:
+    """An engine, its model and a peer, called side by side; where the model keeps state, all three go on from call to call."""
 
-    An output that is computed with fewer digits than peers use is also held against the model computed step by step in
-    its own precision: the worse of the two errors is what a correct engine may have.
-    """
-    answers = engine.run({port.name: array for port, array in zip(engine.inputs, arrays, strict=True)})
-    expected, wide = peer(arrays), interpret(module, arrays, wide=True)
-    precisions = precisions_of(engine, module)
-    narrow = any(digits(precision) < PEER_DIGITS for precision in precisions)
-    stepwise = interpret(module, arrays) if narrow else expected
-    verdicts = []
-    for port, precision, theirs, steps, exact in zip(engine.outputs, precisions, expected, stepwise, wide, strict=True):
-        ours = np.asarray(answers[port.name])
-        if tolerance is not None:
-            verdicts.append((port.name, _within(ours, exact, tolerance)))
-            continue
-        guide = _farther(theirs, steps, exact) if digits(precision) < PEER_DIGITS else theirs
-        factor = FACTORS.get(precision.name, 2.0)
-        verdicts.append((port.name, judge(ours, guide, exact, factor=factor, floor=FLOOR, digits=digits(precision))))
-    return verdicts
+    def __init__(self, engine: Engine, module: Module, peer: Run) -> None:
+        self.engine = engine
+        self.module = module
+        self.peer = peer
+        self.entry = next(iter(engine.session().functions.values()))
+        self.stepwise: dict[str, Array] = {}
+        self.wide: dict[str, Array] = {}
+
+    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict]]:
+        """The verdict on each output for one set of inputs.
+
+        An output that is computed with fewer digits than peers use is also held against the model computed step by step in
+        its own precision: the worse of the two errors is what a correct engine may have.
+        """
+        engine, module = self.engine, self.module
+        answers = self.entry.run({port.name: array for port, array in zip(engine.inputs, arrays, strict=True)})
+        expected, wide = self.peer(arrays), interpret(module, arrays, wide=True, states=self.wide)
+        precisions = precisions_of(engine, module)
+        narrow = any(digits(precision) < PEER_DIGITS for precision in precisions)
+        stepwise = interpret(module, arrays, states=self.stepwise) if narrow else expected
+        verdicts = []
+        for port, precision, theirs, steps, exact in zip(engine.outputs, precisions, expected, stepwise, wide, strict=True):
+            ours = np.asarray(answers[port.name])
+            if tolerance is not None:
+                verdicts.append((port.name, _within(ours, exact, tolerance)))
+                continue
+            guide = _farther(theirs, steps, exact) if digits(precision) < PEER_DIGITS else theirs
+            factor = FACTORS.get(precision.name, 2.0)
+            verdicts.append((port.name, judge(ours, guide, exact, factor=factor, floor=FLOOR, digits=digits(precision))))
+        return verdicts
 
 
 def _farther(left: Array, right: Array, exact: Array) -> Array:
@@ -139,7 +150,7 @@ def _precisions(module: Module) -> list[DType]:
         for result in op.results:
             own = [result.dtype] if result.dtype.is_float else []
             coarsest[result] = min([*narrow, *own], key=digits, default=None)
-    return [coarsest.get(output) or output.dtype for output in module.main.outputs]
+    return [coarsest.get(output) or output.dtype for output in module.main.results]
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
@@ -153,17 +164,17 @@ def _within(ours: Array, exact: Array, tolerance: float) -> Verdict:
 
 
 def _check_ports(engine: Engine, module: Module) -> None:
-    ours, theirs = [p.name for p in engine.inputs], [v.name for v in module.main.inputs]
+    ours, theirs = [p.name for p in engine.inputs], [v.name for v in module.main.arguments]
     if ours != theirs:
         raise InputError(
             f"the engine's inputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
         )
-    for port, value in zip(engine.inputs, module.main.inputs, strict=True):
+    for port, value in zip(engine.inputs, module.main.arguments, strict=True):
         if (port.type.dtype, port.type.rank) != (value.dtype, value.type.rank):
             raise InputError(
                 f"the engine's input {port.name} is {port.type}, the model's {value.type}", hint="is this the engine of that model?"
             )
-    ours, theirs = [p.name for p in engine.outputs], list(module.main.output_names)
+    ours, theirs = [p.name for p in engine.outputs], module.main.result_names
     if len(ours) != len(theirs):
         raise InputError(
             f"the engine's outputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
@@ -181,8 +192,10 @@ def _drawn(engine: Engine, module: Module, seed: int) -> list[Array]:
     sizes = seeded_sizes(engine.contents.symbols, np.random.default_rng(seed))
     shapes = [tuple(dims.evaluate(size, sizes) for size in port.type.shape) for port in engine.inputs]
     # Nothing but their shapes is read.
-    stand_ins = [np.broadcast_to(np.zeros((), value.dtype.numpy), shape) for value, shape in zip(module.main.inputs, shapes, strict=True)]
-    return seeded_inputs(module, seed, bind_symbols(module.main.inputs, stand_ins))
+    stand_ins = [
+        np.broadcast_to(np.zeros((), value.dtype.numpy), shape) for value, shape in zip(module.main.arguments, shapes, strict=True)
+    ]
+    return seeded_inputs(module, seed, bind_symbols(module.main.arguments, stand_ins))
 
 
 def _sizes(arrays: Sequence[Array]) -> str:

@@ -171,7 +171,7 @@ def forms_page() -> str:
     shown["kernel"] = _smallest_block(kernel)
     shown["host"] = "\n".join(
         re.findall(rf"^{name}\([^;]*?{{$.*?^}}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
-        for name in ("static int64_t ourcc_slots", "int32_t ourcc_piece_0_0", "int32_t ourcc_segment_0")
+        for name in ("static int64_t ourcc_slots", "int32_t ourcc_piece_0_0_0", "int32_t ourcc_segment_0_0")
     )
     text = FORMS.replace("{notice}", NOTICE)
     for name, block in shown.items():

@@ -76,11 +76,20 @@ def _admits(general: Module, name: str, size: Dim, special: Module) -> bool:
 def _difference(left: Module, right: Module, sizes: Sizes) -> str | None:
     if list(left.functions) != list(right.functions):
         return f"functions differ: {', '.join(left.functions)} and {', '.join(right.functions)}"
+    if _states(left) != _states(right):
+        return f"states differ: {_states(left)} and {_states(right)}"
     for name, graph in left.functions.items():
         found = _Comparison(sizes).difference(graph, right.functions[name])
         if found is not None:
             return f"in function @{name}: {found}"
     return None
+
+
+def _states(module: Module) -> dict[str, tuple[str, str]]:
+    """The type of each state and what it begins with."""
+    begins = {name: state.initial.constant for name, state in module.states.items() if state.initial is not None}
+    digests = {name: constant.digest for name, constant in begins.items() if constant is not None}
+    return {name: (str(state.type), digests.get(name, "zeros")) for name, state in module.states.items()}
 
 
 class _Comparison:
@@ -93,6 +102,8 @@ class _Comparison:
     def difference(self, left: Graph, right: Graph) -> str | None:
         if not self._same_types(left.inputs, right.inputs):
             return f"inputs differ: {_types(left.inputs)} and {_types(right.inputs)}"
+        if left.states != right.states:
+            return f"states differ: {', '.join(left.states)} and {', '.join(right.states)}"
         self.pairs.update(zip(left.inputs, right.inputs, strict=True))
         for one, other in zip_longest(left, right):
             if one is None or other is None:

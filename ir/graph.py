@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -137,14 +138,28 @@ class Op:
         return tuple(None if value is None else value.type for value in self.operands)
 
 
+@dataclass(frozen=True)
+class State:
+    """What lives as long as a session and functions share: what it holds at the begin is a constant, or zeros."""
+
+    name: str
+    type: TensorType
+    initial: Value | None = None
+
+
 class Graph:
-    """A function: inputs, ops in an order that respects data flow (a linked list), outputs."""
+    """A function: inputs, ops in an order that respects data flow (a linked list), outputs.
+
+    The last inputs are what the `states` hold when a call begins, the last outputs what they hold when it ends: both in
+    the order of `states`. To all that reads or rewrites a function these are inputs and outputs as any other.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.output_names: list[str] = []
+        self.states: list[str] = []
         self.first: Op | None = None
         self.last: Op | None = None
         self._names: dict[str, int] = {}
@@ -167,16 +182,48 @@ class Graph:
             yield op
             op = before
 
+    @property
+    def arguments(self) -> list[Value]:
+        """The inputs that a caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def results(self) -> list[Value]:
+        """The outputs that a caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def result_names(self) -> list[str]:
+        """The user's names of `results`."""
+        return self.output_names[: len(self.results)]
+
+    @property
+    def ties(self) -> list[tuple[str, Value, Value]]:
+        """Each state with what it holds before a call and after it."""
+        count = len(self.states)
+        return list(zip(self.states, self.inputs[len(self.inputs) - count :], self.outputs[len(self.outputs) - count :], strict=True))
+
     def add_input(self, name: str, type: TensorType, source: Source | None = None) -> Value:
-        """Append an input."""
+        """Append an input, before those that are states."""
         value = Value(self.unique(name), type, source=source or Source(name))
-        self.inputs.append(value)
+        self.inputs.insert(len(self.arguments), value)
         return value
 
-    def set_outputs(self, values: Sequence[Value], names: Sequence[str] | None = None) -> None:
-        """Say what the function returns, and the user's names of it."""
-        self.outputs = list(values)
-        self.output_names = list(names) if names is not None else [value.name for value in values]
+    def add_state(self, state: State, source: Source | None = None, name: str | None = None) -> Value:
+        """What a state holds when a call begins, by the state's name unless it has another here."""
+        own = name or state.name
+        value = Value(self.unique(own), state.type, source=source or Source(own))
+        self.inputs.append(value)
+        self.states.append(state.name)
+        return value
+
+    def set_outputs(
+        self, values: Sequence[Value], names: Sequence[str] | None = None, states: Mapping[str, Value] = MappingProxyType({})
+    ) -> None:
+        """Say what the function returns, the user's names of it, and what states hold after it; others stay as they are."""
+        before = zip(self.states, self.inputs[len(self.arguments) :], strict=True)
+        self.outputs = [*values, *(states.get(name, value) for name, value in before)]
+        self.output_names = [*(names if names is not None else (value.name for value in values)), *self.states]
 
     def unique(self, name: str) -> str:
         """`name`, or `name.1`, `name.2` ... if it is taken."""
@@ -250,18 +297,19 @@ def _unuse(value: Value, op: Op) -> None:
 
 @dataclass
 class Module:
-    """A program: symbols with what is known of them, constants by name, functions (`main` is the entry)."""
+    """A program: symbols with what is known of them, constants and states by name, functions (the first one is the entry)."""
 
     name: str
     facts: dims.Facts = field(default_factory=dims.Facts)
     constants: dict[str, Value] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
     functions: dict[str, Graph] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def main(self) -> Graph:
         """The entry function."""
-        return self.functions["main"]
+        return next(iter(self.functions.values()))
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -272,6 +320,11 @@ class Module:
         """Declare a symbol with its range and a known divisor."""
         self.facts = self.facts.with_range(name, low, high, divisor)
         return dims.symbol(name)
+
+    def add_state(self, name: str, type: TensorType, initial: Value | None = None) -> State:
+        """Declare a state, which holds zeros or a constant when a session begins."""
+        self.states[name] = State(name, type, initial)
+        return self.states[name]
 
     def add_constant(
         self, name: str, data: np.ndarray[Any, Any] | ConstantData, source: Source | None = None, type: TensorType | None = None

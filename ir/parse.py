@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ParseError, Source, VerifyError
-from .graph import ConstantData, Graph, Module, Op, Value
+from .graph import ConstantData, Graph, Module, Op, State, Value
 from .literals import constant_array
 from .ops.table import OPS
 from .scan import Scanner
@@ -68,10 +68,12 @@ class _Parser(Scanner):
         while not self.accept("}"):
             if self.accept("const"):
                 self.constant()
+            elif self.accept("state"):
+                self.state()
             elif self.accept("func"):
                 self.function()
             else:
-                self.fail(f"got {self.rest()}, expected 'const', 'func' or '}}'")
+                self.fail(f"got {self.rest()}, expected 'const', 'state', 'func' or '}}'")
         self.end()
         return self.parsed
 
@@ -99,6 +101,16 @@ class _Parser(Scanner):
         else:
             self.fail(f"constant @{name} has neither values ('= [...]') nor a digest ('# sha256:...')", start)
         self.parsed.add_constant(name, data, source, type)
+
+    def state(self) -> None:
+        self.expect("@")
+        start = self.position
+        name = self.name()
+        if name in self.parsed.states:
+            self.fail(f"state @{name} is declared twice", start)
+        self.expect(":")
+        type = self.type()
+        self.parsed.add_state(name, type, self.value() if self.accept("=") else None)
 
     def large(self, name: str, digest: str, type: TensorType) -> ConstantData:
         if callable(self.constants):
@@ -171,7 +183,16 @@ class _Parser(Scanner):
         name = self.name()
         self.expect(":")
         type = self.type()
-        value = graph.add_input(name, type, self.source())
+        if self.accept("state"):
+            self.expect("@")
+            held = self.name()
+            if held not in self.parsed.states:
+                self.fail(f"state @{held} is not declared before it is used", start)
+            value = graph.add_state(State(held, type), self.source(), name)
+        elif graph.states:
+            self.fail(f"input %{name} stands after a state, expected states after all other inputs", start)
+        else:
+            value = graph.add_input(name, type, self.source())
         self.define(name, value, start)
 
     def define(self, name: str, value: Value, position: int) -> None:
@@ -264,4 +285,8 @@ class _Parser(Scanner):
         if [item.value.type for item in returned] != types:
             got, expected = (", ".join(str(t) for t in ts) for ts in ([item.value.type for item in returned], types))
             self.fail(f"function @{graph.name} returns ({got}), expected ({expected})")
-        graph.set_outputs([item.value for item in returned], [item.name for item in returned])
+        count = len(returned) - len(graph.states)
+        if count < 0:
+            self.fail(f"function @{graph.name} returns {len(returned)} values and has {len(graph.states)} states, expected one for each")
+        tied = dict(zip(graph.states, (item.value for item in returned[count:]), strict=True))
+        graph.set_outputs([item.value for item in returned[:count]], [item.name for item in returned[:count]], tied)

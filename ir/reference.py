@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +10,45 @@ import numpy as np
 
 from . import dims
 from .errors import InputError
-from .graph import Graph, Module, Value
+from .graph import Graph, Module, State, Value
 from .ops import scalar, table
 from .types import TensorType, from_numpy, type_of
 
 Array = np.ndarray[Any, Any]
 
 
-def interpret(module: Module, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
-    """Run `main`. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64.
+def interpret(
+    module: Module,
+    inputs: Sequence[Array],
+    *,
+    wide: bool = False,
+    function: str | None = None,
+    states: MutableMapping[str, Array] | None = None,
+) -> list[Array]:
+    """Run a function, else the entry. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64.
 
     Wide drops every op's own rounding and no written one: `cast` and `quantize` convert to their dtype, and what comes
     of that goes on as f64. Excess precision is a better answer of the same program; a conversion left out is another one.
+    `states` hold what states hold, and are written; a state that is not there yet begins as the module says.
     """
-    clash = module.facts.clash(bind_symbols(module.main.inputs, inputs)) if module.facts.broadcasts else None
+    graph = module.main if function is None else module.functions[function]
+    held: MutableMapping[str, Array] = {} if states is None else states
+    given = [*inputs, *(held[name] if name in held else initial(module.states[name]) for name in graph.states)]
+    clash = module.facts.clash(bind_symbols(graph.inputs, given)) if module.facts.broadcasts else None
     if clash is not None:
         raise InputError(f"sizes {clash[0]} and {clash[1]} do not broadcast, expected equal ones, or one of them 1")
-    return interpret_graph(module.main, inputs, wide=wide)
+    outputs = interpret_graph(graph, given, wide=wide)
+    count = len(graph.results)
+    # What a session keeps is of the state's own type, however wide a call computes.
+    held.update({name: scalar.convert(array, before.dtype) for (name, before, _), array in zip(graph.ties, outputs[count:], strict=True)})
+    return outputs[:count]
+
+
+def initial(state: State) -> Array:
+    """What a state holds when a session begins."""
+    if state.initial is not None and state.initial.constant is not None:
+        return state.initial.constant.array
+    return np.zeros([int(size) for size in state.type.shape if isinstance(size, int)], state.type.dtype.numpy)
 
 
 def interpret_graph(graph: Graph, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:

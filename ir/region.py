@@ -172,6 +172,11 @@ def walk(value: Scalar) -> Iterator[Scalar]:
         pending.extend(reversed(parts(part)))
 
 
+def subscripted(value: Scalar) -> set[str]:
+    """The axes and symbols in the subscripts of what an expression loads."""
+    return {name for part in walk(value) if isinstance(part, Load) for subscript in part.subscripts for name in dims.symbols(subscript)}
+
+
 def values_of(statement: Statement) -> tuple[Scalar, ...]:
     """The expressions of a statement, gathered subscripts included."""
     return (statement.value, *(g for _, g in statement.gathers)) if isinstance(statement, Store) else (statement.value,)

@@ -16,7 +16,7 @@ import numpy as np
 from .dims import Expr, Facts
 from .errors import Source, UnsupportedError, VerifyError
 from .expression import literal
-from .graph import Graph, Module, Op, Value
+from .graph import Graph, Module, Op, State, Value
 from .literals import constant_array, element_texts
 from .ops.table import REQUIRED
 from .types import DType, TensorType
@@ -34,6 +34,7 @@ def assemble(module: Module, constants: Mapping[str, Value], functions: str) -> 
     """A module's text from its parts; a reproducer joins parts that were kept before a pass ran."""
     lines = [f"module @{name_text(module.name)}{facts_text(module.facts)} {{"]
     lines += [f"  {constant_text(value)}" for value in constants.values()]
+    lines += [f"  {_state_text(state)}" for state in module.states.values()]
     return "\n".join(lines) + "\n" + functions + "}\n"
 
 
@@ -44,21 +45,28 @@ def functions_text(module: Module) -> str:
 
 def graph_lines(graph: Graph) -> list[str]:
     """One function, line by line."""
-    inputs = ", ".join(_input_text(value) for value in graph.inputs)
+    states = [None] * len(graph.arguments) + graph.states
+    inputs = ", ".join(_input_text(value, state) for value, state in zip(graph.inputs, states, strict=True))
     outputs = [str(value.type) for value in graph.outputs]
     result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
     lines = [f"func @{name_text(graph.name)}({inputs}) -> {result} {{"]
     lines += [f"  {op_text(op)}" for op in graph]
     returned = [
         value_text(value) + (f" as {string_text(name)}" if name != value.name else "")
-        for value, name in zip(graph.outputs, graph.output_names or [v.name for v in graph.outputs], strict=True)
+        for value, name in zip(graph.results, graph.result_names or [v.name for v in graph.results], strict=True)
     ]
+    returned += [value_text(tied) for _, _, tied in graph.ties]
     return [*lines, f"  return {', '.join(returned)}".rstrip(), "}"]
 
 
-def _input_text(value: Value) -> str:
+def _input_text(value: Value, state: str | None) -> str:
     source = "" if value.source == Source(value.name) else _source_text(value.source, " ")
-    return f"{value_text(value)}: {value.type}{source}"
+    return f"{value_text(value)}: {value.type}{f' state @{name_text(state)}' if state is not None else ''}{source}"
+
+
+def _state_text(state: State) -> str:
+    initial = f" = {value_text(state.initial)}" if state.initial is not None else ""
+    return f"state @{name_text(state.name)} : {state.type}{initial}"
 
 
 def op_text(op: Op, source: bool = True) -> str:

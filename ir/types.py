@@ -161,6 +161,11 @@ class TensorType:
             return dims.ceil_div(self.elements * self.dtype.bits, 8)
         return self.elements * (self.dtype.bits // 8)
 
+    @property
+    def row_major(self) -> tuple[Dim, ...]:
+        """The strides of a dense tensor, in elements."""
+        return tuple(dims.product(self.shape[n + 1 :]) for n in range(self.rank))
+
     def excess(self) -> str | None:
         """What of this type is beyond any memory: a size, or all of it; None where nothing is known to be."""
         fixed = self.dtype.bits

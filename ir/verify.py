@@ -10,10 +10,10 @@ from . import dims
 from .dims import Dim, Expr
 from .dims_text import is_symbol
 from .errors import CompilerError, Source, VerifyError
-from .graph import Graph, Module, Op, Value
+from .graph import Graph, Module, Op, State, Value
 from .ops.table import OPS
 from .text import attribute_text, neighbourhood, value_text
-from .types import TensorType, type_of
+from .types import TensorType, string, type_of
 
 _Key = tuple[str, tuple[TensorType | None, ...], tuple[tuple[str, str], ...]]
 
@@ -34,8 +34,10 @@ class Verifier:
         _verify_symbols(module)
         for name, value in module.constants.items():
             _verify_constant(name, value)
-        if "main" not in module.functions:
-            raise VerifyError(f"module @{module.name} has no function @main")
+        for name, state in module.states.items():
+            _verify_state(module, name, state)
+        if not module.functions:
+            raise VerifyError(f"module @{module.name} has no function")
         for name, graph in module.functions.items():
             if graph.name != name:
                 raise VerifyError(f"function @{graph.name} stands under the name @{name}")
@@ -66,6 +68,7 @@ class Verifier:
             raise VerifyError(f"function @{graph.name}: the list of ops does not end at its last op")
         _verify_uses(graph, defined, uses)
         _verify_outputs(module, graph, defined)
+        _verify_ties(module, graph)
 
     def _verify_results(self, module: Module, op: Op, declared: set[str]) -> None:
         expected = self._infer(op)
@@ -121,6 +124,35 @@ def _verify_constant(name: str, value: Value) -> None:
         raise VerifyError(f"constant {value_text(value)} has the symbolic type {value.type}, expected known sizes", source=value.source)
     if value.constant.loaded and type_of(value.constant.array) != value.type:
         raise VerifyError(f"constant {value_text(value)} holds {type_of(value.constant.array)}, expected {value.type}", source=value.source)
+
+
+def _verify_state(module: Module, name: str, state: State) -> None:
+    if state.name != name:
+        raise VerifyError(f"state @{state.name} stands under the name @{name}")
+    if not state.type.is_static or state.type.dtype == string:
+        raise VerifyError(f"state @{name} is {state.type}, expected known sizes, and no strings")
+    if state.initial is None:
+        return
+    if state.initial.constant is None or module.constants.get(state.initial.name) is not state.initial:
+        raise VerifyError(f"state @{name} begins as {value_text(state.initial)}, expected a constant of the module")
+    if state.initial.type != state.type:
+        raise VerifyError(f"state @{name} begins as {state.initial.type}, expected {state.type}")
+
+
+def _verify_ties(module: Module, graph: Graph) -> None:
+    """Each state of a function is one of the module's, once, and has one type before a call, after it and where it is declared."""
+    if len(graph.states) > min(len(graph.inputs), len(graph.outputs)):
+        raise VerifyError(f"function @{graph.name} has {len(graph.states)} states, expected an input and an output for each")
+    if len(set(graph.states)) != len(graph.states):
+        raise VerifyError(f"function @{graph.name} has one state twice")
+    for name, before, after in graph.ties:
+        state = module.states.get(name)
+        if state is None:
+            raise VerifyError(f"function @{graph.name} has the state @{name}, which the module does not declare", source=before.source)
+        for value in (before, after):
+            if value.type != state.type:
+                message = f"function @{graph.name}: {value_text(value)} is {value.type}, expected {state.type}, as the state @{name} is"
+                raise VerifyError(message, source=value.source)
 
 
 def _define(value: Value, defined: dict[Value, None], names: set[str], op: Op | None) -> None:

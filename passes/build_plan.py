@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..ir import dims
 from ..ir.errors import InternalError, VerifyError
-from ..ir.graph import Graph, Module, Op, Value
+from ..ir.graph import Graph, Module, Op, State, Value
 from ..ir.layout import Layout
 from ..ir.ops.table import bound
-from ..ir.plan import VALUE, Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Step, Storage, Variant, Zero, storage, touched
+from ..ir.plan import (
+    VALUE,
+    Buffer,
+    Call,
+    Check,
+    Copy,
+    Guard,
+    Host,
+    Launch,
+    Plan,
+    StateDeclaration,
+    Step,
+    Storage,
+    Variant,
+    Zero,
+    constants_of,
+    storage,
+    touched,
+)
 from ..ir.plan.verify import verify
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
@@ -18,6 +36,7 @@ from ..ir.types import TensorType, i32, string
 from ..ir.workload import Workload
 from .arena import Lifetime, assign_slots
 from .fuse import HostOp
+from .in_place import in_place
 from .schedule import Scheduled
 
 ALIGNMENT = 64
@@ -39,18 +58,58 @@ class Kept:
 
 @dataclass
 class Lowered:
-    """A plan, its kernels by name (tile launches), and what fusion had to give up."""
+    """The plans of a module's functions, their kernels by name (tile launches), and what fusion had to give up."""
 
-    plan: Plan
+    plans: Mapping[str, Plan]
     kernels: dict[str, TileLaunch]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the entry."""
+        return next(iter(self.plans.values()))
 
-def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str, workload: Workload | None = None) -> Lowered:
-    """The plan of a graph whose units are scheduled, in order; its arena is laid out for the workload."""
-    lowered = _Planner(module, graph, target, workload).run(units)
-    return replace(lowered, plan=verified(lowered.plan))
+    @property
+    def constants(self) -> Mapping[str, storage.Constant]:
+        """What the constants of all functions are in memory, by key."""
+        return constants_of(self.plans.values())
+
+    @property
+    def launches(self) -> Iterator[Launch]:
+        """The launches of all functions."""
+        return (step for plan in self.plans.values() for step in plan.steps if isinstance(step, Launch))
+
+
+@dataclass
+class Kernels:
+    """The kernels that functions share: equal programs once, under one name for each of their launches."""
+
+    launches: dict[str, TileLaunch] = field(default_factory=dict)
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    programs: dict[int, TileProgram] = field(default_factory=dict)
+
+    def of(self, unit: Scheduled) -> tuple[str, ...]:
+        """The names of the launches of a unit's program."""
+        program = unit.program
+        if id(program) not in self.names:
+            # Nothing else may get its number while it is known by it.
+            self.programs[id(program)] = program
+            fresh = tuple(f"kernel_{len(self.launches) + n}" for n in range(len(program.launches)))
+            self.names[id(program)] = fresh
+            self.launches.update(zip(fresh, program.launches, strict=True))
+            self.scheduled.update(dict.fromkeys(fresh, unit))
+        return self.names[id(program)]
+
+
+def build_plan(
+    module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str, kernels: Kernels, workload: Workload | None = None
+) -> Plan:
+    """The plan of a graph whose units are scheduled, in order; its kernels join those of other functions, and its arena is
+    laid out for the workload.
+    """
+    return verified(_Planner(module, graph, target, kernels, workload).run(units))
 
 
 def verified(plan: Plan) -> Plan:
@@ -64,42 +123,45 @@ def verified(plan: Plan) -> Plan:
 
 @dataclass
 class _Planner:
-    """Collects buffers, steps and kernels."""
+    """Collects buffers and steps."""
 
     module: Module
     graph: Graph
     target: str
+    kernels: Kernels
     workload: Workload | None
     buffers: dict[str, Buffer] = field(default_factory=dict)
     names: dict[tuple[Value, str], str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-    kernels: dict[str, TileLaunch] = field(default_factory=dict)
-    kernel_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    programs: dict[int, TileProgram] = field(default_factory=dict)
-    scheduled: dict[str, Scheduled] = field(default_factory=dict)
     outputs: list[tuple[str, str]] = field(default_factory=list)
     numbers: dict[str, Value] = field(default_factory=dict)
     late: list[Step] = field(default_factory=list)
+    replaced: Mapping[Value, Value] = field(default_factory=dict)
+    """Results by the versions of states whose memory they take."""
     given: frozenset[str] = frozenset()
     """Symbols that the caller's shapes and integers bind."""
     bound: set[str] = field(default_factory=set)
     """Those, and what the steps so far have bound."""
 
-    def run(self, units: Sequence[Scheduled | HostOp]) -> Lowered:
+    def run(self, units: Sequence[Scheduled | HostOp]) -> Plan:
         inputs = []
-        read = {op.attrs["symbol"]: op.operands[0] for op in self.graph if op.name == "item"}
-        self.numbers = {str(symbol): value for symbol, value in read.items() if value in self.graph.inputs and value is not None}
-        sizes = (size for value in self.graph.inputs for size in value.shape)
+        graph = self.graph
+        read = {op.attrs["symbol"]: op.operands[0] for op in graph if op.name == "item"}
+        self.numbers = {str(symbol): value for symbol, value in read.items() if value in graph.arguments and value is not None}
+        sizes = (size for value in graph.arguments for size in value.shape)
         self.given = frozenset(self.numbers).union(*map(dims.symbols, sizes))
         self.bound = set(self.given)
-        for value in self.graph.inputs:
+        for value in graph.arguments:
             name = self._add(value, value.type, storage.Input())
             inputs.append((value.name, name))
+        for name, before, _ in graph.ties:
+            self._add(before, before.type, storage.State(name))
+        self.replaced = in_place(graph, units)
         produced = {result for unit in units for result in (unit.op.results if isinstance(unit, HostOp) else unit.group.outputs)}
-        copies: list[Copy] = []
+        copies: list[tuple[Value, str]] = []
         passed: list[tuple[int, Value]] = []
-        for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            if value in produced and (value, "") not in self.names:
+        for name, value in zip(graph.result_names, graph.results, strict=True):
+            if value in produced and (value, "") not in self.names and value not in self.replaced:
                 self.outputs.append((name, self._add(value, value.type, storage.Output())))
                 continue
             if value.type.dtype == string:
@@ -107,10 +169,10 @@ class _Planner:
                 passed.append((len(self.outputs), value))
                 self.outputs.append((name, ""))
                 continue
-            # An input, a constant or a value returned twice: the caller gets memory of its own.
+            # An input, a constant, a state or a value returned twice: the caller gets memory of its own.
             copy = self._new(value.type, storage.Output())
             self.outputs.append((name, copy))
-            copies.append(Copy(self._buffer(value, None) if value not in produced else self.names[value, ""], copy))
+            copies.append((value, copy))
         for unit in units:
             if isinstance(unit, HostOp):
                 self._host(unit.op)
@@ -118,8 +180,39 @@ class _Planner:
                 self._launches(unit)
         for place, value in passed:
             self.outputs[place] = (self.outputs[place][0], self._buffer(value, None))
-        self.steps += [*copies, *self.late]
-        return self._finish(inputs)
+        self.steps += [Copy(self._buffer(value, None), copy) for value, copy in copies]
+        ties = self._tie()
+        self.steps += self.late
+        return self._finish(inputs, ties)
+
+    def _tie(self) -> tuple[tuple[str, str], ...]:
+        """What states hold when the call ends, written to their memory where it is not there already."""
+        lie_in = {before: name for name, before, _ in self.graph.ties}
+        for value, base in self.replaced.items():
+            lie_in[value] = lie_in[base]
+        ties: dict[str, str] = {}
+        moves: list[tuple[str, Value, str]] = []
+        for name, before, after in self.graph.ties:
+            source = self._buffer(after, None)
+            if lie_in.get(after) == name:
+                ties[name] = source
+                continue
+            if after in lie_in:
+                # What another state holds may be overwritten before it gets here.
+                held = self._new(after.type, self._storage(after.type))
+                self.steps.append(Copy(source, held))
+                source = held
+            moves.append((name, before, source))
+        for name, before, source in moves:
+            ties[name] = self._whole(before)
+            self.steps.append(Copy(source, ties[name]))
+        return tuple(ties.items())
+
+    def _whole(self, base: Value) -> str:
+        """A buffer with all of the memory that another one lies in."""
+        root = self.buffers[self._buffer(base, None)]
+        held = root.storage if isinstance(root.storage, storage.Alias) else storage.Alias(root.name, 0, root.type.row_major)
+        return self._new(base.type, held)
 
     def _add(self, value: Value, type: TensorType, held: Storage) -> str:
         name = self._new(type, held)
@@ -159,8 +252,8 @@ class _Planner:
         writes = tuple(self.names.get((r, "")) or self._add(r, r.type, self._storage(r.type)) for r in op.results)
         sources = (str(op.source),) if op.source else ()
         if op.name == "refuse_index":
-            # Asking a GPU for a number waits for it: once, when all work of the call is queued.
-            steps = self.steps if self.target == "cpu" else self.late
+            # Asking a GPU for a number waits for it: once, when all work of the call is queued; but before a state is written.
+            steps = self.steps if self.target == "cpu" or self.graph.states else self.late
             steps.append(Check(reads[0], op.attrs["size"], op.attrs["negative"], op.attrs["subject"], sources))
             return
         if op.name == "aten_call":
@@ -180,34 +273,31 @@ class _Planner:
         return tuple((symbol, *place) for symbol, place in fresh.items())
 
     def _launches(self, unit: Scheduled) -> None:
-        program = unit.program
-        names = [self._names(each) for each in (unit, *unit.variants)]
         operands: dict[str, str] = {}
         for operand, value in zip(unit.problem.region.inputs, unit.group.inputs, strict=True):
             operands[operand.name] = self._buffer(value, unit.problem.layouts.get(operand.name), operand.type.shape)
+        written: set[str] = set()
         for operand, value in zip(unit.problem.region.outputs, unit.group.outputs, strict=True):
+            base = self.replaced.get(value)
+            if base is not None:
+                # The first launch would copy what is there already.
+                self.names[value, ""] = self._whole(base)
+                self.steps.append(Copy(self._buffer(base, None), self.names[value, ""]))
+                written.add(operand.name)
             operands[operand.name] = self._buffer(value, None)
-        for space in program.workspaces:
+        for space in unit.program.workspaces:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
-        written: set[str] = set()
-        for number, launch in enumerate(program.launches):
-            self._launch(number, [kernels[number] for kernels in names], unit, operands, written)
+        choices = [(each, self.kernels.of(each)) for each in (unit, *unit.variants)]
+        for number, launch in list(enumerate(unit.program.launches))[1 if written else 0 :]:
+            self._launch(number, choices, operands, written)
             written |= {param.name for param in launch.params if param.role != "in"}
 
-    def _names(self, unit: Scheduled) -> tuple[str, ...]:
-        """The kernels of a choice, which are new where its program is."""
-        program = unit.program
-        if id(program) not in self.kernel_names:
-            self.programs[id(program)] = program
-            fresh = tuple(f"kernel_{len(self.kernels) + n}" for n in range(len(program.launches)))
-            self.kernel_names[id(program)] = fresh
-            self.kernels.update(zip(fresh, program.launches, strict=True))
-            self.scheduled.update(dict.fromkeys(fresh, unit))
-        return self.kernel_names[id(program)]
-
-    def _launch(self, number: int, kernels: Sequence[str], unit: Scheduled, operands: dict[str, str], written: set[str]) -> None:
-        """Launch `number` of a choice: `kernels` are its own and those of its variants."""
+    def _launch(
+        self, number: int, choices: Sequence[tuple[Scheduled, tuple[str, ...]]], operands: dict[str, str], written: set[str]
+    ) -> None:
+        """Launch `number` of a unit and of its variants, all with the names of their kernels."""
+        unit, names = choices[0]
         launch = unit.program.launches[number]
         counters = {}
         for counter in launch.counters:
@@ -218,10 +308,8 @@ class _Planner:
         reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout") or p.name in written)
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
-        own, *others = (
-            self._variant(kernel, each, number, operands | counters) for kernel, each in zip(kernels, (unit, *unit.variants), strict=True)
-        )
-        self.steps.append(Launch(kernels[0], (*others, own), reads, writes, sources, tuple(unit.binding.items())))
+        own, *others = (self._variant(kernels[number], each, number, operands | counters) for each, kernels in choices)
+        self.steps.append(Launch(names[number], (*others, own), reads, writes, sources, tuple(unit.binding.items())))
 
     def _variant(self, kernel: str, unit: Scheduled, number: int, operands: Mapping[str, str]) -> Variant:
         launch = unit.program.launches[number]
@@ -230,7 +318,7 @@ class _Planner:
         guard = Guard() if unit.when is None else unit.when.guard(unit.binding[unit.when.symbol], self.module.facts)
         return Variant(kernel, guard, grid, tuple(arguments))
 
-    def _finish(self, inputs: list[tuple[str, str]]) -> Lowered:
+    def _finish(self, inputs: list[tuple[str, str]], ties: tuple[tuple[str, str], ...]) -> Plan:
         lives: dict[str, tuple[int, int]] = {}
         for n, step in enumerate(self.steps):
             for name in touched(step):
@@ -245,8 +333,13 @@ class _Planner:
         slots, place = assign_slots(lifetimes, self.module.facts, self.workload)
         buffers = tuple(replace(b, storage=storage.Arena(place[b.name])) if b.name in place else b for b in self.buffers.values())
         numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
-        plan = Plan(self.target, self.module.facts, tuple(inputs), tuple(self.outputs), buffers, slots, tuple(self.steps), numbers)
-        return Lowered(plan, self.kernels, self.scheduled)
+        states = tuple(map(_declared, (self.module.states[name] for name in self.graph.states)))
+        ports = tuple(inputs), tuple(self.outputs)
+        return Plan(self.target, self.module.facts, *ports, buffers, slots, tuple(self.steps), numbers, states, ties)
+
+
+def _declared(state: State) -> StateDeclaration:
+    return StateDeclaration(state.name, state.type, state.initial.name if state.initial is not None else "")
 
 
 def points(axis: GridAxis) -> dims.Dim:

@@ -21,9 +21,10 @@ class EliminateDeadCode(Pass):
         changed = False
         for graph in module.functions.values():
             changed |= _sweep(module, graph, context)
-        returned = {id(value) for graph in module.functions.values() for value in graph.outputs}
+        kept = {id(value) for graph in module.functions.values() for value in graph.outputs}
+        kept |= {id(state.initial) for state in module.states.values()}
         for name, value in list(module.constants.items()):
-            if not value.uses and id(value) not in returned:
+            if not value.uses and id(value) not in kept:
                 del module.constants[name]
                 changed = True
         return changed

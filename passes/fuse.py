@@ -24,7 +24,7 @@ from ..ir.errors import is_own, reason
 from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
-from ..ir.region import Axis, Load, Reduce, Region, Scalar, Scan, Store, walk
+from ..ir.region import Axis, Load, Reduce, Region, Scan, Store, subscripted, walk
 from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
 from .shadows import copy_out, seen_outside, shadows_of
@@ -93,15 +93,11 @@ def is_contraction(statement: Reduce) -> bool:
     if statement.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return False
     # Subscripts may name symbols as well, which are no axes.
-    left, right = (_axes(arg) & {*statement.axes, *statement.over} for arg in value.args)
+    left, right = (subscripted(arg) & {*statement.axes, *statement.over} for arg in value.args)
     over = set(statement.over)
     return bool(over & left and over & right and left - right - over and right - left - over) or bool(
         over <= left & right and left != right
     )
-
-
-def _axes(value: Scalar) -> set[str]:
-    return {name for part in walk(value) if isinstance(part, Load) for s in part.subscripts for name in dims.symbols(s)}
 
 
 @dataclass

@@ -9,34 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from ..ir.errors import InternalError, VerifyError, is_own, reason
-from ..ir.graph import Module, Value
+from ..ir.graph import Graph, Module, Value
+from ..ir.plan import Plan
 from ..ir.plan.check import check
-from .build_plan import Kept, Lowered, build_plan
+from .build_plan import Kept, Kernels, Lowered, build_plan
 from .fuse import Fusion
 from .schedule import Scheduler
 
 P = TypeVar("P")
+Fusions: TypeAlias = tuple[Fusion, ...]
 
 
-def fuse(module: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) -> Fusion:
-    """The choices for a module's main function, which all levels of a target share; `orders` as in `compose`."""
-    return Fusion(module, module.main, orders or {})
+def fuse(module: Module, orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {}) -> Fusions:
+    """The choices for each of a module's functions, which all levels of a target share; `orders` as in `compose`."""
+    return tuple(Fusion(module, graph, orders(graph)) for graph in module.functions.values())
 
 
-def lower(fusion: Fusion, scheduler: Scheduler, target: str) -> Lowered:
-    """The groups as tile programs, and their plan."""
-    units = fusion.units(lambda group: scheduler.schedule(group, fusion.module.facts))
-    lowered = build_plan(fusion.module, fusion.graph, units, target, scheduler.workload)
-    try:
-        # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
-        check(lowered.plan)
-    except VerifyError as error:
-        raise InternalError(f"plan for {target} is wrong: {error.message}") from error
-    return replace(lowered, kept=kept(fusion))
+def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
+    """The groups of all functions as tile programs, and the functions' plans."""
+    kernels, plans = Kernels(), dict[str, Plan]()
+    for fusion in fusions:
+        units = fusion.units(partial(scheduler.schedule, symbols=fusion.module.facts))
+        plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
+        try:
+            # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
+            check(plan)
+        except VerifyError as error:
+            raise InternalError(f"plan of {fusion.graph.name} for {target} is wrong: {error.message}") from error
+    lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions))
+    launched = {variant.kernel for step in lowered.launches for variant in step.variants}
+    lowered.kernels = {name: launch for name, launch in kernels.launches.items() if name in launched}
+    lowered.scheduled = {name: kernels.scheduled[name] for name in lowered.kernels}
+    return lowered
 
 
 class BadKernel(Exception):
@@ -59,17 +67,17 @@ def printing(kernel: str) -> Iterator[None]:
         raise BadKernel(kernel, reason(failure)) from failure
 
 
-def lower_printed(fusion: Fusion, scheduler: Scheduler, target: str, print_all: Callable[[Lowered], P]) -> tuple[Lowered, P]:
+def lower_printed(fusions: Fusions, scheduler: Scheduler, target: str, print_all: Callable[[Lowered], P]) -> tuple[Lowered, P]:
     """As `lower`, and the text of the kernels; a schedule of which `print_all` gives a `BadKernel` is never taken again."""
     while True:
-        lowered = lower(fusion, scheduler, target)
+        lowered = lower(fusions, scheduler, target)
         try:
             return lowered, print_all(lowered)
         except BadKernel as bad:
             scheduler.refuse(lowered.scheduled[bad.kernel], bad.why)
 
 
-def kept(fusion: Fusion) -> tuple[Kept, ...]:
-    """The values that are in memory although they could have been computed where they are read, in the graph's order."""
-    found = ((value, fusion.kept.get(value)) for op in fusion.graph for value in op.results)
+def kept(fusions: Fusions) -> tuple[Kept, ...]:
+    """The values that are in memory although they could have been computed where they are read, in the graphs' order."""
+    found = ((value, fusion.kept.get(value)) for fusion in fusions for op in fusion.graph for value in op.results)
     return tuple(Kept(value.name, str(value.source) if value.source else "", why) for value, why in found if why is not None)

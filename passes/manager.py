@@ -111,7 +111,7 @@ class _Snapshot:
 
     def __init__(self, module: Module, folder: Path) -> None:
         self.folder = folder
-        self.module = Module(module.name, module.facts)
+        self.module = Module(module.name, module.facts, states=dict(module.states))
         self.constants: dict[str, Value] = dict(module.constants)
         self.functions = functions_text(module)
 

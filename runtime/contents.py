@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import numpy as np
 
 from ..ir.dims import NO_FACTS, Facts
 from ..ir.errors import EngineError
-from ..ir.plan import Plan
+from ..ir.plan import Plan, StateDeclaration, constants_of, storage
 from ..ir.types import TensorType
 from .weights import Constant, aligned
 
@@ -31,6 +32,24 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Ports:
+    """What a function takes and gives, and the states that it keeps."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(plan: Plan) -> Ports:
+        """The ports of a plan."""
+        return Ports(ports(plan, plan.inputs), ports(plan, plan.outputs), tuple(state.name for state in plan.states))
+
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
+        return f"({inputs}) -> ({outputs})" + (f" with {', '.join(self.states)}" if self.states else "")
+
+
+@dataclass(frozen=True)
 class Library:
     """A shared object of a CPU target: its file among the target's kernels, the machine and the CPU flags it needs."""
 
@@ -41,14 +60,35 @@ class Library:
 
 @dataclass(frozen=True)
 class TargetContents:
-    """One target of an engine: its plan, the files under kernels/<target>/, and on the CPU its libraries, best first.
+    """One target of an engine: the plan of each function, the files under kernels/<target>/, on the CPU its libraries, best first.
 
-    A GPU target keeps kernel K of the plan as the file K.cubin, whose entry function is K.
+    A GPU target keeps kernel K of the plans as the file K.cubin, whose entry function is K.
     """
 
-    plan: Plan
+    plans: Mapping[str, Plan]
     files: Mapping[str, bytes] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the entry, which is the first function."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def constants(self) -> Mapping[str, storage.Constant]:
+        """What the constants of all functions are in memory, by key."""
+        return constants_of(self.plans.values())
+
+    @functools.cached_property
+    def states(self) -> Mapping[str, StateDeclaration]:
+        """The states of all functions by name; EngineError where two functions disagree about one."""
+        found: dict[str, StateDeclaration] = {}
+        for function, plan in self.plans.items():
+            for state in plan.states:
+                if found.setdefault(state.name, state) != state:
+                    known = found[state.name].type
+                    raise EngineError(f"state {state.name!r} is {state.type} in function {function!r}, expected {known}, as in others")
+        return found
 
 
 @dataclass(frozen=True)
@@ -95,13 +135,14 @@ class Contract:
 
 @dataclass(frozen=True)
 class EngineContents:
-    """Everything in an engine file. `weights` maps a file (a target's name, or "shared") to constants by name.
+    """Everything in an engine file: the ports of its functions, the entry first, and each target.
+
+    `weights` maps a file (a target's name, or "shared") to constants by name.
 
     `report["contract"]` holds the contract's rows.
     """
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    functions: Mapping[str, Ports]
     targets: Mapping[str, TargetContents]
     symbols: Facts = NO_FACTS
     graph: str = ""
@@ -116,19 +157,35 @@ class EngineContents:
         weights: Mapping[str, Mapping[str, Constant | np.ndarray[Any, Any]]] | None = None,
         **rest: Any,
     ) -> EngineContents:
-        """Contents whose ports and symbols are those of the first plan; numpy arrays become constants.
+        """Contents whose functions and symbols are those of the first target; numpy arrays become constants.
 
         A constant that several targets keep alike is kept once.
         """
         if not targets:
             raise EngineError("an engine needs a plan for at least one target")
-        plan = next(iter(targets.values())).plan
+        plans = next(iter(targets.values())).plans
         constants = {
             file: {name: aligned(array if isinstance(array, Constant) else Constant.of(array)) for name, array in group.items()}
             for file, group in (weights or {}).items()
         }
         merged = _share(constants)
-        return EngineContents(ports(plan, plan.inputs), ports(plan, plan.outputs), targets, plan.symbols, weights=merged, **rest)
+        functions = {name: Ports.of(plan) for name, plan in plans.items()}
+        return EngineContents(functions, targets, next(iter(plans.values())).symbols, weights=merged, **rest)
+
+    @property
+    def entry(self) -> Ports:
+        """The ports of the first function, which a call of the engine calls."""
+        return next(iter(self.functions.values()))
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs of the entry."""
+        return self.entry.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs of the entry."""
+        return self.entry.outputs
 
     def constant(self, target: str, name: str) -> Constant:
         """A constant as the target keeps it; EngineError if there is none."""

@@ -1,61 +1,116 @@
-"""The executor of CPU targets: native segments on pointers, one context with its arena per concurrent call."""
+"""The CPU part of an engine: for each function native segments on pointers, one context with its arena per concurrent call."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..ir.dims import evaluate
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Check, Launch, segments, storage
+from ..ir.plan import Alias, Check, Launch, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
 from .program import Binding, Callback, Program
+from .states import HostStates, StateMemory
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
 
 
-class _Loaded:
-    """A plan with its native code and constants: what all contexts of an engine share."""
+class CpuPart:
+    """An engine on the CPU: its functions share native code and constants, and are made ready when first asked for."""
 
-    def __init__(self, contents: EngineContents, target: str, threads: int, callback: Callback | None) -> None:
-        parts = contents.targets[target]
-        self.program = Program(parts.plan)
+    device = "cpu"
+
+    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
+        self.contents = contents
+        self.target = target
         self.threads = threads or len(os.sched_getaffinity(0))
-        self.constants = _constants(contents, target, self.program)
-        runs = list(segments(parts.plan.steps))
-        self.library = native.load(parts.libraries, parts.files) if any(is_native for is_native, _ in runs) else None
-        self.steps: tuple[tuple[native.Segment | None, PythonStep | None], ...] = tuple(self._prepare(runs, callback))
+        self.callback = callback
+        parts = contents.targets[target]
+        # What the functions keep must be one thing to all of them before any of them runs.
+        self.declared = parts.states
+        self.order = {name: number for number, name in enumerate(parts.plans)}
+        needed = any(is_native for plan in parts.plans.values() for is_native, _ in segments(plan.steps))
+        self.library = native.load(parts.libraries, parts.files) if needed else None
+        self.constants: dict[str, Constant] = {}
+        self._executors: dict[str, CpuExecutor] = {}
+        self._lock = threading.Lock()
+
+    def executor(self, function: str) -> CpuExecutor:
+        """What runs a function."""
+        found = self._executors.get(function)
+        if found is None:
+            with self._lock:
+                found = self._executors.get(function) or CpuExecutor(_Loaded(self, function))
+                self._executors[function] = found
+        return found
+
+    def states(self) -> HostStates:
+        """Memory for the states of one session, as they begin."""
+        return HostStates(self.contents, self.target)
+
+    def constant(self, key: str) -> Constant:
+        """A constant where kernels can read it."""
+        if key not in self.constants:
+            self.constants[key] = aligned(self.contents.constant(self.target, key))
+        return self.constants[key]
+
+
+class _Loaded:
+    """A plan with its native code and constants: what all contexts of a function share."""
+
+    def __init__(self, part: CpuPart, function: str) -> None:
+        plan = part.contents.targets[part.target].plans[function]
+        self.program = Program(plan)
+        self.threads = part.threads
+        self.constants = _constants(part, self.program)
+        self.library = part.library
+        runs = list(segments(plan.steps))
+        self.steps: tuple[_Part, ...] = tuple(self._prepare(runs, part.order[function], part.callback))
+        has_code = any(step.segment is not None for step in self.steps)
+        self.arena = part.library.arena(part.order[function]) if part.library is not None and has_code else None
         self.plain = all(port.type.dtype.bits >= 8 for port in self.program.signature.inputs)
 
-    def _prepare(self, runs: Sequence[tuple[bool, tuple[Any, ...]]], callback: Callback | None) -> Any:
-        count = 0
+    def _prepare(self, runs: Sequence[tuple[bool, tuple[Any, ...]]], function: int, callback: Callback | None) -> Iterator[_Part]:
+        count = first = 0
         for is_native, steps in runs:
             if is_native and self.library is not None:
-                yield self.library.segment(count), None
+                yield _Part(first, first + len(steps), segment=self.library.segment(function, count))
                 count += 1
             else:
-                yield None, prepare(self.program, steps[0], callback)
+                yield _Part(first, first + len(steps), step=prepare(self.program, steps[0], callback))
+            first += len(steps)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The steps first..end of a plan: native code, or one step in Python."""
+
+    first: int
+    end: int
+    segment: native.Segment | None = None
+    step: PythonStep | None = None
 
 
 class CpuExecutor:
     """A plan for the CPU, ready to run; immutable but for its pool of contexts."""
 
-    device = "cpu"
-
-    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
-        self.loaded = _Loaded(contents, target, threads, callback)
+    def __init__(self, loaded: _Loaded) -> None:
+        self.loaded = loaded
         self.program = self.loaded.program
         self.expected = tuple((port.name, port.type.dtype.numpy, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
         self._contexts: list[_Context] = []
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
-        """The outputs, fresh memory of the inputs' kind; InputError if the inputs do not fit."""
+    def run(self, values: Sequence[Any], states: StateMemory | None = None) -> list[Any]:
+        """The outputs, fresh memory of the inputs' kind; InputError if the inputs do not fit. `states` are what is kept."""
         inputs = []
         shapes = []
         as_torch = False
@@ -71,27 +126,27 @@ class CpuExecutor:
         except IndexError:
             context = _Context(self.loaded)
         try:
-            return context.run(inputs, binding, as_torch)
+            return context.run(inputs, binding, as_torch, states)
         finally:
             context.forget()
             self._contexts.append(context)
 
-    def times(self, values: Sequence[Any]) -> tuple[int, ...]:
+    def times(self, values: Sequence[Any], states: StateMemory | None = None) -> tuple[int, ...]:
         """How long each launch of the plan takes in one call, in nanoseconds, in the order of the steps."""
         count = sum(isinstance(step, Launch) for step in self.program.plan.steps)
         if self.loaded.library is None or not count:
             return ()
         with self.loaded.library.timing(count) as found:
-            self.run(values)
+            self.run(values, states)
         return tuple(found[:count])
 
 
-def _constants(contents: EngineContents, target: str, program: Program) -> dict[int, Constant]:
+def _constants(part: CpuPart, program: Program) -> dict[int, Constant]:
     found = {}
     for number, buffer in enumerate(program.buffers):
         if not isinstance(buffer.storage, storage.Constant):
             continue
-        constant = aligned(contents.constant(target, buffer.storage.key))
+        constant = part.constant(buffer.storage.key)
         expected = nbytes(buffer.type)
         if (expected is None and buffer.type.dtype != string) or (expected is not None and constant.data.size < expected):
             raise EngineError(f"constant {buffer.storage.key!r} has {constant.data.size} bytes, expected {buffer.type}")
@@ -117,7 +172,7 @@ class _Context:
         self.objects: dict[int, Array] = {}
         self.as_torch = False
 
-    def run(self, inputs: Sequence[Any], binding: Binding, as_torch: bool) -> list[Any]:
+    def run(self, inputs: Sequence[Any], binding: Binding, as_torch: bool, states: StateMemory | None) -> list[Any]:
         program, loaded, pointers = self.program, self.loaded, self.pointers
         self.binding = binding
         self.as_torch = as_torch
@@ -125,15 +180,22 @@ class _Context:
             pointers[number] = pointer(value)
         if not loaded.plain:
             self._special(inputs)
+        for number, name in program.states:
+            pointers[number] = None if states is None else states.address(name)
         self._reserve(binding)
         self._allocate(binding)
-        for number, (segment, step) in enumerate(loaded.steps):
-            if segment is not None:
-                status = segment(pointers, self.binding.symbols, self.address, loaded.threads)
+        for number, part in enumerate(loaded.steps):
+            if states is not None and part.end > program.plan.first_write:
+                states.changed = True
+            if part.segment is not None:
+                status = part.segment(pointers, self.binding.symbols, self.address, loaded.threads)
                 if status:
+                    if states is not None:
+                        # The check that failed is the last step that ran.
+                        states.changed = status > program.plan.first_write
                     raise self._failure(status, number)
-            elif step is not None:
-                step(self)
+            elif part.step is not None:
+                part.step(self)
         return [self._result(result) for result in program.results]
 
     def _failure(self, status: int, part: int) -> CompilerError:
@@ -161,8 +223,8 @@ class _Context:
                 self.pointers[number] = pointer(self.memory[number])
 
     def _reserve(self, binding: Binding) -> None:
-        library = self.loaded.library
-        size = binding.layout[1] if library is None else library.arena(binding.symbols)
+        arena = self.loaded.arena
+        size = binding.layout[1] if arena is None else arena(binding.symbols)
         if size > self.arena.size or not self.address:
             self.arena = aligned_bytes(max(size, 1))
             self.address = pointer(self.arena)
@@ -208,6 +270,10 @@ class _Context:
 
     def _bytes(self, number: int, type: TensorType) -> Array:
         buffer = self.program.buffers[number]
+        if isinstance(buffer.storage, Alias) and self.binding is not None:
+            root = self.program.index[buffer.storage.root]
+            whole, first = self.type(root), evaluate(buffer.storage.offset, self.binding.values)
+            return self._bytes(root, whole)[first : first + (nbytes(type) or 0)] if whole is not None else memory_at(0, 0)
         if number in self.memory:
             return self.memory[number]
         if isinstance(buffer.storage, storage.Arena) and self.binding is not None:

@@ -1,16 +1,18 @@
-"""The executor of CUDA targets: kernels launched through the driver on one device arena per concurrent call."""
+"""The CUDA part of an engine: for each function kernels launched through the driver, on one device arena per concurrent call."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import functools
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..ir.dims import evaluate
 from ..ir.errors import EngineError, InputError
 from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
 from ..ir.types import TensorType, string
@@ -20,6 +22,7 @@ from .contents import EngineContents, TargetContents
 from .driver import Device
 from .launches import PreparedLaunch
 from .program import Binding, Callback, Program
+from .states import StateMemory, initial
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, nbytes
 
@@ -52,25 +55,104 @@ def why_not(target: str) -> str | None:
     return None
 
 
-class _Loaded:
-    """A plan on a GPU: kernels loaded, constants in device memory; what all contexts of an engine share."""
+class _Memory:
+    """A piece of device memory, which is given back with the last that holds it."""
 
-    def __init__(self, contents: EngineContents, target: str, callback: Callback | None) -> None:
+    def __init__(self, gpu: Device, size: int) -> None:
+        self.address = 0
+        self.gpu = gpu
+        self.address = gpu.allocate(size) if size else 0
+
+    def __del__(self) -> None:
+        _release(self.gpu, self.address)
+
+
+class CudaPart:
+    """An engine on a GPU: kernels loaded, and constants in device memory, which its functions share."""
+
+    device = "cuda"
+
+    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
+        self.contents = contents
+        self.target = target
         parts = contents.targets[target]
-        self.base = 0
-        self.program = Program(parts.plan)
+        self.declared = parts.states
+        programs = {name: Program(plan) for name, plan in parts.plans.items()}
         self.gpu = _device(0)
         with self.gpu:
             self.functions = _kernels(self.gpu, parts)
-            self.host_constants, offsets, size = _constants(contents, target, self.program)
-            self.base = self.gpu.allocate(size) if offsets else 0
-            self.constants = {number: self.base + offset for number, offset in offsets.items()}
-            for number, constant in self.host_constants.items():
-                self.gpu.upload(self.constants[number], pointer(constant.data), constant.data.size, 0)
+            self.host_constants, self.places, size = _constants(contents, target, programs.values())
+            self.constants = _Memory(self.gpu, size)
+            for key, constant in self.host_constants.items():
+                self.gpu.upload(self.constants.address + self.places[key], pointer(constant.data), constant.data.size, 0)
             self.gpu.synchronize(0)
-        self.steps = tuple(self._prepare(step, callback) for step in parts.plan.steps)
+        self._executors = {name: CudaExecutor(_Loaded(self, program, callback)) for name, program in programs.items()}
 
-    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | Check | PythonStep:
+    def executor(self, function: str) -> CudaExecutor:
+        """What runs a function."""
+        return self._executors[function]
+
+    def states(self) -> DeviceStates:
+        """Memory for the states of one session, as they begin."""
+        return DeviceStates(self.gpu, self.contents, self.target)
+
+
+class DeviceStates:
+    """States in the memory of a GPU."""
+
+    def __init__(self, gpu: Device, contents: EngineContents, target: str) -> None:
+        self.changed = False
+        self.gpu = gpu
+        self._types = {name: state.type for name, state in contents.targets[target].states.items()}
+        sizes = {name: nbytes(type) or 0 for name, type in self._types.items()}
+        with gpu:
+            self._memory = _Memory(gpu, sum(map(_rounded, sizes.values())))
+            places = itertools.accumulate(map(_rounded, sizes.values()), initial=self._memory.address)
+            self._addresses = dict(zip(sizes, places, strict=False))
+            for name, state in contents.targets[target].states.items():
+                given = initial(contents, target, state)
+                if given is None:
+                    gpu.zero(self._addresses[name], sizes[name], 0)
+                else:
+                    gpu.upload(self._addresses[name], pointer(given), sizes[name], 0)
+            gpu.synchronize(0)
+
+    def address(self, name: str) -> int:
+        """Where a state lies."""
+        return self._addresses[name]
+
+    def read(self, name: str) -> Array:
+        """A copy of what a state holds."""
+        memory = np.empty(nbytes(self._types[name]) or 0, np.uint8)
+        with self.gpu:
+            self.gpu.download(pointer(memory), self._addresses[name], memory.size, 0)
+        return view(memory, self._types[name])
+
+    def write(self, name: str, value: Array) -> None:
+        """Let a state hold an array of its type."""
+        memory = np.empty(nbytes(self._types[name]) or 0, np.uint8)
+        store(memory, value, self._types[name].dtype)
+        with self.gpu:
+            self.gpu.upload(self._addresses[name], pointer(memory), memory.size, 0)
+            self.gpu.synchronize(0)
+
+
+class _Loaded:
+    """A plan on a GPU: what all contexts of a function share."""
+
+    def __init__(self, part: CudaPart, program: Program, callback: Callback | None) -> None:
+        self.program = program
+        self.gpu = part.gpu
+        self.functions = part.functions
+        keys = {n: buffer.storage.key for n, buffer in enumerate(program.buffers) if isinstance(buffer.storage, storage.Constant)}
+        self.host_constants = {number: part.host_constants[key] for number, key in keys.items()}
+        self.constants = {number: part.constants.address + part.places[key] for number, key in keys.items()}
+        self.memory = part.constants
+        self.steps = tuple(self._prepare(step, callback) for step in program.plan.steps)
+
+    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | Check | PythonStep | None:
+        if isinstance(step, Copy) and not self.program.plan.moves(step):
+            return None
         if isinstance(step, Launch):
             return PreparedLaunch(self.program, step, self.functions)
         if isinstance(step, (Host, Call)):
@@ -78,11 +160,6 @@ class _Loaded:
         if isinstance(step, (Copy, Zero, Check)):
             return step
         raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")
-
-    def __del__(self) -> None:
-        # A plan that was refused has neither.
-        if self.base:
-            _release(self.gpu, self.base)
 
 
 def _release(gpu: Device, address: int) -> None:
@@ -96,16 +173,14 @@ def _release(gpu: Device, address: int) -> None:
 class CudaExecutor:
     """A plan for a GPU, ready to run; immutable but for its pool of contexts per stream."""
 
-    device = "cuda"
-
-    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
-        self.loaded = _Loaded(contents, target, callback)
-        self.program = self.loaded.program
+    def __init__(self, loaded: _Loaded) -> None:
+        self.loaded = loaded
+        self.program = loaded.program
         self.expected = tuple((port.name, port.type.dtype, port.type.rank) for port in self.program.signature.inputs)
         self._contexts: dict[int, list[_Context]] = {}
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
-        """The outputs, fresh memory of the inputs' kind and place; InputError if the inputs do not fit."""
+    def run(self, values: Sequence[Any], states: StateMemory | None = None) -> list[Any]:
+        """The outputs, fresh memory of the inputs' kind and place; InputError if the inputs do not fit. `states` are what is kept."""
         pairs = zip(values, self.expected, strict=True)
         inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
         gpu = self.loaded.gpu
@@ -121,7 +196,7 @@ class CudaExecutor:
             except IndexError:
                 context = _Context(self.loaded, stream)
             try:
-                return context.run(inputs, binding)
+                return context.run(inputs, binding, states)
             finally:
                 context.forget()
                 pool.append(context)
@@ -137,7 +212,7 @@ def _stream(inputs: Sequence[Any]) -> int:
 
 def _kernels(gpu: Device, parts: TargetContents) -> Mapping[str, int]:
     functions: dict[str, int] = {}
-    for step in parts.plan.steps:
+    for step in (step for plan in parts.plans.values() for step in plan.steps):
         for variant in step.variants if isinstance(step, Launch) else ():
             if variant.kernel in functions:
                 continue
@@ -148,20 +223,20 @@ def _kernels(gpu: Device, parts: TargetContents) -> Mapping[str, int]:
     return functions
 
 
-def _constants(contents: EngineContents, target: str, program: Program) -> tuple[dict[int, Constant], dict[int, int], int]:
-    """Constants on the host, their places in one piece of device memory, and its size."""
-    found: dict[int, Constant] = {}
-    offsets: dict[int, int] = {}
+def _constants(contents: EngineContents, target: str, programs: Iterable[Program]) -> tuple[dict[str, Constant], dict[str, int], int]:
+    """Constants on the host by key, their places in one piece of device memory, and its size."""
+    found: dict[str, Constant] = {}
+    offsets: dict[str, int] = {}
     total = 0
-    for number, buffer in enumerate(program.buffers):
+    for buffer in (buffer for program in programs for buffer in program.buffers):
         if not isinstance(buffer.storage, storage.Constant):
             continue
-        found[number] = contents.constant(target, buffer.storage.key)
-        expected = nbytes(buffer.type)
-        if buffer.type.dtype != string and (expected is None or found[number].data.size < expected):
-            raise EngineError(f"constant {buffer.storage.key!r} has {found[number].data.size} bytes, expected {buffer.type}")
-        offsets[number] = total
-        total += _rounded(found[number].data.size)
+        key, expected = buffer.storage.key, nbytes(buffer.type)
+        if key not in found:
+            found[key], offsets[key] = contents.constant(target, key), total
+            total += _rounded(found[key].data.size)
+        if buffer.type.dtype != string and (expected is None or found[key].data.size < expected):
+            raise EngineError(f"constant {key!r} has {found[key].data.size} bytes, expected {buffer.type}")
     return found, offsets, total
 
 
@@ -210,7 +285,7 @@ class _Context:
         self.own: list[int] = []
         self.place: str | None = None
 
-    def run(self, inputs: Sequence[Any], binding: Binding) -> list[Any]:
+    def run(self, inputs: Sequence[Any], binding: Binding, states: StateMemory | None) -> list[Any]:
         program = self.program
         self.binding = binding
         torch_inputs = [value for value in inputs if is_torch(value)]
@@ -218,11 +293,19 @@ class _Context:
         staged = self._reserve(inputs, binding)
         held = [self._enter(number, value, staged) for number, value in zip(program.inputs, inputs, strict=True)]
         self._allocate(binding)
-        for step in self.loaded.steps:
-            self._step(step)
+        for number, name in program.states:
+            self.cells[number].value = None if states is None else states.address(name)
+        for number, root, offset in program.aliases:
+            self.cells[number].value = self._address(root) + evaluate(offset, binding.values)
+        for number, step in enumerate(self.loaded.steps):
+            if states is not None and number >= program.plan.first_write:
+                states.changed = True
+            if step is not None:
+                self._step(step)
         results = [self._result(result) for result in program.results]
-        if self.place != "cuda" or any(value is not None for value in held):
-            # Host memory that was being read, and memory of ours, may be reused only when the device is done.
+        if self.place != "cuda" or states is not None or any(value is not None for value in held):
+            # Host memory that was being read, and memory of ours, may be reused only when the device is done; and a session
+            # may be called from another stream.
             self.gpu.synchronize(self.stream)
         return results
 

@@ -6,76 +6,62 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ..ir.errors import EngineError
 from ..ir.plan import segments
 from . import native
 from .contents import Contract, EngineContents, Port
-from .cpu import CpuExecutor
+from .cpu import CpuPart
 from .digests import Watch
 from .file import write_engine
-from .program import Callback, Program
+from .function import Executor, Function, Part
+from .program import Callback
 from .reader import Reading, read_engine
+from .session import Session
+from .states import KeptStates
 
 _LOG = logging.getLogger(__name__)
 
 
-class Executor(Protocol):
-    """What runs a plan on one kind of device."""
-
-    @property
-    def program(self) -> Program:
-        """The plan, and what its inputs must be."""
-
-    @property
-    def device(self) -> str:
-        """Where it runs, in torch's words."""
-
-    def run(self, values: Sequence[Any]) -> list[Any]:
-        """The outputs for inputs in order."""
-
-
 @dataclass(frozen=True)
 class _Elsewhere:
-    """The executor of an engine that runs on other machines: every use says why it does not run on this one."""
+    """The part of an engine that runs on other machines: every use says why it does not run on this one."""
 
     reason: EngineError
     device: str = "none"
 
-    @property
-    def program(self) -> Program:
+    def executor(self, function: str) -> Executor:
         raise self.reason
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
+    def states(self) -> KeptStates:
         raise self.reason
 
 
 class _Later:
-    """The executor of an engine that was just built: its code is loaded when it is first called."""
+    """The part of an engine that was just built: its code is loaded when it is first called."""
 
-    def __init__(self, device: str, make: Callable[[], Executor]) -> None:
+    def __init__(self, device: str, make: Callable[[], Part]) -> None:
         self.device = device
         self._make = make
-        self._executor: Executor | None = None
+        self._part: Part | None = None
         self._lock = threading.Lock()
 
-    @property
-    def program(self) -> Program:
-        return self._made().program
+    def executor(self, function: str) -> Executor:
+        part = self._part
+        return (part if part is not None else self._made()).executor(function)
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
-        executor = self._executor
-        return (executor if executor is not None else self._made()).run(values)
+    def states(self) -> KeptStates:
+        return self._made().states()
 
-    def _made(self) -> Executor:
+    def _made(self) -> Part:
         with self._lock:
-            if self._executor is None:
-                self._executor = self._make()
-            return self._executor
+            if self._part is None:
+                self._part = self._make()
+            return self._part
 
 
 class Engine:
@@ -83,7 +69,8 @@ class Engine:
 
     `engine(x, mask)` takes inputs in order, `engine(x, mask=mask)` by name too, and `engine.run({name: array})` names
     outputs as well. Numpy arrays, Python numbers and lists of them, and what speaks DLPack give numpy arrays; torch
-    tensors give torch tensors; always in fresh memory. `target` picks one of the engine's targets (default: the
+    tensors give torch tensors; always in fresh memory. That calls the entry; `engine.functions` has it and the others by
+    name, and those that keep state are called in a session, `engine.session()`. `target` picks one of the engine's targets (default: the
     best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
     back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
     and looked at like any other, only a call says why it does not run, and only a call loads its code.
@@ -101,17 +88,18 @@ class Engine:
         if threads is not None and threads < 0:
             raise EngineError(f"got {threads} threads, expected 0 (all) or more")
         self._contents = contents
-        self._count = len(contents.inputs)
         self._target: str | None = None
         try:
             self._target = choose_target(contents, target)
         except EngineError as error:
             if must_run:
                 raise
-            self._executor: Executor = _Elsewhere(error)
+            self._part: Part = _Elsewhere(error)
         else:
-            make = partial(_executor, contents, self._target, threads or 0, call)
-            self._executor = make() if must_run else _Later("cpu" if self._target == "cpu" else "cuda", make)
+            make = partial(_part, contents, self._target, threads or 0, call)
+            self._part = make() if must_run else _Later("cpu" if self._target == "cpu" else "cuda", make)
+        self._functions = {name: Function(name, ports, self._part) for name, ports in contents.functions.items()}
+        self._entry = next(iter(self._functions.values()))
 
     @classmethod
     def load(
@@ -140,18 +128,23 @@ class Engine:
         write_engine(path, self._contents, signing_key=signing_key)
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
-        """The output, or a tuple of outputs, for inputs in order, the rest of them by name."""
-        if named:
-            inputs = tuple(self._executor.program.signature.fill(inputs, named))
-        elif len(inputs) != self._count:
-            self._executor.program.signature.check_count(len(inputs))
-        outputs = self._executor.run(inputs)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        """The entry's output, or a tuple of outputs, for inputs in order, the rest of them by name."""
+        return self._entry(*inputs, **named)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name for inputs by name."""
-        outputs = self._executor.run(self._executor.program.signature.order(inputs))
-        return {port.name: value for port, value in zip(self.outputs, outputs, strict=True)}
+        """The entry's outputs by name for inputs by name."""
+        return self._entry.run(inputs)
+
+    def session(self) -> Session:
+        """What functions keep between calls, for one caller: states as they begin, and the functions on them."""
+        states = self._contents.targets[self._target].states if self._target is not None else {}
+        types = {name: state.type for name, state in states.items()}
+        return Session(self._part, self._contents.functions, types)
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """The functions by name, the entry first."""
+        return self._functions
 
     @property
     def contents(self) -> EngineContents:
@@ -160,12 +153,12 @@ class Engine:
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Names and types of the inputs."""
+        """Names and types of the entry's inputs."""
         return self._contents.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """Names and types of the outputs."""
+        """Names and types of the entry's outputs."""
         return self._contents.outputs
 
     @property
@@ -222,7 +215,7 @@ def why_not(contents: EngineContents, target: str) -> str | None:
     if target != "cpu":
         return f"this version runs the targets cpu and sm_*, got {target}"
     parts = contents.targets[target]
-    if not any(is_native for is_native, _ in segments(parts.plan.steps)):
+    if not any(is_native for plan in parts.plans.values() for is_native, _ in segments(plan.steps)):
         return None
     machine, flags = platform.machine(), native.cpu_flags()
     reasons = [native.why_not(library, machine, flags) for library in parts.libraries]
@@ -231,18 +224,20 @@ def why_not(contents: EngineContents, target: str) -> str | None:
     return "; ".join(str(reason) for reason in reasons) or "it holds no library"
 
 
-def _executor(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Executor:
-    executor = _make_executor(contents, target, threads, call)
-    found = executor.program.signature.inputs
-    if found != contents.inputs:
-        got = f"got {_list(found)}, expected {_list(contents.inputs)}"
-        raise EngineError(f"inputs of the plan for {target} are not those of the engine: {got}")
-    return executor
+def _part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
+    part = _make_part(contents, target, threads, call)
+    for function, expected in contents.functions.items():
+        # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
+        program = part.executor(function).program
+        if program.ports != expected:
+            got = f"got {program.ports}, expected {expected}"
+            raise EngineError(f"inputs of the plan of {function} for {target} are not those of the engine: {got}")
+    return part
 
 
-def _make_executor(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Executor:
+def _make_part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
     if target == "cpu":
-        return CpuExecutor(contents, target, threads, call)
-    from .cuda import CudaExecutor
+        return CpuPart(contents, target, threads, call)
+    from .cuda import CudaPart
 
-    return CudaExecutor(contents, target, call)
+    return CudaPart(contents, target, call)

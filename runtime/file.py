@@ -15,12 +15,12 @@ from ..ir.errors import EngineError
 from ..ir.plan import to_json
 from . import archive, sign
 from .archive import Member
-from .contents import EngineContents, Port
+from .contents import EngineContents, Port, Ports
 from .digests import digest_parts
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 3
+SCHEMA = 4
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000
@@ -109,7 +109,8 @@ def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memor
     yield "graph.ir", [contents.graph.encode()]
     for target in sorted(contents.targets):
         parts = contents.targets[target]
-        yield f"plan/{target}.json", [_json(to_json(parts.plan))]
+        for function, plan in parts.plans.items():
+            yield f"plan/{target}/{function}.json", [_json(to_json(plan))]
         for file in sorted(parts.files):
             yield f"kernels/{target}/{file}", [parts.files[file]]
     for file in sorted(contents.weights):
@@ -131,8 +132,7 @@ def _manifest(contents: EngineContents, records: list[MemberRecord]) -> dict[str
     return {
         "format": "ourcc engine",
         "schema": SCHEMA,
-        "inputs": [_port_to_json(port) for port in contents.inputs],
-        "outputs": [_port_to_json(port) for port in contents.outputs],
+        "functions": [_function_to_json(name, ports) for name, ports in contents.functions.items()],
         "symbols": [[name, r.low, r.high, contents.symbols.divisors.get(name, 1)] for name, r in contents.symbols.ranges.items()],
         "targets": [
             [target, [[library.file, library.machine, list(library.requires)] for library in contents.targets[target].libraries]]
@@ -141,6 +141,10 @@ def _manifest(contents: EngineContents, records: list[MemberRecord]) -> dict[str
         "provenance": dict(contents.provenance),
         "members": [[r.member.name, r.member.size, r.member.crc, r.digest, list(r.head) if r.head else None] for r in records],
     }
+
+
+def _function_to_json(name: str, ports: Ports) -> list[Any]:
+    return [name, [_port_to_json(port) for port in ports.inputs], [_port_to_json(port) for port in ports.outputs], list(ports.states)]
 
 
 def _port_to_json(port: Port) -> list[Any]:

@@ -82,7 +82,7 @@ class _Handle:
 
 
 class NativeLibrary:
-    """A loaded shared object of one engine: its segments and the size of its arena.
+    """A loaded shared object of one engine: the segments of its functions and the sizes of their arenas.
 
     It is closed once neither this object nor any function of it is left. A call holds what it runs, and a worker of the
     pool has left a library's code before the call that sent it there returns.
@@ -91,11 +91,16 @@ class NativeLibrary:
     def __init__(self, name: str, data: bytes) -> None:
         self._handle = _open(name, data)
         _PROCESS.adopt(self._handle, name)
-        self.arena: Callable[..., int] = self.function("ourcc_arena", ctypes.c_int64, (ctypes.c_void_p,))
 
-    def segment(self, number: int) -> Segment:
-        """The function of one run of steps: (buffers, symbols, arena, threads) -> status."""
-        return self.function(f"ourcc_segment_{number}", ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32))
+    def arena(self, function: int) -> Callable[..., int]:
+        """The size of the arena of the engine's Nth function: (symbols) -> bytes."""
+        return self.function(f"ourcc_arena_{function}", ctypes.c_int64, (ctypes.c_void_p,))
+
+    def segment(self, function: int, number: int) -> Segment:
+        """One run of steps of the engine's Nth function: (buffers, symbols, arena, threads) -> status."""
+        return self.function(
+            f"ourcc_segment_{function}_{number}", ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        )
 
     @contextlib.contextmanager
     def timing(self, count: int) -> Iterator[Any]:

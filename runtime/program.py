@@ -12,13 +12,15 @@ from typing import Any
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import CompilerError, EngineError, VerifyError
-from ..ir.plan import Buffer, Call, Check, Host, Launch, Plan, Slot, slot_offsets, storage
+from ..ir.plan import Alias, Buffer, Call, Check, Host, Launch, Plan, Slot, slot_offsets, storage
 from ..ir.plan.check import check
+from ..ir.plan.places import is_dense
 from ..ir.plan.verify import verify
 from ..ir.types import TensorType
-from .contents import Port, ports
+from .contents import Port, Ports, ports
 from .signature import Signature
 from .sizes import Sizes
+from .states import states_of
 
 MAX_BINDINGS = 512
 Callback = Callable[[Call, Sequence[Any]], Sequence[Any]]
@@ -90,9 +92,14 @@ class Program:
         later = tuple(name for step in plan.steps if isinstance(step, (Host, Call)) for name, _, _ in step.binds)
         places = {buffer: number for number, (_, buffer) in enumerate(plan.inputs)}
         self.numbers = tuple((symbol, places[buffer]) for symbol, buffer in plan.numbers)
-        self.signature = Signature(ports(plan, plan.inputs), plan.symbols, later, _used(plan), self.numbers)
+        self.ports = Ports.of(plan)
+        self.signature = Signature(self.ports.inputs, plan.symbols, later, _used(plan), self.numbers)
         self.inputs = tuple(self.index[buffer] for _, buffer in plan.inputs)
         self.results = tuple(self._results())
+        self.states = states_of(plan.buffers)
+        self.aliases = tuple(
+            (n, *self._alias(buffer.storage)) for n, buffer in enumerate(plan.buffers) if isinstance(buffer.storage, Alias)
+        )
         self.is_dynamic = bool(self.signature.later)
         allocated = tuple(n for n, buffer in enumerate(plan.buffers) if isinstance(buffer.storage, storage.Dynamic | storage.Output))
         _check_memory(plan)
@@ -100,6 +107,10 @@ class Program:
         self.shapes = Shapes(plan.buffers, plan.slots, self.symbol_names, allocated, Sizes(plan))
         self._bindings: dict[tuple[Any, ...], Binding] = {}
         self._lock = threading.Lock()
+
+    def _alias(self, held: Alias) -> tuple[int, Dim]:
+        """The number of the buffer whose memory it is, and the offset in it."""
+        return self.index[held.root], held.offset
 
     def _results(self) -> Iterable[Result]:
         seen: set[str] = set()
@@ -124,14 +135,14 @@ class Program:
 
 
 def _check(plan: Plan) -> None:
-    """EngineError where the plan breaks a rule of form."""
-    if plan.states or plan.ties or any(isinstance(buffer.storage, storage.State | storage.Alias) for buffer in plan.buffers):
-        hint = "run it with a later version of ourcc"
-        raise EngineError(f"plan for {plan.target} has states or aliases, which this version cannot run", hint=hint)
+    """EngineError where the plan breaks a rule of form, or has what no executor runs."""
     try:
         verify(plan)
     except VerifyError as error:
         raise EngineError(error.message, note=error.note) from error
+    for buffer in plan.buffers:
+        if isinstance(buffer.storage, storage.Alias) and not is_dense(buffer.type, buffer.storage.strides):
+            raise EngineError(f"plan for {plan.target} has the strided alias {buffer.name}, and this version runs dense ones")
 
 
 def _check_memory(plan: Plan) -> None:
@@ -145,6 +156,7 @@ def _check_memory(plan: Plan) -> None:
 def _used(plan: Plan) -> set[str]:
     found: list[Dim] = [size for buffer in plan.buffers for size in buffer.type.shape]
     found += [size for slot in plan.slots for size in slot.sizes]
+    found += [buffer.storage.offset for buffer in plan.buffers if isinstance(buffer.storage, Alias)]
     for step in plan.steps:
         if isinstance(step, Check) and step.size is not None:
             found.append(step.size)

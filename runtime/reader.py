@@ -24,7 +24,7 @@ from ..ir.types import DTYPES, TensorType
 from . import archive, sign
 from .archive import Member, Placed
 from .checked import Checked, same_file
-from .contents import EngineContents, Lazy, Library, Port, TargetContents
+from .contents import EngineContents, Lazy, Library, Port, Ports, TargetContents
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
 from .sign import Signature
@@ -247,13 +247,16 @@ class _Reader:
             divisors = {name: divisor for name, _, _, divisor in manifest["symbols"] if divisor != 1}
             weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
             report = json.loads(self.member("report.json"))
+            functions = dict(_read_function(entry) for entry in manifest["functions"])
+            if not functions or len(functions) != len(manifest["functions"]):
+                raise self.damaged("engine has two functions of one name" if functions else "engine has no function")
             for target in targets:
-                if f"plan/{target}.json" not in self.records:
-                    raise self.damaged(f"engine has no plan for its target {target}")
+                for function in functions:
+                    if f"plan/{target}/{function}.json" not in self.records:
+                        raise self.damaged(f"engine has no plan of its function {function} for its target {target}")
             return EngineContents(
-                tuple(_read_port(entry) for entry in manifest["inputs"]),
-                tuple(_read_port(entry) for entry in manifest["outputs"]),
-                Lazy(tuple(targets), lambda name: self.target(name, targets[name])),
+                functions,
+                Lazy(tuple(targets), lambda name: self.target(name, tuple(functions), targets[name])),
                 dims.Facts(ranges, divisors),
                 self.member("graph.ir").decode(),
                 Lazy(weights, self.weights),
@@ -270,20 +273,21 @@ class _Reader:
         member = f"weights/{file}.safetensors"
         return decode(self.heads[member], self.view(member)[len(self.heads[member]) :], f"{self.path}: {member}")
 
-    def target(self, name: str, libraries: tuple[Library, ...]) -> TargetContents:
+    def target(self, name: str, functions: tuple[str, ...], libraries: tuple[Library, ...]) -> TargetContents:
         prefix = f"kernels/{name}/"
         files = tuple(member[len(prefix) :] for member in self.records if member.startswith(prefix))
-        return TargetContents(self.plan(name), Lazy(files, lambda file: self.member(prefix + file), keep=False), libraries)
+        plans = Lazy(functions, lambda function: self.plan(f"plan/{name}/{function}.json"))
+        return TargetContents(plans, Lazy(files, lambda file: self.member(prefix + file), keep=False), libraries)
 
-    def plan(self, target: str) -> Plan:
+    def plan(self, member: str) -> Plan:
         try:
-            return from_json(json.loads(self.member(f"plan/{target}.json")))
+            return from_json(json.loads(self.member(member)))
         except EngineError:
             raise
         except CompilerError as error:
-            raise self.damaged(f"plan/{target}.json is damaged: {error.message}") from error
+            raise self.damaged(f"{member} is damaged: {error.message}") from error
         except (ValueError, RecursionError) as error:
-            raise self.damaged(f"plan/{target}.json is not valid JSON: {error}") from error
+            raise self.damaged(f"{member} is not valid JSON: {error}") from error
 
     def __del__(self) -> None:
         if self.owned:
@@ -319,6 +323,13 @@ def _read_record(entry: Any) -> MemberRecord:
 def _read_library(entry: Any) -> Library:
     file, machine, requires = entry
     return Library(str(file), str(machine), tuple(str(flag) for flag in requires))
+
+
+def _read_function(entry: Any) -> tuple[str, Ports]:
+    name, inputs, outputs, states = entry
+    if not isinstance(name, str) or not all(isinstance(state, str) for state in states):
+        raise ValueError(f"function {name!r} has the states {states!r}")
+    return name, Ports(tuple(map(_read_port, inputs)), tuple(map(_read_port, outputs)), tuple(states))
 
 
 def _read_port(entry: Any) -> Port:

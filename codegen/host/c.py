@@ -1,7 +1,8 @@
-"""A plan as C: the steps between two host steps are one entry, made of functions of bounded size.
+"""Plans as C: the steps between two host steps are one entry, made of functions of bounded size.
 
-`ourcc_arena(symbols)` gives the arena's size; `ourcc_segment_N(buffers, symbols, arena, threads)` runs the Nth
-segment. Buffers are indexed as in the plan; those in the arena lie in slots, whose places are closed forms.
+For the plan of function F `ourcc_arena_F(symbols)` gives the arena's size, `ourcc_segment_F_N(buffers, symbols, arena, threads)`
+runs the Nth segment. Buffers are indexed as in the plan; those in the arena lie in slots, whose places are closed forms,
+and an alias lies in its root.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
+from ...ir.errors import UnsupportedError
 from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments, storage, touched
+from ...ir.plan.places import is_dense
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -21,21 +24,26 @@ PIECES = 16
 _PIECE = "(void *const *buffers, const int64_t *symbols, char *const *slots, int32_t threads)"
 
 
-def print_plan(plan: Plan) -> dict[str, str]:
-    """The C files of a plan, by name: `plan.c` has the entries, `plan_N.c` the pieces that do not fit in beside them."""
+def print_plans(plans: Mapping[str, Plan]) -> dict[str, str]:
+    """The C files of the plans of an engine's functions, by name."""
+    return {name: text for number, plan in enumerate(plans.values()) for name, text in _print_plan(plan, number).items()}
+
+
+def _print_plan(plan: Plan, function: int) -> dict[str, str]:
+    """The C files of one plan: `plan_F.c` has the entries, `plan_F_N.c` the pieces that do not fit in beside them."""
     pieces: dict[str, Sequence[Step]] = {}
     entries: list[list[str]] = []
     for number, steps in enumerate(steps for is_native, steps in segments(plan.steps) if is_native):
-        cut = {f"ourcc_piece_{number}_{first // PIECE}": steps[first : first + PIECE] for first in range(0, len(steps), PIECE)}
+        cut = {f"ourcc_piece_{function}_{number}_{first // PIECE}": steps[first : first + PIECE] for first in range(0, len(steps), PIECE)}
         entries.append(list(cut))
         pieces |= cut
     here, *others = [list(pieces)[first : first + PIECES] for first in range(0, max(len(pieces), 1), PIECES)]
-    files = {f"plan_{count}.c": _file(_pieces(plan, pieces, names)) for count, names in enumerate(others)}
+    files = {f"plan_{function}_{count}.c": _file(_pieces(plan, pieces, names)) for count, names in enumerate(others)}
     lines = [f"int32_t {name}{_PIECE};" for names in others for name in names]
-    lines += [*_slots_function(plan), *_pieces(plan, pieces, here)]
+    lines += [*_slots_function(plan, function), *_pieces(plan, pieces, here)]
     for number, names in enumerate(entries):
-        lines += _segment(plan, number, names)
-    return {**files, "plan.c": _file(lines)}
+        lines += _segment(plan, f"{function}_{number}", names)
+    return {**files, f"plan_{function}.c": _file(lines)}
 
 
 def _file(lines: Sequence[str]) -> str:
@@ -85,7 +93,7 @@ def _slot_size(slot: Slot, names: Mapping[str, str]) -> str:
     return f"rounded({text})"
 
 
-def _slots_function(plan: Plan) -> list[str]:
+def _slots_function(plan: Plan, function: int) -> list[str]:
     """Where the slots of the arena begin, and its size."""
     names = _symbol_names(plan)
     lines = ["static int64_t ourcc_slots(const int64_t *symbols, char *arena, char **slots) {"]
@@ -93,11 +101,12 @@ def _slots_function(plan: Plan) -> list[str]:
     for number, slot in enumerate(plan.slots):
         lines += [f"    slots[{number}] = arena + offset;", f"    offset += {_slot_size(slot, names)};"]
     lines += ["    return offset;", "}", ""]
-    lines += ["OURCC_EXPORT int64_t ourcc_arena(const int64_t *symbols);", "int64_t ourcc_arena(const int64_t *symbols) {"]
+    lines += [f"OURCC_EXPORT int64_t ourcc_arena_{function}(const int64_t *symbols);"]
+    lines += [f"int64_t ourcc_arena_{function}(const int64_t *symbols) {{"]
     return [*lines, f"    char *slots[{len(plan.slots) + 1}];", "    return ourcc_slots(symbols, 0, slots);", "}", ""]
 
 
-def _segment(plan: Plan, number: int, pieces: Sequence[str]) -> list[str]:
+def _segment(plan: Plan, number: str, pieces: Sequence[str]) -> list[str]:
     """The entry of a segment: it places the slots and runs the pieces; it gives 0, or 1 + the check of the plan that failed."""
     signature = f"int32_t ourcc_segment_{number}(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads)"
     lines = [f"OURCC_EXPORT {signature};", f"{signature} {{", f"    char *slots[{len(plan.slots) + 1}];"]
@@ -115,10 +124,7 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     for name in names:
         lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
         for used in sorted({buffer for step in pieces[name] for buffer in touched(step)}, key=order.__getitem__):
-            buffer = plan.buffers[order[used]]
-            held = buffer.storage
-            place = f"slots[{slots[held.slot]}]" if isinstance(held, storage.Arena) else f"buffers[{order[used]}]"
-            lines.append(f"    void *b{order[used]} = {place};")
+            lines.append(f"    void *b{order[used]} = {_place(plan, used, order, slots, symbols)};")
         for step in pieces[name]:
             if isinstance(step, Check):
                 # INT64_MIN is what `worst_index` gives where no index is out of range.
@@ -129,9 +135,21 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     return lines
 
 
+def _place(plan: Plan, name: str, order: Mapping[str, int], slots: Mapping[str, int], symbols: Mapping[str, str]) -> str:
+    """Where a buffer begins, as a C expression."""
+    held = plan.named[name].storage
+    if isinstance(held, storage.Alias):
+        if not is_dense(plan.named[name].type, held.strides):
+            raise UnsupportedError(f"alias {name} of the plan has strides {list(held.strides)}, and kernels take what is dense")
+        return f"(char *){_place(plan, held.root, order, slots, symbols)} + {c_dim(held.offset, symbols)}"
+    return f"slots[{slots[held.slot]}]" if isinstance(held, storage.Arena) else f"buffers[{order[name]}]"
+
+
 def _step(plan: Plan, step: Step, order: Mapping[str, int], names: Mapping[str, str]) -> list[str]:
     if isinstance(step, Launch):
         return _launch(step, order, names)
+    if isinstance(step, Copy) and not plan.moves(step):
+        return []
     if isinstance(step, Copy):
         size = c_dim(_bytes(plan, order[step.target]), names)
         return [f"    memcpy(b{order[step.target]}, b{order[step.source]}, (size_t){size});"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,12 @@ from .table import Report, Table
 if TYPE_CHECKING:
     from ...ir.graph import Module
 
+_PORT = ("name", "kind", "type")
 KEPT = ("value", "source", "why")
 
 
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
     """The summary that `ourcc build` prints and `ourcc inspect` begins with; the engine is data here and never run."""
-    ports = [(port.name, "input", str(port.type)) for port in contents.inputs]
-    ports += [(port.name, "output", str(port.type)) for port in contents.outputs]
     promises = Contract.from_json(contents.report.get("contract", []))
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
     kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
@@ -38,7 +36,20 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "signed_by": _signed_by(path),
     }
     values = Table("kept in memory", ("target", *KEPT), tuple(kept))
-    return Report(facts, (_signature(ports), *([contract] if rows else []), *([values] if kept else [])))
+    return Report(facts, (signature(contents), *([contract] if rows else []), *([values] if kept else [])))
+
+
+def signature(contents: EngineContents) -> Table:
+    """What each function takes, gives and keeps."""
+    states = {name: str(state.type) for target in list(contents.targets)[:1] for name, state in contents.targets[target].states.items()}
+    rows: list[tuple[str, ...]] = []
+    for function, ports in contents.functions.items():
+        rows += [(function, port.name, "input", str(port.type)) for port in ports.inputs]
+        rows += [(function, port.name, "output", str(port.type)) for port in ports.outputs]
+        rows += [(function, name, "state", states.get(name, "")) for name in ports.states]
+    if len(contents.functions) > 1:
+        return Table("signature", ("function", *_PORT), tuple(rows))
+    return Table("signature", _PORT, tuple(row[1:] for row in rows))
 
 
 def _signed_by(path: Path) -> str | None:
@@ -58,8 +69,9 @@ def _runs_here(contents: EngineContents, target: str | None) -> str | None:
 
 def describe_module(module: Module, path: Path) -> Report:
     """The summary of a model as it is imported."""
-    ports = [(value.name, "input", str(value.type)) for value in module.main.inputs]
-    ports += [(value.name, "output", str(value.type)) for value in module.main.outputs]
+    ports = [(value.name, "input", str(value.type)) for value in module.main.arguments]
+    ports += [(value.name, "output", str(value.type)) for value in module.main.results]
+    ports += [(name, "state", str(value.type)) for name, value, _ in module.main.ties]
     kinds = Counter(op.name for op in module.main)
     ops = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
     symbols = ", ".join(f"{name} in {bounds}" for name, bounds in module.facts.ranges.items())
@@ -71,8 +83,4 @@ def describe_module(module: Module, path: Path) -> Report:
         "constants": len(sizes),
         "constant_bytes": sum(size for size in sizes if isinstance(size, int)),
     }
-    return Report(facts, (_signature(ports), Table("ops", ("op", "count"), ops)))
-
-
-def _signature(ports: Iterable[tuple[str, str, str]]) -> Table:
-    return Table("signature", ("name", "kind", "type"), tuple(ports))
+    return Report(facts, (Table("signature", _PORT, tuple(ports)), Table("ops", ("op", "count"), ops)))

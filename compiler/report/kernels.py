@@ -31,7 +31,7 @@ def kernel_rows(
     `resources` is what the assembler or compiler reported, by kernel.
     """
     sizes = (workload or default_workload(lowered.plan.symbols)).sizes
-    calls = [step for step in lowered.plan.steps if isinstance(step, Launch)]
+    calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
         cost = cost_of(unit.problem.region, dict(heaviest(unit.points).sizes))
@@ -64,7 +64,8 @@ def kernel_rows(
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }
         )
-    rows += _other_rows(lowered.plan, bytes_per_second, sizes)
+    for plan in lowered.plans.values():
+        rows += _other_rows(plan, bytes_per_second, sizes)
     total = sum(row["predicted_us"] * row["calls"] for row in rows)
     return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
 

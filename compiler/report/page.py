@@ -14,6 +14,7 @@ from ...ir.plan import Plan, slot_offsets, storage, touched
 from ...runtime.contents import Contract, EngineContents
 from ..contract import is_notable
 from ..recorded import workload_of
+from .engine import signature
 from .kernels import COLUMNS
 
 WIDTH, HEIGHT = 900, 260
@@ -30,17 +31,18 @@ svg text { font: 12px system-ui, sans-serif; fill: #1d2330; } .quiet { fill: #88
 
 def page(contents: EngineContents, title: str) -> str:
     """The page of an engine."""
-    ports = [(port.name, "input", str(port.type)) for port in contents.inputs]
-    ports += [(port.name, "output", str(port.type)) for port in contents.outputs]
+    ports = signature(contents)
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>For {escape(', '.join(contents.targets))}, made by {escape(str(contents.provenance.get('producer', 'ourcc')))}.</p>",
-        _table(("name", "kind", "type"), ports),
+        _table(ports.columns, ports.rows),
         *_contract(Contract.from_json(contents.report.get("contract", []))),
     ]
     sizes = workload_of(contents).sizes
     for name, target in contents.targets.items():
-        parts += _target(name, target.plan, sizes, contents.report.get("kernels", {}).get(name, []))
+        parts += _times(name, sizes, contents.report.get("kernels", {}).get(name, []))
+        for function, plan in target.plans.items():
+            parts += _memory(f"{name}, {function}" if len(target.plans) > 1 else name, plan, sizes)
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
@@ -56,12 +58,17 @@ def _contract(contract: Contract) -> Iterable[str]:
         yield _table(columns, [tuple(getattr(row, column) for column in columns) for row in notable])
 
 
-def _target(name: str, plan: Plan, sizes: Mapping[str, int], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _times(name: str, sizes: Mapping[str, int], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     at = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
     yield f"<h2>{escape(name)}: where the time should go</h2>"
     where = f", at {at}" if at else ""
     yield _figure(_bars(rows), f"Predicted time of each kernel, all its calls together{where}; dark: what the machine needs at least.")
     yield _table(COLUMNS, [tuple(row.get(column) for column in COLUMNS) for row in rows])
+
+
+def _memory(name: str, plan: Plan, sizes: Mapping[str, int]) -> Iterable[str]:
+    at = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
+    where = f", at {at}" if at else ""
     offsets, total = slot_offsets(plan.slots, sizes)
     yield f"<h2>{escape(name)}: memory</h2>"
     constants = sum(int(b.type.nbytes) for b in plan.buffers if isinstance(b.storage, storage.Constant) and isinstance(b.type.nbytes, int))

@@ -286,6 +286,55 @@ def _() -> Iterator[Sample]:
 
 
 @structured()
+def put(x: Tensor, indices: Tensor, updates: Tensor, /, *, axis: int, combine: str = "none") -> Tensor:
+    """x where slices of `updates` are combined in at `indices` along `axis`; `updates` has the shape of `take(x, indices)`.
+
+    combine: none (the last one in index order wins), add, mul, max, min.
+    """
+    axis %= x.ndim
+    places: list[Tensor] = list(np.indices(updates.shape, sparse=True))
+    found = _signed(indices, x.shape[axis]).reshape((1,) * axis + indices.shape + (1,) * (x.ndim - axis - 1))
+    return _scattered(x, [*places[:axis], found, *places[axis + indices.ndim :]], updates, combine)
+
+
+@put.infers
+def _(x: TensorType, indices: TensorType, updates: TensorType, *, axis: int, combine: str) -> TensorType:
+    _expect_combine("put", combine)
+    _expect_integers("put", indices)
+    same_dtype("put", x, updates)
+    axis = axis_of("put", axis, x.rank)
+    expected = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    if len(expected) != updates.rank or any(dims.equal(a, b) is not True for a, b in zip(updates.shape, expected, strict=True)):
+        raise VerifyError(f"put: got updates {updates}, expected sizes {shown(expected)}")
+    return x
+
+
+@put.region
+def _(r: RegionBuilder, x: TensorType, indices: TensorType, updates: TensorType, *, axis: int, combine: str) -> None:
+    axis %= x.rank
+    _copied(r, x)
+    axes = r.grid(updates.shape, "u")
+    end = axis + indices.rank
+    index = _from_front(r, r.load(1, axes[axis:end]), x.shape[axis])
+    places = [*axes[:axis], index, *axes[end:]]
+    r.store(0, places, r.load(2, axes, compute=False), axes=axes, combine=None if combine == "none" else combine)
+
+
+@put.samples
+def _() -> Iterator[Sample]:
+    for combine in COMBINES:
+        yield Sample((draw(5, 4), draw(3, dtype=i64, low=-5, high=4), draw(3, 4, seed=1)), {"axis": 0, "combine": combine})
+        yield Sample((draw(2, 5, 4), draw(3, 2, dtype=i32, low=-5, high=4), draw(2, 3, 2, 4, seed=1)), {"axis": 1, "combine": combine})
+    yield Sample((draw(5, 4, dtype=i32), draw(dtype=i64, low=0, high=3), draw(5, dtype=i32)), {"axis": -1})
+    yield Sample((draw(3, dtype=bf16), array(1, 7, -9, dtype=i64), draw(3, dtype=bf16)), {"axis": 0})
+    yield Sample((draw(3, 2), draw(0, dtype=i64), draw(0, 2)), {"axis": 0})
+    yield refused((draw(3, 4), draw(2, dtype=i64), draw(2, 3)), "got updates f32[2, 3], expected sizes [2, 4]", axis=0)
+    yield refused((draw(3), draw(2), draw(2)), "got indices f32[2], expected integers", axis=0)
+    yield refused((draw(3), draw(2, dtype=i64), draw(2)), "axis 1 is out of range for rank 1", axis=1)
+    yield refused((draw(3), draw(2, dtype=i64), draw(2)), "got combine 'or', expected one of none", axis=0, combine="or")
+
+
+@structured()
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, /, *, combine: str = "none") -> Tensor:
     """x where slices of `updates` are combined in at index vectors (the last dimension of `indices`).
 

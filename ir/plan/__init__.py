@@ -1,13 +1,14 @@
 """Plans: the host program of an engine, what it does in which order, and where everything lies."""
 
 from .json import from_json, to_json
-from .plan import SLOT_ALIGNMENT, Plan, segments, slot_offsets
+from .plan import SLOT_ALIGNMENT, Plan, constants_of, segments, slot_offsets
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
-from .storage import Buffer, Slot, StateDeclaration, Storage
+from .storage import Alias, Buffer, Slot, State, StateDeclaration, Storage
 
 __all__ = [
     "SLOT_ALIGNMENT",
     "VALUE",
+    "Alias",
     "Buffer",
     "Call",
     "Check",
@@ -17,11 +18,13 @@ __all__ = [
     "Launch",
     "Plan",
     "Slot",
+    "State",
     "StateDeclaration",
     "Step",
     "Storage",
     "Variant",
     "Zero",
+    "constants_of",
     "from_json",
     "reads",
     "segments",

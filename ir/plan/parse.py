@@ -197,7 +197,11 @@ class _Parser(Scanner):
     def session(self) -> StateDeclaration:
         name = self.name()
         self.expect(":")
-        return StateDeclaration(name, self.type())
+        type, initial = self.type(), ""
+        if self.accept("="):
+            self.expect("@")
+            initial = self.name()
+        return StateDeclaration(name, type, initial)
 
     def tie(self) -> tuple[str, str]:
         state = self.name()

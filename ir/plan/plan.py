@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import dims
-from .steps import Call, Host, Step
-from .storage import Buffer, Constant, Slot, StateDeclaration
+from ..dims import Dim
+from .steps import Call, Copy, Host, Step, writes
+from .storage import Alias, Buffer, Constant, Slot, State, StateDeclaration, Storage
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,35 @@ class Plan:
     @property
     def constants(self) -> Mapping[str, Constant]:
         """What its constants are in memory, by key."""
-        held = (buffer.storage for buffer in self.buffers)
+        held: list[Storage] = [buffer.storage for buffer in self.buffers]
+        held += [Constant(state.initial) for state in self.states if state.initial]
         return {constant.key: constant for constant in held if isinstance(constant, Constant)}
+
+    def moves(self, copy: Copy) -> bool:
+        """Whether a copy moves anything: between two buffers of the very same place it does not."""
+        return self._place(copy.source) != self._place(copy.target)
+
+    def _place(self, name: str) -> tuple[str, Dim, tuple[Dim, ...]]:
+        """The buffer that has the memory, and where in it the buffer lies."""
+        buffer = self.named[name]
+        if isinstance(buffer.storage, Alias):
+            return buffer.storage.root, buffer.storage.offset, buffer.storage.strides
+        return name, 0, buffer.type.row_major
+
+    @functools.cached_property
+    def first_write(self) -> int:
+        """The number of the first step that writes a state; the number of all steps if none does."""
+        held = {buffer.name for buffer in self.buffers if isinstance(buffer.storage, State)}
+        held |= {buffer.name for buffer in self.buffers if isinstance(buffer.storage, Alias) and buffer.storage.root in held}
+        return next((n for n, step in enumerate(self.steps) if not held.isdisjoint(self._written(step))), len(self.steps))
+
+    def _written(self, step: Step) -> tuple[str, ...]:
+        return () if isinstance(step, Copy) and not self.moves(step) else writes(step)
+
+
+def constants_of(plans: Iterable[Plan]) -> Mapping[str, Constant]:
+    """What the constants of several plans are in memory, by key."""
+    return {key: held for plan in plans for key, held in plan.constants.items()}
 
 
 SLOT_ALIGNMENT = 64

@@ -89,7 +89,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class StateDeclaration:
-    """A state of a plan: its name among a session's memory, and what it holds."""
+    """A state of a plan: its name among a session's memory, and what it holds; `initial` is the constant, none for zeros,
+    that a session begins with.
+    """
 
     name: str
     type: TensorType
+    initial: str = ""

@@ -10,9 +10,10 @@
       copy %b1 = %b3
     }
 
-Buffers, slots, states (`session kv: f32[8]`, tied at the end by `tie kv = %b9`) and steps each stand in their own order,
-inputs and outputs in that of the first line. A launch says what the symbols of its kernel are (`where`); a variant names
-its kernel where that is not the launch, and its arguments where they are not what the launch reads and then what it writes.
+Buffers, slots, states and steps each stand in their own order, inputs and outputs in that of the first line. A state is
+declared by `session kv: f32[8]`, `= @c` if it begins as that constant, and tied at the end by `tie kv = %b9`. A launch says
+what the symbols of its kernel are (`where`); a variant names its kernel where that is not the launch, and its arguments
+where they are not what the launch reads and then what it writes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..text import attribute_text, facts_text, name_text, string_text
 from . import storage
 from .plan import Plan
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero
-from .storage import Buffer, Slot
+from .storage import Buffer, Slot, StateDeclaration
 
 
 def print_plan(plan: Plan) -> str:
@@ -36,10 +37,14 @@ def print_plan(plan: Plan) -> str:
     lines += [f"  number {symbol} = {buffer_name(name)}" for symbol, name in plan.numbers]
     lines += [f"  {buffer_text(buffer)}" for buffer in plan.buffers]
     lines += [f"  {slot_text(slot)}" for slot in plan.slots]
-    lines += [f"  session  {name_text(state.name)}: {state.type}" for state in plan.states]
+    lines += [f"  {_session_text(state)}" for state in plan.states]
     lines += [f"  {line}" for step in plan.steps for line in step_lines(step)]
     lines += [f"  tie {name_text(state)} = {buffer_name(name)}" for state, name in plan.ties]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _session_text(state: StateDeclaration) -> str:
+    return f"session  {name_text(state.name)}: {state.type}" + (f" = @{name_text(state.initial)}" if state.initial else "")
 
 
 def buffer_name(name: str) -> str:

@@ -17,8 +17,9 @@ from ...ir.expression import Index as ScalarIndex
 from ...ir.ops.scalar import PRIMITIVES
 from ...ir.region import Let as ScalarLet
 from ...ir.region import Load as ScalarLoad
-from ...ir.region import Operand, Region, Scalar, walk
+from ...ir.region import Operand, Region, Scalar, accesses, walk
 from ...ir.region import Ref as ScalarRef
+from ...ir.region import Statement as RegionStatement
 from ...ir.summation import LONG
 from ...ir.tile.program import (
     AxisDecl,
@@ -318,6 +319,12 @@ def parameters(problem: Problem, combined: frozenset[str] = frozenset()) -> tupl
     return (*(param(o, "in") for o in region.inputs), *outputs)
 
 
+def used_parameters(problem: Problem, statements: Sequence[RegionStatement], combined: frozenset[str] = frozenset()) -> tuple[Param, ...]:
+    """The launch parameters that statements of the region touch."""
+    used = {operand for operand, _ in accesses(statements)}
+    return tuple(param for param in parameters(problem, combined) if param.name in used)
+
+
 def identity(kind: str, dtype: DType) -> bool | int | float:
     """The neutral element of a reduction."""
     if kind in ("sum", "any"):
@@ -342,4 +349,4 @@ def upper_bound(dim: Dim, symbols: dims.Facts) -> int | None:
     return dims.range_of(dim, symbols).high
 
 
-__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "upper_bound", "zero"]
+__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "upper_bound", "used_parameters", "zero"]

@@ -263,7 +263,7 @@ def test_a_constant_that_the_engine_lacks_is_an_error(ask: Run, model: Path, tmp
     bare = replace(
         plan, buffers=tuple(buffer for buffer in plan.buffers if not str(getattr(buffer.storage, "value", "")).startswith("weight"))
     )
-    value = module_of(replace(contents, targets={"cpu": replace(contents.targets["cpu"], plan=bare)})).constants["weight"]
+    value = module_of(replace(contents, targets={"cpu": replace(contents.targets["cpu"], plans={"main": bare})})).constants["weight"]
     assert value.constant is not None
     with pytest.raises(EngineError, match="holds no values of the constant with digest"):
         _ = value.constant.array

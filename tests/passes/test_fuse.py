@@ -211,15 +211,15 @@ def test_what_fails_as_one_kernel_is_made_smaller(body: Body, most: int) -> None
     fusion = Fusion(module, module.main)
     made = fusion.units(failing_over(most, KeyError("no place")))
     assert {op for group in made if isinstance(group, Group) for op in group.ops} == set(module.main)
-    assert all("in one kernel with what reads it: KeyError: 'no place'" in row.why for row in kept(fusion))
-    assert kept(fusion)
+    assert all("in one kernel with what reads it: KeyError: 'no place'" in row.why for row in kept((fusion,)))
+    assert kept((fusion,))
 
 
 def test_what_is_folded_inside_is_kept_first() -> None:
     module = program(lambda b, x: softmax_then_sum(b, b.abs(b.neg(x))), 4, 5, 5)
     fusion = Fusion(module, module.main)
     fusion.units(failing_over(3, RuntimeError("no")))
-    assert [row.value for row in kept(fusion)] == [next(op for op in module.main if op.name == "softmax").result.name]
+    assert [row.value for row in kept((fusion,))] == [next(op for op in module.main if op.name == "softmax").result.name]
 
 
 def test_halving_needs_few_attempts() -> None:
@@ -238,7 +238,7 @@ def test_views_behind_a_sum_become_kernels_of_their_own() -> None:
     assert len(groups(module)) == 1
     fusion = Fusion(module, module.main)
     assert len(fusion.units(failing_over(1, RuntimeError("no")))) == 2
-    assert [row.why for row in kept(fusion)] == ["as another view of %v1: RuntimeError: no"]
+    assert [row.why for row in kept((fusion,))] == ["as another view of %v1: RuntimeError: no"]
 
 
 @pytest.mark.parametrize("failure", [UsageError("got x, expected y"), MemoryError(), OSError("disk")])

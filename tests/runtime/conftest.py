@@ -36,7 +36,7 @@ void ourcc_use_parallel(void *function) { parallel = (parallel_t)function; }
 SOURCE = (
     PREAMBLE
     + r"""
-int64_t ourcc_arena(const int64_t *s) { return (s[0] * s[1] * 4 + 63) / 64 * 64; }
+int64_t ourcc_arena_0(const int64_t *s) { return (s[0] * s[1] * 4 + 63) / 64 * 64; }
 struct job { void *const *b; const int64_t *s; float *t; };
 static void rows(void *context, int64_t first, int64_t last) {
     struct job *j = context;
@@ -49,7 +49,7 @@ static void rows(void *context, int64_t first, int64_t last) {
             y[i * n + k] = j->t[i * n + k] + (float)j->s[0];
         }
 }
-int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
+int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
     if (threads == 77) return 5;
     struct job j = {b, s, (float *)arena};
     parallel(threads, s[0], rows, &j);
@@ -114,7 +114,7 @@ def tiny_plan() -> Plan:
 def tiny(compiled: Callable[[str], bytes]) -> EngineContents:
     """The contents of the miniature engine."""
     parts = TargetContents(
-        tiny_plan(),
+        {"main": tiny_plan()},
         {"baseline.so": compiled(SOURCE), "kernel_0.c": b"/* text */\n", "never.so": b"\x7fELF nonsense"},
         (Library("never.so", requires=("no-such-flag",)), Library("baseline.so")),
     )

@@ -10,7 +10,7 @@ from ourcc.ir.errors import EngineError
 from ourcc.ir.plan import Plan
 from ourcc.runtime import Constant, Contract, ContractRow, EngineContents, TargetContents
 
-EMPTY = TargetContents(Plan("cpu", dims.NO_FACTS, (), (), (), (), ()))
+EMPTY = TargetContents({"main": Plan("cpu", dims.NO_FACTS, (), (), (), (), ())})
 
 
 def test_constants_that_targets_keep_alike_are_kept_once():

@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, Variant, Zero, from_json, storage, to_json
+from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, Zero, from_json, storage, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, TargetContents
 from ourcc.runtime import cuda as cuda_module
@@ -150,7 +150,9 @@ def plan() -> Plan:
 
 def contents(the_plan=None, **files) -> EngineContents:
     files = {"k_even.cubin": b"even", "k_any.cubin": b"any", **files}
-    return EngineContents.of({"sm_90a": TargetContents(the_plan or plan(), files)}, {"sm_90a": {"w": np.array([3.0], np.float32)}})
+    return EngineContents.of(
+        {"sm_90a": TargetContents({"main": the_plan or plan()}, files)}, {"sm_90a": {"w": np.array([3.0], np.float32)}}
+    )
 
 
 @pytest.fixture
@@ -432,3 +434,106 @@ def test_a_check_is_read_at_the_end_of_the_call(gpu):
 
 def test_plans_come_back_from_json():
     assert from_json(to_json(plan())) == plan()
+
+
+def put_row(parameters, grid):
+    """rows[at] = x; arguments x, at, rows."""
+    x, at, rows = (pointer(parameters, n) for n in range(3))
+    place = ctypes.c_int64.from_address(at).value
+    floats(rows, 8)[2 * place : 2 * place + 2] = floats(x, 2)
+
+
+def add_up(parameters, grid):
+    """y = total + x; arguments total, x, y."""
+    total, x, y = (pointer(parameters, n) for n in range(3))
+    floats(y, 2)[:] = floats(total, 2) + floats(x, 2)
+
+
+def keeping() -> EngineContents:
+    """`append` puts a row in place and adds it up, `read` gives the rows; the sum begins as a constant."""
+    row, rows = TensorType(f32, (2,)), TensorType(f32, (4, 2))
+    states = (StateDeclaration("rows", rows), StateDeclaration("total", row, "ones"))
+    append = Plan(
+        "sm_90a",
+        dims.NO_FACTS,
+        (("x", "x"), ("at", "at")),
+        (("sum", "y"),),
+        (
+            Buffer("x", row, storage.Input()),
+            Buffer("at", TensorType(i64, ()), storage.Input()),
+            Buffer("rows", rows, storage.State("rows")),
+            Buffer("total", row, storage.State("total")),
+            Buffer("here", rows, storage.Alias("rows", 0, (2, 1))),
+            Buffer("there", row, storage.Alias("total", 0, (1,))),
+            Buffer("y", row, storage.Output()),
+        ),
+        (),
+        (
+            Copy("rows", "here"),
+            Launch("l0", (Variant("k_put", Guard(), (1,), ("x", "at", "here"), (), 1),), ("x", "at", "here"), ("here",)),
+            Launch("l1", (Variant("k_add", Guard(), (1,), ("total", "x", "y"), (), 1),), ("total", "x"), ("y",)),
+            Copy("y", "there"),
+        ),
+        (),
+        states,
+        (("rows", "here"), ("total", "there")),
+    )
+    read = Plan(
+        "sm_90a",
+        dims.NO_FACTS,
+        (),
+        (("all", "y"),),
+        (Buffer("rows", rows, storage.State("rows")), Buffer("y", rows, storage.Output())),
+        (),
+        (Copy("rows", "y"),),
+        (),
+        states[:1],
+        (("rows", "rows"),),
+    )
+    files = {"k_put.cubin": b"put", "k_add.cubin": b"add"}
+    parts = TargetContents({"append": append, "read": read}, files)
+    return EngineContents.of({"sm_90a": parts}, {"sm_90a": {"ones": np.ones(2, np.float32)}})
+
+
+def test_sessions_keep_state_in_device_memory(gpu):
+    double = gpu(kernels={"k_put": put_row, "k_add": add_up})
+    engine = Engine(keeping())
+    held = len(double.memory)
+    sessions = [engine.session() for _ in range(2)]
+    expected = [np.zeros((4, 2), np.float32) for _ in sessions]
+    totals = [np.ones(2, np.float32) for _ in sessions]
+    for step in range(6):
+        for number, session in enumerate(sessions):
+            x, at = np.array([step, number], np.float32), (step * (number + 1)) % 4
+            expected[number][at] = x
+            totals[number] += x
+            assert np.array_equal(session(x, np.int64(at)), totals[number])
+            assert np.array_equal(session.functions["read"](), expected[number])
+            assert np.array_equal(session.state("rows"), expected[number]) and np.array_equal(session.state("total"), totals[number])
+    session = sessions[0]
+    session.set_state("rows", np.full((4, 2), 5, np.float32))
+    assert np.array_equal(session.functions["read"](), np.full((4, 2), 5, np.float32))
+    session.reset()
+    assert not session.state("rows").any() and np.array_equal(session.state("total"), np.ones(2, np.float32))
+    with pytest.raises(EngineError, match=r"function 'append' keeps state \('rows', 'total'\)"):
+        engine(x, np.int64(0))
+    contexts = 2
+    del session, sessions
+    assert len(double.memory) == held + contexts, "memory of a session was not freed"
+
+
+def test_a_launch_that_fails_poisons_the_session(gpu):
+    double = gpu(kernels={"k_put": put_row, "k_add": add_up})
+    engine = Engine(keeping())
+    session = engine.session()
+    x = np.ones(2, np.float32)
+    session(x, np.int64(1))
+    double.fail["cuLaunchKernel"] = 0
+    with pytest.raises(EngineError):
+        session(x, np.int64(2))
+    del double.fail["cuLaunchKernel"]
+    with pytest.raises(EngineError, match="states are of no use since a call failed"):
+        session.functions["read"]()
+    session.reset()
+    session(x, np.int64(2))
+    assert np.array_equal(session.state("rows"), np.array([[0, 0], [0, 0], [1, 1], [0, 0]], np.float32))

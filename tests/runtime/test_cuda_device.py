@@ -83,7 +83,7 @@ def engine() -> Engine:
     plan = Plan(target, facts, (("x", "x"),), (("y", "y"), ("z", "z")), buffers, (Slot("s0", (4,)),), steps)
     # The driver wants PTX text to end with a zero byte.
     files = {f"{name}.cubin": PTX.replace("NAME", name).encode() + b"\0" for name in ("even", "any")}
-    return Engine(EngineContents.of({target: TargetContents(plan, files)}, {target: {"w": np.array([3.0], np.float32)}}))
+    return Engine(EngineContents.of({target: TargetContents({"main": plan}, files)}, {target: {"w": np.array([3.0], np.float32)}}))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (0, 4), (17, 129), (513, 1000)])

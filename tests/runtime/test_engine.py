@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, StateDeclaration, storage
+from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, storage
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, Library, TargetContents
 from ourcc.runtime.program import Program
@@ -118,7 +118,7 @@ def copies(pairs: list[tuple[TensorType, TensorType]], facts: dims.Facts = dims.
     """An engine with no native code: each output is its input, copied by the runtime."""
     inputs = tuple(Buffer(f"x{n}", a, storage.Input()) for n, (a, _) in enumerate(pairs))
     plan = Plan("cpu", facts, tuple((b.name, b.name) for b in inputs), tuple((f"y{b.name[1:]}", b.name) for b in inputs), inputs, (), ())
-    return Engine(EngineContents.of({"cpu": TargetContents(plan)}))
+    return Engine(EngineContents.of({"cpu": TargetContents({"main": plan})}))
 
 
 def test_equal_symbols_across_inputs():
@@ -238,7 +238,7 @@ def test_concurrent_calls_do_not_mix(engine, expected):
     for thread in threads:
         thread.join()
     assert not failures
-    assert 1 <= len(engine._executor._contexts) <= 8
+    assert 1 <= len(engine._part.executor("main")._contexts) <= 8
 
 
 def test_the_process_has_one_pool(tmp_path, engine):
@@ -252,7 +252,7 @@ from ourcc.runtime import Engine
 engines = [Engine.load(sys.argv[1]) for _ in range(3)]
 for engine in engines:
     engine(np.zeros((2, 2), np.float32))
-print([engine._executor.loaded.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
+print([engine._part.library.function("ourcc_runs", ctypes.c_int64, ())() for engine in engines])
 """
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[3, 0, 0]"
@@ -300,7 +300,9 @@ def test_no_target_for_this_machine(tiny):
 
 def test_damaged_plans_are_refused(tiny):
     def build(**change):
-        return Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plan=replace(tiny.targets["cpu"].plan, **change))}))
+        return Engine(
+            replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plans={"main": replace(tiny.targets["cpu"].plan, **change)})})
+        )
 
     plan = tiny.targets["cpu"].plan
     with pytest.raises(EngineError, match="has two buffers of one name, x"):
@@ -313,7 +315,7 @@ def test_damaged_plans_are_refused(tiny):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), storage.Constant("gone"))))
     with pytest.raises(EngineError, match=r"constant 'fc1.weight' has 4 bytes, expected f32\[2\]"):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), storage.Constant("fc1.weight"))))
-    with pytest.raises(EngineError, match="inputs of the plan for cpu are not those of the engine"):
+    with pytest.raises(EngineError, match="inputs of the plan of main for cpu are not those of the engine"):
         build(inputs=(("renamed", "x"),))
     with pytest.raises(EngineError, match="output 'y' of the plan is %y, which no step writes"):
         build(steps=())
@@ -321,18 +323,12 @@ def test_damaged_plans_are_refused(tiny):
         build(slots=(Slot("s0", (64,)),))
 
 
-def test_states_and_aliases_are_refused_until_executors_run_them(tiny):
-    def build(**change):
-        return Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plan=replace(tiny.targets["cpu"].plan, **change))}))
-
-    plan, declared = tiny.targets["cpu"].plan, StateDeclaration("total", TensorType(f32, (4,)))
-    held, alias = (
-        Buffer("q", declared.type, storage.State("total")),
-        Buffer("q", TensorType(f32, (1,)), storage.Alias("w", 0, (1,))),
-    )
-    for change in ({"states": (declared,)}, {"states": (declared,), "buffers": (*plan.buffers, held)}, {"buffers": (*plan.buffers, alias)}):
-        with pytest.raises(EngineError, match="plan for cpu has states or aliases, which this version cannot run"):
-            build(**change)
+def test_a_strided_alias_is_refused_until_executors_run_one(tiny):
+    plan = tiny.targets["cpu"].plan
+    alias = Buffer("q", TensorType(f32, (0, 2)), storage.Alias("w", 0, (4, 2)))
+    damaged = {"main": replace(plan, buffers=(*plan.buffers, alias))}
+    with pytest.raises(EngineError, match="plan for cpu has the strided alias q, and this version runs dense ones"):
+        Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plans=damaged)}))
 
 
 def dynamic_plan(steps, extra=()) -> Plan:
@@ -351,15 +347,15 @@ def dynamic_plan(steps, extra=()) -> Plan:
 
 def test_a_call_binds_a_new_symbol(compiled):
     source = """
-int64_t ourcc_arena(const int64_t *s) { return 0; }
-int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
+int64_t ourcc_arena_0(const int64_t *s) { return 0; }
+int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *arena, int32_t threads) {
     for (int64_t i = 0; i < s[1]; i++) ((int64_t *)b[2])[i] = ((int64_t *)b[1])[i] * 10;
     return 0;
 }
 """
     nonzero = Call("aten.nonzero", 3, ("x",), ("d",), (("K", 0, 1),))
     plan = dynamic_plan((nonzero, Copy("d", "y")))
-    parts = TargetContents(plan, {"l.so": compiled(source)}, (Library("l.so"),))
+    parts = TargetContents({"main": plan}, {"l.so": compiled(source)}, (Library("l.so"),))
     contents = EngineContents.of({"cpu": parts})
 
     def callback(step, operands):
@@ -384,10 +380,12 @@ def test_a_call_may_give_torch_tensors():
     torch = pytest.importorskip("torch")
     plan = dynamic_plan((Call("aten.nonzero", 0, ("x",), ("d",), (("K", 0, 1),)), Call("aten.mul", 1, ("d",), ("y",))))
     steps = {0: lambda x: torch.from_numpy(np.array(x)).nonzero().t(), 1: lambda d: torch.from_numpy(np.array(d)) * 2}
-    engine = Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda step, operands: [steps[step.key](*operands)])
+    engine = Engine(EngineContents.of({"cpu": TargetContents({"main": plan})}), call=lambda step, operands: [steps[step.key](*operands)])
     y, d = engine(torch.tensor([0.0, 3.0, 4.0]))
     assert torch.equal(d, torch.tensor([[1, 2]])) and torch.equal(y, d * 2)
-    quantized = Engine(EngineContents.of({"cpu": TargetContents(plan)}), call=lambda *_: [torch.zeros(1, 2, dtype=torch.complex32)])
+    quantized = Engine(
+        EngineContents.of({"cpu": TargetContents({"main": plan})}), call=lambda *_: [torch.zeros(1, 2, dtype=torch.complex32)]
+    )
     with pytest.raises(EngineError, match=r"a call gave the torch dtype torch.complex32, which has no element type here"):
         quantized(torch.ones(2))
 

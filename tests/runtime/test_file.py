@@ -44,7 +44,7 @@ def test_it_is_an_ordinary_zip_with_aligned_members(path, small):
         assert archive.testzip() is None
         names = archive.namelist()
         assert names == [
-            *("manifest.json", "graph.ir", "plan/cpu.json", "kernels/cpu/baseline.so", "kernels/cpu/kernel_0.c"),
+            *("manifest.json", "graph.ir", "plan/cpu/main.json", "kernels/cpu/baseline.so", "kernels/cpu/kernel_0.c"),
             *("weights/shared.safetensors", "ourcc.lock", "report.json"),
         ]
         manifest = archive.read("manifest.json")
@@ -59,7 +59,7 @@ def test_it_is_an_ordinary_zip_with_aligned_members(path, small):
 
 def test_contents_come_back_equal(path, small):
     got = read_engine(path, Reading(verify=True))
-    for field in ("inputs", "outputs", "symbols", "graph", "lock", "report", "provenance"):
+    for field in ("functions", "inputs", "outputs", "symbols", "graph", "lock", "report", "provenance"):
         assert getattr(got, field) == getattr(small, field), field
     assert got.targets["cpu"].plan == small.targets["cpu"].plan
     assert dict(got.targets["cpu"].files) == small.targets["cpu"].files
@@ -85,7 +85,8 @@ names = [f"s{n}" for n in range(40)]
 files = {name: name.encode() for name in set(names)}
 plan = Plan("cpu", dims.Facts({n: dims.Range(0, 4) for n in names}), (), (), (), (), ())
 weights = {"shared": {name: np.arange(3.0) for name in set(names)}}
-write_engine(sys.argv[1], EngineContents.of({"cpu": TargetContents(plan, files)}, weights, provenance={name: 1 for name in set(names)}))
+targets = {"cpu": TargetContents({"main": plan}, files)}
+write_engine(sys.argv[1], EngineContents.of(targets, weights, provenance={name: 1 for name in set(names)}))
 """
     for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo")):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}
@@ -132,7 +133,7 @@ def forge(path, change=None, members=None, raw=None, comment=None):
     """A file whose digests all fit, with a manifest that says something else."""
     members = members if members is not None else [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]
     manifest = {
-        **{"format": "ourcc engine", "schema": 3, "inputs": [], "outputs": [], "symbols": [], "targets": [], "provenance": {}},
+        **{"format": "ourcc engine", "schema": 4, "functions": [["main", [], [], []]], "symbols": [], "targets": [], "provenance": {}},
         "members": [[name, len(data), zlib.crc32(data), digest_parts([data]), None] for name, data in members],
     }
     if change:
@@ -167,7 +168,7 @@ def put(key, value):
 
 HOSTILE = [
     (put("format", "other"), "its manifest names another format"),
-    (put("schema", 1), "engine has schema 1, expected 3"),
+    (put("schema", 1), "engine has schema 1, expected 4"),
     (put("schema", "1"), "its manifest names another format"),
     (put("members", 5), "list of members is damaged"),
     (put("members", [["graph.ir", 1, 2]]), "list of members is damaged"),
@@ -190,10 +191,15 @@ HOSTILE = [
     (replaced(0, 4, ["a", "b"]), "digest of graph.ir is damaged"),
     (replaced(1, 0, "x"), "engine has [0-9]+ bytes, expected|directory of the archive does not match"),
     (replaced(0, 0, "graph.iq"), "directory of the archive does not match the manifest"),
-    (put("targets", [["cpu", []]]), "engine has no plan for its target cpu"),
+    (put("targets", [["cpu", []]]), "engine has no plan of its function main for its target cpu"),
     (put("targets", {"cpu": 1}), "manifest is damaged: ValueError"),
-    (put("inputs", [["x", "f33", []]]), "port 'x' has dtype 'f33'"),
-    (put("inputs", [["x", "f32", ["__import__('os')"]]]), "manifest is damaged: ParseError"),
+    (put("functions", [["main", [["x", "f33", []]], [], []]]), "port 'x' has dtype 'f33'"),
+    (put("functions", [["main", [["x", "f32", ["__import__('os')"]]], [], []]]), "manifest is damaged: ParseError"),
+    (put("functions", []), "engine has no function"),
+    (put("functions", [["f", [], [], []], ["f", [], [], []]]), "two functions of one name"),
+    (put("functions", [["f", [], []]]), "manifest is damaged: ValueError"),
+    (put("functions", [["f", [], [], [7]]]), "function 'f' has the states"),
+    (put("functions", [[7, [], [], []]]), "function 7 has the states"),
     (put("symbols", [["B", 1]]), "manifest is damaged: ValueError"),
     (put("provenance", []), "got list, expected an object"),
 ]
@@ -212,10 +218,10 @@ def test_hostile_members(tmp_path):
     with pytest.raises(EngineError, match="manifest is damaged"):
         read_engine(forge(tmp_path / "f", members=[graph, ("ourcc.lock", b""), ("report.json", b"{")]))
     plan = forge(
-        tmp_path / "f", put("targets", [["cpu", []]]), [graph, ("plan/cpu.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")]
+        tmp_path / "f", put("targets", [["cpu", []]]), [graph, ("plan/cpu/main.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")]
     )
-    with pytest.raises(EngineError, match=r"plan/cpu.json is damaged: plan: got no target"):
-        read_engine(plan).targets["cpu"]
+    with pytest.raises(EngineError, match=r"plan/cpu/main.json is damaged: plan: got no target"):
+        read_engine(plan).targets["cpu"].plan  # noqa: B018
     bomb = b"[" * 100_000
     with pytest.raises(EngineError, match="manifest is not valid JSON"):
         read_engine(forge(tmp_path / "f", raw=bomb))

@@ -104,14 +104,14 @@ from ourcc.runtime.native import NativeLibrary
 data = open(sys.argv[1], "rb").read()
 keep = NativeLibrary("pool.so", data)
 library = NativeLibrary("other.so", data)
-thread = threading.Thread(target=library.segment(0), args=(None, None, None, 1), daemon=True)
+thread = threading.Thread(target=library.segment(0, 0), args=(None, None, None, 1), daemon=True)
 thread.start()
 time.sleep(0.2)
 """
     source = """
 #include <unistd.h>
-int64_t ourcc_arena(const int64_t *s) { return 0; }
-int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { for (volatile int go = 1; go;) usleep(10); return 0; }
+int64_t ourcc_arena_0(const int64_t *s) { return 0; }
+int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *a, int32_t t) { for (volatile int go = 1; go;) usleep(10); return 0; }
 """
     path = tmp_path / "endless.so"
     path.write_bytes(compiled(source))

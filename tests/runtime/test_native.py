@@ -13,15 +13,15 @@ from ourcc.runtime.contents import Library
 from ourcc.runtime.native import NativeLibrary, choose, cpu_flags, load, why_not
 
 SOURCE = """
-int64_t ourcc_arena(const int64_t *s) { return %d; }
-int32_t ourcc_segment_0(void *const *b, const int64_t *s, char *a, int32_t t) { return %d; }
+int64_t ourcc_arena_0(const int64_t *s) { return %d; }
+int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *a, int32_t t) { return %d; }
 """
 
 
 def test_libraries_of_one_name_stay_apart(compiled):
     libraries = [NativeLibrary("same.so", compiled(SOURCE % (n * 64, n))) for n in range(4)]
-    assert [library.arena(None) for library in libraries] == [0, 64, 128, 192]
-    assert [library.segment(0)(None, None, None, 1) for library in libraries] == [0, 1, 2, 3]
+    assert [library.arena(0)(None) for library in libraries] == [0, 64, 128, 192]
+    assert [library.segment(0, 0)(None, None, None, 1) for library in libraries] == [0, 1, 2, 3]
 
 
 def test_no_descriptor_and_no_file_stays(compiled, tmp_path):
@@ -30,7 +30,7 @@ def test_no_descriptor_and_no_file_stays(compiled, tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     libraries = [NativeLibrary("same.so", data) for _ in range(5)]
     assert len(os.listdir("/proc/self/fd")) == before
-    assert libraries[4].segment(0)(None, None, None, 1) == 9
+    assert libraries[4].segment(0, 0)(None, None, None, 1) == 9
 
 
 def test_unused_libraries_are_closed(compiled):
@@ -56,8 +56,8 @@ def test_foreign_code_is_refused(compiled):
     newer = "#include <stdint.h>\nint32_t ourcc_abi(void) { return 9; }"
     with pytest.raises(EngineError, match=r"native code x.so has interface version 9, expected 1"):
         NativeLibrary("x.so", compiled(newer))
-    with pytest.raises(EngineError, match="has no function ourcc_segment_7"):
-        NativeLibrary("x.so", compiled(SOURCE % (0, 0))).segment(7)
+    with pytest.raises(EngineError, match="has no function ourcc_segment_0_7"):
+        NativeLibrary("x.so", compiled(SOURCE % (0, 0))).segment(0, 7)
 
 
 def test_systems_without_anonymous_files(compiled, monkeypatch):

@@ -18,7 +18,7 @@ B, K = dims.symbol("B"), dims.symbol("K")
 
 
 def engine_of(plan: Plan, weights=None) -> Engine:
-    return Engine(EngineContents.of({"cpu": TargetContents(from_json(to_json(plan)))}, weights))
+    return Engine(EngineContents.of({"cpu": TargetContents({"main": from_json(to_json(plan))})}, weights))
 
 
 def test_nonzero_binds_the_size_it_finds():

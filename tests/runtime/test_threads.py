@@ -26,10 +26,10 @@ static void kernel_0(void *const *operands, const int64_t *symbols, int64_t firs
         y[i] = sum;
     }
 }
-OURCC_EXPORT int64_t ourcc_arena(const int64_t *symbols);
-int64_t ourcc_arena(const int64_t *symbols) { return 0; }
-OURCC_EXPORT int32_t ourcc_segment_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads);
-int32_t ourcc_segment_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads) {
+OURCC_EXPORT int64_t ourcc_arena_0(const int64_t *symbols);
+int64_t ourcc_arena_0(const int64_t *symbols) { return 0; }
+OURCC_EXPORT int32_t ourcc_segment_0_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads);
+int32_t ourcc_segment_0_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads) {
     ourcc_launch(threads, symbols[0], kernel_0, buffers, symbols);
     return 0;
 }
@@ -48,7 +48,7 @@ def contents(tmp_path_factory) -> EngineContents:
     launch = Launch("k", (Variant("kernel_0", Guard(), (b,), ("x", "y")),), ("x",), ("y",))
     buffers = (Buffer("x", kinds[0], storage.Input()), Buffer("y", kinds[1], storage.Output()))
     plan = Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
-    return EngineContents.of({"cpu": TargetContents(plan, {"e.so": (folder / "e.so").read_bytes()}, (Library("e.so"),))})
+    return EngineContents.of({"cpu": TargetContents({"main": plan}, {"e.so": (folder / "e.so").read_bytes()}, (Library("e.so"),))})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ....ir.graph import Module
 from .decompositions import decompositions
 from .nodes import plain
 from .symbols import bounds_of
-from .walk import Imported, import_graph
+from .walk import Imported, Kept, import_graph
 
 Wish: TypeAlias = int | str | tuple[int, int | None]
 """A size, a name or a range for a symbol."""
@@ -21,26 +21,66 @@ Bounds: TypeAlias = tuple[int | None, int | None]
 STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 
-def import_exported(program: Any, name: str = "model", shapes: Mapping[str, Wish] | None = None) -> Module:
-    """The graph module of a torch.export.ExportedProgram; `shapes` gives its symbols a size, a narrower range or a name."""
-    wanted, ranges = _resolved(program, shapes or {})
+def import_exported(
+    program: Any, name: str = "model", shapes: Mapping[str, Wish] | None = None, into: tuple[Module, str] | None = None
+) -> Module:
+    """The graph module of a torch.export.ExportedProgram; `shapes` gives its symbols a size, a narrower range or a name.
+
+    Buffers that the program writes are states. `into` is a module, and the name of the function that the program becomes
+    there: it shares parameters that are equal, and the states.
+    """
+    module, function = into or (Module(name), "main")
+    wanted, ranges = _resolved(program, shapes or {}, module, function)
     lowered = _lowered(program)
     names: list[str] = []
     frozen: dict[int, Any] = {}
+    states: dict[int, Kept] = {}
+    specs = [(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs]
+    ties = {number: target for number, (kind, target) in enumerate(specs) if kind == "BUFFER_MUTATION" and target is not None}
+    kept = {*ties.values(), *module.states}
     for number, spec in enumerate(lowered.graph_signature.input_specs):
         kind = spec.kind.name
         if kind in STORED:
-            frozen[number] = lowered.state_dict[spec.target] if spec.target in lowered.state_dict else lowered.constants[spec.target]
+            tensor = lowered.state_dict[spec.target] if spec.target in lowered.state_dict else lowered.constants[spec.target]
+            if spec.target in kept:
+                states[number] = Kept(spec.target, tensor)
+            else:
+                frozen[number] = tensor
             names.append(spec.target)
         elif kind == "USER_INPUT":
             names.append(str(spec.arg.name))
         else:
             raise UnsupportedError(f"input {number} of the program is a {kind.lower()}, expected tensors")
-    outputs = wanted_outputs([(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs], output_names(program))
     imported = import_graph(
-        lowered.graph_module, name=name, frozen=frozen, names=names, outputs=outputs, call_back=False, ranges=ranges, wanted=wanted
+        lowered.graph_module,
+        frozen=frozen,
+        names=names,
+        outputs=wanted_outputs(specs, output_names(program)),
+        call_back=False,
+        ranges=ranges,
+        wanted=wanted,
+        states=states,
+        ties=ties,
+        into=(module, function),
     )
     return tensors_only(imported)
+
+
+def import_functions(programs: Mapping[str, Any], shapes: Mapping[str, Wish] | None = None) -> Module:
+    """One module of several exported programs, each a function: equal parameters are there once, and so are the buffers of
+    one name that any of them writes.
+    """
+    module = Module("model")
+    # What one function writes is a state to all: those that write come to know it first.
+    order = sorted(programs, key=lambda name: not _writes(programs[name]))
+    for name in order:
+        import_exported(programs[name], shapes=shapes, into=(module, name))
+    module.functions = {name: module.functions[name] for name in programs}
+    return module
+
+
+def _writes(program: Any) -> bool:
+    return any(spec.kind.name == "BUFFER_MUTATION" for spec in program.graph_signature.output_specs)
 
 
 def input_shapes(program: Any) -> dict[str, tuple[str | int | None, ...]]:
@@ -57,8 +97,11 @@ def _named(size: Any) -> str | int | None:
     return str(size.node.expr) if size.node.expr.is_Symbol else None
 
 
-def _resolved(program: Any, shapes: Mapping[str, Wish]) -> tuple[dict[str, int | str], dict[str, Bounds]]:
-    """The sizes and names wanted of the program's symbols, and the ranges of all; UsageError beyond what was exported."""
+def _resolved(program: Any, shapes: Mapping[str, Wish], module: Module, function: str) -> tuple[dict[str, int | str], dict[str, Bounds]]:
+    """The sizes and names wanted of the program's symbols, and the ranges of all; UsageError beyond what was exported.
+
+    A symbol that another function of the module has with another range gets a name of its own.
+    """
     exported = {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
     wanted: dict[str, int | str] = {}
     ranges: dict[str, Bounds] = {}
@@ -70,6 +113,11 @@ def _resolved(program: Any, shapes: Mapping[str, Wish]) -> tuple[dict[str, int |
             wanted[symbol] = wish
         asked = (wish, wish) if isinstance(wish, int) else range_wish if isinstance(range_wish, tuple) else None
         ranges[name] = _common(ranges.get(name, (None, None)), bounds if asked is None else _within(symbol, asked, bounds))
+    for name, known in module.facts.ranges.items():
+        if name in ranges and ranges[name] != (known.low, known.high):
+            own = f"{name}_{function}"
+            ranges[own] = ranges.pop(name)
+            wanted.update({s: own for s in exported if wanted.get(s, s) == name})
     return wanted, ranges
 
 
@@ -123,10 +171,9 @@ def wanted_outputs(specs: Sequence[tuple[str, str | None]], names: Sequence[str]
     for number, (kind, target) in enumerate(specs):
         if kind == "USER_OUTPUT":
             wanted[number] = names[len(wanted)]
-        elif "MUTATION" in kind:
-            raise UnsupportedError(
-                f"the program writes {target!r}, and an engine keeps no state", hint="export the model in .eval(), or return the new value"
-            )
+        elif "MUTATION" in kind and kind != "BUFFER_MUTATION":
+            hint = "return the new value, or register what is written as a buffer of the module: it becomes a state"
+            raise UnsupportedError(f"the program writes its input {target!r}, and an engine writes no memory of its caller's", hint=hint)
     return wanted
 
 

@@ -65,6 +65,11 @@ def is_requirement(node: Any) -> bool:
     return operator_name(node.target).startswith(REQUIREMENTS)
 
 
+def is_overwriting(node: Any) -> bool:
+    """Whether a node gives an argument of the graph a new value, as the last steps of a functional graph do."""
+    return str(node.target) == "aten.copy_.default" and node.args[0].op == "placeholder"
+
+
 def is_effect(node: Any) -> bool:
     """Whether a node calls an operator for its side effect."""
     return getattr(node.target, "__name__", "") == "with_effects"

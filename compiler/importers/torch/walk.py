@@ -18,6 +18,7 @@ from .fallback import AtenCall, Operand, unusual_strides
 from .nodes import (
     describe,
     is_effect,
+    is_overwriting,
     is_requirement,
     is_whole_memory,
     needed,
@@ -65,8 +66,18 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A placeholder that is a state of the program: its name, and what it holds when a session begins."""
+
+    name: str
+    initial: Any
+
+
+@dataclass(frozen=True)
 class Imported:
     """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch.
+
+    `states` are the arguments that the engine writes where they lie, `written` those that a copy of an output goes to.
 
     `strides` are torch's strides of the engine's outputs where they are unusual, `views` what shares them. Symbols in these
     are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
@@ -84,6 +95,8 @@ class Imported:
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     views: Views = NO_VIEWS
     given: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[int, int] = field(default_factory=dict)
 
 
 def import_graph(
@@ -96,27 +109,35 @@ def import_graph(
     call_back: bool = True,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
     wanted: Mapping[str, int | str] | None = None,
+    states: Mapping[int, Kept] | None = None,
+    ties: Mapping[int, str] | None = None,
+    into: tuple[Module, str] | None = None,
 ) -> Imported:
     """Import an fx graph whose nodes carry fake tensors in `meta["val"]`.
 
     `frozen` maps placeholders (by position) to tensors that become constants; `names` are the user's names of the
     others, `outputs` are the results wanted with their names (default: all), `ranges` the bounds of symbols (default:
     those that torch found while tracing), `wanted` their names or sizes. Without `call_back`, nodes that have no rule
-    are one error that lists them all.
+    are one error that lists them all. `states` are placeholders that the program keeps, `ties` the results that are their
+    next values; arguments that the graph writes are states as well. `into` is a module, and the name of the function that
+    the graph becomes there.
     """
-    walker = _Walker(graph_module, name, frozen or {}, names, call_back)
+    walker = _Walker(graph_module, into or (Module(name), "main"), frozen or {}, names, call_back)
     walker.symbols.ranges, walker.symbols.wanted = ranges or {}, wanted or {}
-    return walker.run(outputs)
+    walker.kept = dict(states or {})
+    return walker.run(outputs, ties or {})
 
 
 class _Walker:
     """The state of one import."""
 
-    def __init__(self, graph_module: Any, name: str, frozen: Mapping[int, Any], names: Sequence[str] | None, call_back: bool) -> None:
+    def __init__(
+        self, graph_module: Any, into: tuple[Module, str], frozen: Mapping[int, Any], names: Sequence[str] | None, call_back: bool
+    ) -> None:
         self.graph_module = graph_module
-        self.module = Module(name)
-        self.graph = Graph("main")
-        self.module.functions["main"] = self.graph
+        self.module, function = into
+        self.graph = Graph(function)
+        self.module.functions[function] = self.graph
         self.b = Builder(self.module, self.graph)
         self.symbols = Symbols(self.module)
         self.frozen = frozen
@@ -132,13 +153,19 @@ class _Walker:
         self.strides: list[tuple[Dim, ...] | None] = []
         self.given: dict[str, int] = {}
         self.numbers: dict[Any, int] = {}
+        self.kept: dict[int, Kept] = {}
+        self.tied: frozenset[str] = frozenset()
+        self.states: dict[str, int] = {}
+        self.stored: dict[Any, Value] = {}
         self.count = 0
         describe(graph_module.graph)
+        self.overwritten = {node.args[0] for node in graph_module.graph.nodes if is_overwriting(node)}
         self.shared = shared(graph_module.graph) if call_back else Shared({})
         self.needed = needed(graph_module.graph, self.shared)
 
-    def run(self, wanted: Mapping[int, str] | None) -> Imported:
+    def run(self, wanted: Mapping[int, str] | None, ties: Mapping[int, str]) -> Imported:
         outputs: Any = ()
+        self.tied = frozenset(ties.values())
         self._arguments()
         for node in self.graph_module.graph.nodes:
             self.b.source = source_of(node)
@@ -155,10 +182,12 @@ class _Walker:
                 raise UnsupportedError(f"fx node {node.name} is a {node.op}, expected ATen calls only", source=self.b.source)
         if self.problems:
             raise self._unsupported()
-        results, views = self._outputs(outputs if isinstance(outputs, (tuple, list)) else (outputs,), wanted)
+        returned = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        results, views, written = self._outputs(returned, wanted, {name: self._argument(returned[n]) for n, name in ties.items()})
         bind_numbers(self.module, self.graph, self.symbols)
-        order = sorted(zip(self.feeds, self.graph.inputs, strict=True), key=lambda pair: pair[0].argument)
-        self.feeds, self.graph.inputs = [feed for feed, _ in order], [value for _, value in order]
+        count = len(self.feeds)
+        order = sorted(zip(self.feeds, self.graph.arguments, strict=True), key=lambda pair: pair[0].argument)
+        self.feeds, self.graph.inputs[:count] = [feed for feed, _ in order], [value for _, value in order]
         return Imported(
             self.module,
             tuple(self.feeds),
@@ -169,6 +198,8 @@ class _Walker:
             strides=tuple(self.strides),
             views=views,
             given=self.given,
+            states=self.states,
+            written=written,
         )
 
     # inputs
@@ -178,11 +209,13 @@ class _Walker:
         self.count += 1
         fake = node.meta.get("val")
         if number in self.frozen:
-            array = array_of(self.frozen[number])
-            expected = self._type(fake)
-            if type_of(array) != expected:
-                raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
-            self.values[node] = self.module.add_constant(self._name(node, number), ConstantData(array), self.b.source)
+            self.values[node] = self._stored(node, number, self.frozen[number])
+        elif number in self.kept:
+            self.values[node] = self._kept(node, number, self.kept[number])
+        elif node in self.overwritten and self._type(fake).is_static:
+            name = self._name(node, number)
+            self.states[name] = number
+            self.values[node] = self.graph.add_state(self.module.add_state(name, self._type(fake)), self.b.source)
         elif any(is_effect(user) for user in node.users):
             # The token that keeps calls with side effects in order: ours stay in order by themselves.
             self.values[node] = None
@@ -198,6 +231,29 @@ class _Walker:
             size = self.symbols.dim(fake)
             self.values[node] = size
             self._place(size, number, None)
+
+    def _stored(self, node: Any, number: int, tensor: Any) -> Value:
+        """A parameter as a constant; another function of the module may hold the same one."""
+        array, expected, name = array_of(tensor), self._type(node.meta["val"]), self._name(node, number)
+        if type_of(array) != expected:
+            raise ModelError(f"parameter {node.name} is {type_of(array)}, expected {expected}", source=self.b.source)
+        data, known = ConstantData(array), self.module.constants.get(name)
+        if known is not None and known.constant is not None and known.type == expected and known.constant.digest == data.digest:
+            return known
+        return self.module.add_constant(name, data, self.b.source)
+
+    def _kept(self, node: Any, number: int, kept: Kept) -> Value | None:
+        """A state; another function of the module may have declared it. One that is not used is none of this function."""
+        if not node.users and kept.name not in self.tied:
+            return None
+        type, state = self._type(node.meta["val"]), self.module.states.get(kept.name)
+        if state is None:
+            begins = self._stored(node, number, kept.initial) if bool((kept.initial != 0).any()) else None
+            state = self.module.add_state(kept.name, type, begins)
+        elif state.type != type:
+            why = f"state {kept.name!r} is {type} in function {self.graph.name!r}, and {state.type} in another one"
+            raise UnsupportedError(why, source=self.b.source, hint="export all functions from one module")
+        return self.graph.add_state(state, self.b.source)
 
     def _place(self, size: Dim, number: int, axis: int | None) -> None:
         if isinstance(size, dims.Expr) and str(size) in dims.symbols(size):
@@ -254,6 +310,9 @@ class _Walker:
         if is_effect(node):
             self._effect(node)
             return
+        if is_overwriting(node):
+            self._overwrite(node)
+            return
         fake = node.meta.get("val")
         name = operator_name(node.target)
         if name.startswith("aten._local_scalar_dense"):
@@ -269,6 +328,13 @@ class _Walker:
             self.values[node] = None
             return
         self._operator(node, fake if isinstance(fake, (tuple, list)) else (fake,), isinstance(fake, (tuple, list)))
+
+    def _overwrite(self, node: Any) -> None:
+        """An argument gets a new value, which is what is read of it from then on."""
+        argument, value = node.args[0], self._argument(node.args[1])
+        if not isinstance(value, Value) or value.type != self._type(argument.meta["val"]):
+            raise UnsupportedError(f"{argument.name} is overwritten by what is not of its type", source=self.b.source)
+        self.stored[argument] = self.values[argument] = self.values[node] = value
 
     def _requirement(self, node: Any, name: str) -> None:
         """A run-time assertion: checked by the engine, or a call of torch's own where its condition has no form here."""
@@ -477,7 +543,9 @@ class _Walker:
 
     # outputs
 
-    def _outputs(self, outputs: Sequence[Any], wanted: Mapping[int, str] | None) -> tuple[tuple[Result, ...], Views]:
+    def _outputs(
+        self, outputs: Sequence[Any], wanted: Mapping[int, str] | None, ties: Mapping[str, Value]
+    ) -> tuple[tuple[Result, ...], Views, Mapping[int, int]]:
         returned = _Returned(self, wanted)
         replay = Replay(returned.root, returned.size)
         slots = replay.add(self.shared.roots)
@@ -486,8 +554,16 @@ class _Walker:
             if wanted is None or number in wanted:
                 found = Result(slot=slots[output]) if output in slots else returned.result(output, number)
                 results.append(found)
-        self.graph.set_outputs(returned.values, returned.labels)
-        return tuple(results), replay.result()
+        tied, written = dict(ties), dict[int, int]()
+        names = {number: name for name, number in self.states.items()}
+        for argument, value in self.stored.items():
+            number = self.numbers[argument]
+            if number in names:
+                tied[names[number]] = value
+            else:
+                written[number] = returned.tensor(argument, value)
+        self.graph.set_outputs(returned.values, returned.labels, tied)
+        return tuple(results), replay.result(), written
 
 
 class _Returned:

@@ -15,13 +15,13 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
-from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Statement, Store, values_of, walk
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Statement, Store, subscripted, values_of, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
-from ..lower import COMBINE, Block, identity, is_long, parameters, upper_bound, zero
+from ..lower import COMBINE, Block, identity, is_long, upper_bound, used_parameters, zero
 from ..schedule import Order, Problem, Schedule, folds_floats
 
 LOCAL_LIMIT = 16_384
@@ -87,10 +87,10 @@ def _references(statement: Statement) -> set[str]:
 
 
 def grid_axes(region: Region, store: Store, statements: Sequence[Let | Reduce | Scan]) -> tuple[str, ...]:
-    """Axes that every statement varies over; none for a scatter, whose points may meet."""
-    if store.gathers:
-        return ()
+    """Axes that every statement varies over; of a scatter, whose points may meet, those that keep its points apart."""
     shared = set(store.axes)
+    if store.gathers:
+        shared &= {str(subscript) for subscript in store.subscripts if not isinstance(subscript, int)}
     for statement in statements:
         if isinstance(statement, Let):
             continue
@@ -156,7 +156,7 @@ class _Nest:
             self._statements(block)
         name = f"{self.region.name}.nest{self.suffix}"
         combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
-        return Launch(name, parameters(self.problem, combined), tuple(grid), tuple(block.body))
+        return Launch(name, used_parameters(self.problem, (*self.statements, self.store), combined), tuple(grid), tuple(block.body))
 
     def _turn(self, block: Block) -> None:
         """The statements; for each element of a block of the turned axis, if there is one."""
@@ -185,6 +185,13 @@ class _Nest:
                 return along[0]
         return None
 
+    def _side_by_side(self) -> set[str]:
+        """The axes of a scatter along which its points lie inside and side by side, wherever the others put them."""
+        moved = {name for _, gather in self.store.gathers for name in subscripted(gather)}
+        shape = self.region.operand(self.store.output).type.shape
+        plain = {str(own) for own, size in zip(self.store.subscripts, shape, strict=True) if self._is_inside(own, size)}
+        return (plain & set(self.parallel)) - moved
+
     def _accesses(self) -> list[tuple[str, tuple[Dim, ...]]]:
         """Every operand with the subscripts that it is stored or read at."""
         found = [(self.store.output, self.store.subscripts)]
@@ -204,7 +211,9 @@ class _Nest:
 
     def _lane(self) -> str | None:
         """The axis that most accesses step through with stride 1; None where nothing gains."""
-        if self.scans or self.store.gathers or any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in self.statements):
+        if self.store.gathers:
+            banned = set(self.region.extents) - self._side_by_side()
+        elif self.scans or any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in self.statements):
             banned = set(self.region.extents) - set(self.parallel)
         else:
             banned = set()
@@ -254,11 +263,17 @@ class _Nest:
         """Whether a scattered element lies inside the output; one that does not is not written."""
         shape = self.region.operand(self.store.output).type.shape
         inside: Value | None = None
-        for size, subscript in zip(shape, subscripts, strict=True):
+        for size, own, subscript in zip(shape, self.store.subscripts, subscripts, strict=True):
+            if self._is_inside(own, size):
+                continue
             place = block.index_value(subscript)
             both = block.apply("bit_and", block.apply("le", block.index_value(0), place), block.apply("lt", place, block.index_value(size)))
             inside = both if inside is None else block.apply("bit_and", inside, both)
         return inside if inside is not None else block.full(True, boolean)
+
+    def _is_inside(self, subscript: Dim, size: Dim) -> bool:
+        facts = self.region.facts(self.problem.symbols)
+        return dims.at_most(0, subscript, facts) is True and dims.at_most(subscript + 1, size, facts) is True
 
     def _put(self, block: Block, subscripts: tuple[Dim, ...]) -> None:
         value = block.lower(self.store.value)

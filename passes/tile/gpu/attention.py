@@ -12,12 +12,12 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
 from ..contraction import plain_load
-from ..lower import Block, upper_bound
+from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule, by_tile
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
 from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
-from .sweep import fresh_block, spread, used_parameters
+from .sweep import fresh_block, spread
 
 WIDEST = 256
 """The largest head size: query, keys and values of a step lie in shared memory together."""

@@ -13,10 +13,10 @@ from ....ir.tile.program import GridAxis, Launch, Value, statements, walk
 from ....ir.tile.program import Let as TileLet
 from ....ir.tile.program import Load as TileLoad
 from ....ir.types import boolean
-from ..lower import Block, identity
+from ..lower import Block, identity, used_parameters
 from ..schedule import Problem
 from .shape import contiguous_axes
-from .sweep import fresh_block, spread, used_parameters
+from .sweep import fresh_block, spread
 
 ATOMICS = ("add", "max", "min")
 LANES = 128

@@ -10,10 +10,10 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.tile.program import GridAxis, Launch
-from ..lower import COMBINE, identity, is_long
+from ..lower import COMBINE, identity, is_long, used_parameters
 from ..schedule import Problem
 from .shape import contiguous_axes
-from .sweep import SCAN_KIND, fresh_block, spread, used_parameters
+from .sweep import SCAN_KIND, fresh_block, spread
 
 LANES = 128
 

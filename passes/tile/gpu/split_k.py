@@ -12,13 +12,13 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ..contraction import Contraction, read_contraction
-from ..lower import upper_bound
+from ..lower import upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
 from ..schedule import seconds as seconds_of
 from .matrix import instruction_order, multiply, operands_of, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
-from .sweep import Sweep, Tiling, used_parameters
+from .sweep import Sweep, Tiling
 from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
 
 SPLITS = (2, 4, 8, 16)

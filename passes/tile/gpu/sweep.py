@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
-from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, accesses, walk
+from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
 from ....ir.region import Ref as ScalarRef
-from ....ir.tile.program import GridAxis, Launch, Param, Ref, TileType, Value
+from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
-from ..lower import COMBINE, Block, identity, is_long, parameters, zero
+from ..lower import COMBINE, Block, identity, is_long, used_parameters, zero
 from ..schedule import Problem
 from .shape import is_covered, references
 
@@ -39,14 +39,6 @@ def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
     """A block that gives no name which an operand, a symbol or a grid axis has."""
     taken = {o.name for o in (*problem.region.inputs, *problem.region.outputs)} | set(problem.symbols.ranges) | set(grid)
     return Block(problem, names=dict.fromkeys(sorted(taken), 1))
-
-
-def used_parameters(
-    problem: Problem, statements: Sequence[Let | Reduce | Scan | Store], combined: frozenset[str] = frozenset()
-) -> tuple[Param, ...]:
-    """The launch parameters that statements touch."""
-    used = {operand for operand, _ in accesses(statements)}
-    return tuple(param for param in parameters(problem, combined) if param.name in used)
 
 
 def spread(block: Block, value: Value, axes: Sequence[str]) -> Value:

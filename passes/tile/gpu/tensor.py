@@ -11,11 +11,11 @@ from ....ir import dims
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ..contraction import Contraction, read_contraction
-from ..lower import Block, upper_bound
+from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
 from .matrix import FEWEST, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
-from .sweep import fresh_block, spread, used_parameters
+from .sweep import fresh_block, spread
 
 TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), (64, 256, 8), (64, 32, 4), (128, 32, 4), (64, 16, 4))
 """(side of the instruction's rows, the other side, warps)."""

@@ -35,7 +35,7 @@ OURCC_EXPORT void run(void *const *operands) { kernel_0(operands, 0, 0, 1); kern
 def sources(*factors: int) -> dict[str, str]:
     """A plan with kernels that multiply by these factors."""
     kernels = {f"kernel_{n}.c": KERNEL.replace("NAME", f"kernel_{n}").replace("FACTOR", f"{f}.0f") for n, f in enumerate(factors)}
-    return {**kernels, "plan.c": PLAN}
+    return {**kernels, "plan_0.c": PLAN}
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_equal_kernels_are_one_object_whatever_their_names(compiler: Compiler, t
     compiled.clear()
     build(compiler, tmp_path / "objects", 5, 2)
     # The plan calls its kernels by what is in them, so it is another one; the pool and the kernel are not.
-    assert sorted(compiled) == ["kernel_0.c", "plan.c", "the shared object"]
+    assert sorted(compiled) == ["kernel_0.c", "plan_0.c", "the shared object"]
 
 
 def test_what_the_compiler_made_is_known_of_kernels_that_share(compiler: Compiler, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from ourcc.codegen.host.c import PIECE, PIECES, print_plan
+from ourcc.codegen.host.c import PIECE, PIECES, print_plans
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.target_cpu import lower_cpu, print_cpu
@@ -42,7 +42,7 @@ def test_functions_and_files_hold_a_bounded_number_of_steps_in_order(count: int)
     level = cpu_level("x86-64-v3")
     lowered = lower_cpu(products(count), level, cheapest(level))
     assert sum(isinstance(step, Launch) for step in lowered.plan.steps) == count
-    files = print_plan(lowered.plan)
+    files = print_plans(lowered.plans)
     defined: dict[str, list[str]] = {}
     for text in files.values():
         functions = re.findall(r"^int32_t (ourcc_piece_\w+)\([^;]*?\{$(.*?)^\}$", text, re.DOTALL | re.MULTILINE)
@@ -50,7 +50,7 @@ def test_functions_and_files_hold_a_bounded_number_of_steps_in_order(count: int)
         for name, body in functions:
             defined[name] = re.findall(r"ourcc_launch\(.*?(kernel_\d+)", body)
             assert len(defined[name]) <= PIECE
-    entry = files["plan.c"].split("int32_t ourcc_segment_0", 2)[-1]
+    entry = files["plan_0.c"].split("int32_t ourcc_segment_0_0", 2)[-1]
     called = re.findall(r"^    if \(\(status = (ourcc_piece_\w+)\(", entry, re.MULTILINE)
     assert sorted(called) == sorted(defined)
     assert [kernel for name in called for kernel in defined[name]] == [s.name for s in lowered.plan.steps if isinstance(s, Launch)]
@@ -73,6 +73,6 @@ def test_a_plan_of_many_files_runs() -> None:
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
     (stepwise,), (wide,) = interpret(module, [x]), interpret(module, [x], wide=True)
     engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
-    assert {"plan.c", "plan_0.c"} <= {name.split("/")[-1] for name in engine.contents.targets["cpu"].files}
+    assert {"plan_0.c", "plan_0_0.c"} <= {name.split("/")[-1] for name in engine.contents.targets["cpu"].files}
     verdict = judge(engine(x), stepwise, wide)
     assert verdict.passed, verdict.reason

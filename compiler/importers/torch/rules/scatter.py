@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from .....ir.graph import Value
 from .....ir.ops.reduction import highest, lowest
@@ -85,6 +85,11 @@ def _index_put(n: Node, x: Value, indices: tuple[Value | None, ...], update: Val
         return _masked_put(n, x, indices, update, accumulate)
     places = checked_places(n, x, index_places(n, indices))
     axes = [axis for axis, _ in places]
+    combine = "add" if accumulate else "none"
+    if len(places) == 1:
+        ((axis, index),) = places
+        along = n.expand(n.cast(update, n.dtype), (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+        return cast(Value, n.b.put(x, index, along, axis=axis, combine=combine))
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     vectors = index_vectors(n, places)
     width = vectors.type.rank - 1
@@ -94,7 +99,7 @@ def _index_put(n: Node, x: Value, indices: tuple[Value | None, ...], update: Val
     updates = n.expand(n.cast(update, n.dtype), shape)
     updates = n.permute(updates, [*range(lead, lead + width), *range(lead), *range(lead + width, len(shape))])
     order = [*axes, *rest]
-    result = n.b.scatter_nd(n.permute(x, order), vectors, updates, combine="add" if accumulate else "none")
+    result = n.b.scatter_nd(n.permute(x, order), vectors, updates, combine=combine)
     return n.permute(result, [order.index(axis) for axis in range(x.type.rank)])
 
 

@@ -154,13 +154,9 @@ class Number(nn.Module):
 
 
 class Writes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        return x * self.seen
+        x += 1
+        return x * x
 
 
 class Missing(nn.Module):
@@ -181,7 +177,7 @@ class Many(nn.Module):
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (Writes(), {}, UnsupportedError, "the program writes 'seen', and an engine keeps no state"),
+        (Writes(), {}, UnsupportedError, "the program writes its input 'x', and an engine writes no memory of its caller's"),
         (Missing(), {}, UnsupportedError, "2 nodes are not supported: aten.linalg_eig.default, aten.special_bessel_j0.default"),
         (Branches(), {}, UnsupportedError, "torch.export cannot export this model"),
         (Many(), {"shapes": {"x": "B,5,4"}}, UsageError, r"the model's forward takes \*inputs"),

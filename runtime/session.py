@@ -1,0 +1,120 @@
+"""Sessions: what an engine keeps between calls for one caller, and the engine's functions on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..ir.errors import EngineError, InputError
+from ..ir.types import TensorType, type_of
+from .contents import Ports
+from .function import Executor, Function, Part
+from .weights import Array
+
+
+class Session:
+    """The states of an engine, which its functions read and write; everything else sessions share.
+
+    `session(x)` calls the entry, `session.functions["append"](x)` another function. Sessions run side by side in threads;
+    one session serves one call at a time, and a second one at the same time is an error. A call that fails after it began
+    to write leaves states that are of no use: the session refuses from then on, until `reset`.
+    """
+
+    def __init__(self, part: Part, ports: Mapping[str, Ports], types: Mapping[str, TensorType]) -> None:
+        self._types = types
+        self._kept = _Kept(part)
+        self._functions = {name: _Bound(name, held, part, self._kept) for name, held in ports.items()}
+
+    def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        """The entry's output, or a tuple of outputs."""
+        return next(iter(self._functions.values()))(*inputs, **named)
+
+    @property
+    def functions(self) -> Mapping[str, Function]:
+        """The engine's functions on these states, by name."""
+        return self._functions
+
+    @property
+    def states(self) -> Mapping[str, TensorType]:
+        """The types of the states, by name."""
+        return self._types
+
+    def state(self, name: str) -> Array:
+        """A copy of what a state holds."""
+        self._check(name)
+        with self._kept.turn(f"reading state {name!r}"):
+            return self._kept.memory.read(name)
+
+    def set_state(self, name: str, value: Array) -> None:
+        """Let a state hold a copy of `value`; InputError unless it is of the state's type."""
+        self._check(name)
+        array = np.asarray(value)
+        got = type_of(array) if array.dtype.kind != "V" else array.dtype
+        if got != self._types[name]:
+            raise InputError(f"state {name!r}: got {got}, expected {self._types[name]}")
+        with self._kept.turn(f"writing state {name!r}"):
+            self._kept.memory.write(name, array)
+
+    def reset(self) -> None:
+        """Begin anew, with every state as a new session has it."""
+        self._kept.reset()
+
+    def _check(self, name: str) -> None:
+        if name not in self._types:
+            raise InputError(f"there is no state {name!r}, the engine has {', '.join(self._types) or 'none'}")
+
+    def __repr__(self) -> str:
+        return f"Session({', '.join(f'{name}: {type}' for name, type in self._types.items())})"
+
+
+class _Kept:
+    """The memory of a session's states, whose turn it is, and why it is of no use any more."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.memory = part.states()
+        self.failure: str | None = None
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def turn(self, what: str, anew: bool = False) -> Iterator[None]:
+        """The memory for one call; EngineError while another thread has it, and after a failure unless all begins `anew`."""
+        if not self.lock.acquire(blocking=False):
+            hint = "give each thread a session of its own: engine.session()"
+            raise EngineError(f"{what}: a session serves one call at a time, and another thread is using it", hint=hint)
+        try:
+            if self.failure is not None and not anew:
+                hint = "session.reset() begins anew, engine.session() makes another one"
+                raise EngineError("the session's states are of no use since a call failed", note=self.failure, hint=hint)
+            yield
+        finally:
+            self.lock.release()
+
+    def reset(self) -> None:
+        with self.turn("reset", anew=True):
+            self.memory, self.failure = self.part.states(), None
+
+    def run(self, executor: Executor, inputs: Sequence[Any], what: str) -> list[Any]:
+        with self.turn(what):
+            self.memory.changed = False
+            try:
+                return executor.run(inputs, self.memory)
+            except BaseException as failure:
+                if self.memory.changed:
+                    self.failure = f"{what} failed midway: {str(failure).partition(chr(10))[0] or type(failure).__name__}"
+                raise
+
+
+class _Bound(Function):
+    """A function on the states of a session."""
+
+    def __init__(self, name: str, ports: Ports, part: Part, kept: _Kept) -> None:
+        super().__init__(name, ports, part)
+        self._kept = kept
+
+    def _run(self, executor: Executor, inputs: Sequence[Any]) -> list[Any]:
+        return self._kept.run(executor, inputs, f"function {self.name!r}") if self._ports.states else executor.run(inputs)

@@ -1,0 +1,72 @@
+"""What sessions keep between calls: one piece of memory for each state, which begins as a constant or as zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ..ir.plan import Alias, Buffer, State, StateDeclaration
+from .arrays import pointer, store, view
+from .contents import EngineContents
+from .weights import Array, aligned_bytes, nbytes
+
+
+class StateMemory(Protocol):
+    """The memory of states during a call, and whether the call has begun to write it."""
+
+    changed: bool
+
+    def address(self, name: str) -> int:
+        """Where a state lies."""
+
+
+class KeptStates(StateMemory, Protocol):
+    """The memory of a session's states."""
+
+    def read(self, name: str) -> Array:
+        """A copy of what a state holds."""
+
+    def write(self, name: str, value: Array) -> None:
+        """Let a state hold an array of its type."""
+
+
+def initial(contents: EngineContents, target: str, state: StateDeclaration) -> Array | None:
+    """The bytes that a state begins with; None for zeros."""
+    return contents.constant(target, state.initial).data if state.initial else None
+
+
+class HostStates:
+    """States in the memory of the CPU."""
+
+    def __init__(self, contents: EngineContents, target: str) -> None:
+        self.changed = False
+        self._types = {name: state.type for name, state in contents.targets[target].states.items()}
+        self._memory: dict[str, Array] = {}
+        for name, state in contents.targets[target].states.items():
+            given = initial(contents, target, state)
+            memory = self._memory[name] = aligned_bytes(nbytes(state.type) or 0)
+            memory[:] = 0 if given is None else given[: memory.size]
+        self._addresses = {name: pointer(memory) for name, memory in self._memory.items()}
+
+    def address(self, name: str) -> int:
+        """Where a state lies."""
+        return self._addresses[name]
+
+    def read(self, name: str) -> Array:
+        """A copy of what a state holds."""
+        return view(self._memory[name], self._types[name]).copy()
+
+    def write(self, name: str, value: Array) -> None:
+        """Let a state hold an array of its type."""
+        store(self._memory[name], value, self._types[name].dtype)
+
+
+def root_of(buffers: Sequence[Buffer], index: Mapping[str, int], number: int) -> int:
+    """The buffer that has the memory of a buffer: itself, unless it is an alias."""
+    held = buffers[number].storage
+    return index[held.root] if isinstance(held, Alias) else number
+
+
+def states_of(buffers: Sequence[Buffer]) -> tuple[tuple[int, str], ...]:
+    """The buffers that are states, with the states' names."""
+    return tuple((number, buffer.storage.name) for number, buffer in enumerate(buffers) if isinstance(buffer.storage, State))

@@ -1,0 +1,254 @@
+"""Engines that keep state: functions that share it, sessions in threads, failures, and what stands in the plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import BuildOptions, parse_tuning
+from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.targets import TARGETS
+from ourcc.ir.errors import EngineError, IndexRangeError, InputError, VerifyError
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.parse import parse_module
+from ourcc.ir.plan import Copy, from_json, to_json
+from ourcc.ir.plan.text import print_plan
+from ourcc.ir.reference import interpret
+from ourcc.ir.text import module_text
+from ourcc.ir.types import TensorType, f32, i64
+from ourcc.ir.verify import verify
+from ourcc.passes.canonicalize import Canonicalize
+from ourcc.passes.eliminate_dead_code import EliminateDeadCode
+from ourcc.passes.manager import PassManager
+from ourcc.runtime import Engine
+
+ROWS, WIDTH = 8, 4
+
+
+def cache() -> Module:
+    """A key-value cache in small: `append` writes rows at positions and gives their running sum, `read` gathers rows."""
+    module = Module("cache")
+    kv = module.add_state("kv", TensorType(f32, (ROWS, WIDTH)))
+    total = module.add_state("total", TensorType(f32, (WIDTH,)), module.add_constant("ones", np.ones(WIDTH, np.float32)))
+    append = module.functions["append"] = Graph("append")
+    x = append.add_input("x", TensorType(f32, (module.declare("N", 1, ROWS), WIDTH)))
+    positions = append.add_input("positions", TensorType(i64, (x.shape[0],)))
+    held, before = append.add_state(kv), append.add_state(total)
+    b = Builder(module, append)
+    checked = b.check_index(positions, size=ROWS, negative=True)
+    rows = b.scatter_nd(held, b.reshape(checked, shape=(x.shape[0], 1)), x)
+    after = b.add(before, b.sum(x, axes=(0,)))
+    append.set_outputs([after], ["running"], {"kv": rows, "total": after})
+    read = module.functions["read"] = Graph("read")
+    where = read.add_input("where", TensorType(i64, (2,)))
+    b = Builder(module, read)
+    read.set_outputs([b.take(read.add_state(kv), b.check_index(where, size=ROWS, negative=True), axis=0)], ["rows"])
+    return module
+
+
+def built(module: Module, target: str = "native") -> Engine:
+    """The module's engine, as it comes out of a file."""
+    return Engine(compile_module(module, BuildOptions(targets=(TARGETS[target],), tune=parse_tuning("off"))), threads=1)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    path = tmp_path_factory.mktemp("sessions") / "cache.ourcc"
+    built(cache()).save(path)
+    return Engine.load(path, threads=1)
+
+
+def drawn(seed: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng([seed, step])
+    count = int(random.integers(1, ROWS + 1))
+    return random.random((count, WIDTH), dtype=np.float32), random.permutation(ROWS)[:count]
+
+
+def test_states_stand_in_the_text_and_are_verified() -> None:
+    module = cache()
+    verify(module)
+    text = module_text(module)
+    assert "state @kv : f32[8, 4]\n" in text and "state @total : f32[4] = @ones\n" in text
+    assert "%kv: f32[8, 4] state @kv" in text and module_text(parse_module(text)) == text
+    assert [value.name for value in module.main.arguments] == ["x", "positions"] and module.main.result_names == ["running"]
+    for old, new, message in (
+        ("state @total : f32[4] = @ones", "state @total : f32[4] = @nothing", "@nothing is not defined"),
+        ("state @kv : f32[8, 4]\n", "state @kv : f32[8, 5]\n", r"%kv is f32\[8, 4\], expected f32\[8, 5\], as the state @kv is"),
+        ("state @kv : f32[8, 4]\n", "state @kv : f32[N, 4]\n", "expected known sizes, and no strings"),
+        ("%total: f32[4] state @total", "%total: f32[4] state @kv", "append has one state twice"),
+        ("%kv: f32[8, 4] state @kv, %total", "%kv: f32[8, 4] state @none, %total", "state @none is not declared"),
+        ("  state @kv : f32[8, 4]\n", "  state @kv : f32[8, 4]\n  state @kv : f32[8, 4]\n", "state @kv is declared twice"),
+        ("= @ones", "= @ones2", "@ones2 is not defined"),
+    ):
+        assert old in text
+        with pytest.raises((VerifyError, Exception), match=message):
+            verify(parse_module(text.replace(old, new, 1)))
+
+
+def test_passes_see_states_as_inputs_and_outputs() -> None:
+    module = cache()
+    before = module_text(module)
+    PassManager((EliminateDeadCode(), Canonicalize()), strict=True).run(module)
+    assert "state @total : f32[4] = @ones" in module_text(module) and "const @ones" in before
+    states: dict[str, np.ndarray] = {}
+    x, positions = drawn(0, 0)
+    (running,) = interpret(module, [x, positions], states=states)
+    expected = np.zeros((ROWS, WIDTH), np.float32)
+    expected[positions] = x
+    assert np.array_equal(states["kv"], expected) and np.allclose(running, 1 + x.sum(0)) and np.array_equal(states["total"], running)
+
+
+def test_an_engine_with_state_is_right_against_numpy(engine: Engine) -> None:
+    sessions = [engine.session() for _ in range(3)]
+    expected = [(np.zeros((ROWS, WIDTH), np.float32), np.ones(WIDTH, np.float32)) for _ in sessions]
+    for step in range(12):
+        for seed, (session, (rows, total)) in enumerate(zip(sessions, expected, strict=True)):
+            x, positions = drawn(seed, step)
+            running = (
+                session(x, positions=positions)
+                if step % 2
+                else session.functions["append"].run({"x": x, "positions": positions})["running"]
+            )
+            rows[positions] = x
+            total += x.sum(0)
+            assert np.allclose(running, total, atol=1e-5)
+            where = np.array([step % ROWS, -1])
+            assert np.array_equal(session.functions["read"](where), rows[where])
+            assert np.array_equal(session.state("kv"), rows) and np.allclose(session.state("total"), total, atol=1e-5)
+
+
+def test_the_cache_is_written_where_it_lies(engine: Engine) -> None:
+    parts = engine.contents.targets["cpu"]
+    append, read = parts.plans["append"], parts.plans["read"]
+    assert [
+        step for step in append.steps if isinstance(step, Copy) and append.moves(step) and append.named[step.target].type.rank == 2
+    ] == []
+    assert not any(isinstance(step, Copy) for step in read.steps) and read.first_write == len(read.steps)
+    assert from_json(to_json(append)) == append and "session  total: f32[4] = @ones" in print_plan(append)
+
+
+def test_what_is_wrong_is_one_clear_error_each(engine: Engine) -> None:
+    x, positions = drawn(1, 0)
+    with pytest.raises(EngineError, match=r"function 'append' keeps state \('kv', 'total'\), which lives in a session") as error:
+        engine(x, positions)
+    assert "engine.session()" in str(error.value)
+    session = engine.session()
+    session(x, positions)
+    kept = session.state("kv")
+    with pytest.raises(InputError, match="there is no state 'cache', the engine has kv, total"):
+        session.state("cache")
+    for wrong in (np.zeros((ROWS, WIDTH)), np.zeros((WIDTH, ROWS), np.float32), "text", None):
+        with pytest.raises(InputError, match=r"state 'kv': got .*, expected f32\[8, 4\]"):
+            session.set_state("kv", wrong)  # type: ignore[arg-type]
+    # Refused before the first write: nothing has changed, and the session goes on.
+    with pytest.raises(IndexRangeError, match="8"):
+        session(x[:1], np.array([ROWS]))
+    with pytest.raises(InputError, match=r"N = 9, expected N in 1\.\.8"):
+        session(np.zeros((9, WIDTH), np.float32), np.zeros(9, np.int64))
+    assert np.array_equal(session.state("kv"), kept)
+    session.set_state("kv", 2 * kept)
+    assert np.array_equal(session.functions["read"](np.array([0, 1])), 2 * kept[:2])
+    session.reset()
+    assert not session.state("kv").any() and np.array_equal(session.state("total"), np.ones(WIDTH))
+
+
+def test_a_call_that_fails_midway_poisons_its_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, other = engine.session(), engine.session()
+    x, positions = drawn(2, 0)
+    executor = engine._part.executor("append")  # type: ignore[attr-defined]
+    native = executor.loaded.steps
+
+    def fails(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    from dataclasses import replace
+
+    monkeypatch.setattr(executor.loaded, "steps", (*native[:-1], replace(native[-1], segment=fails)))
+    with pytest.raises(KeyboardInterrupt):
+        session(x, positions)
+    monkeypatch.setattr(executor.loaded, "steps", native)
+    for use in (lambda: session(x, positions), lambda: session.functions["read"](np.array([0, 1])), lambda: session.state("kv")):
+        with pytest.raises(EngineError, match="states are of no use since a call failed") as error:
+            use()
+        assert "function 'append' failed midway: KeyboardInterrupt" in str(error.value)
+    other(x, positions)
+    session.reset()
+    session(x, positions)
+    assert np.array_equal(session.state("kv"), other.state("kv"))
+
+
+def test_sessions_run_in_threads_and_one_takes_one_call_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        session, rows = engine.session(), np.zeros((ROWS, WIDTH), np.float32)
+        for step in range(40):
+            x, positions = drawn(seed, step)
+            session(x, positions)
+            rows[positions] = x
+            if not np.array_equal(session.state("kv"), rows):
+                failures.append(f"{seed} {step}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+    session, inside, go = engine.session(), threading.Event(), threading.Event()
+    executor = engine._part.executor("append")  # type: ignore[attr-defined]
+    run: Callable[..., list[np.ndarray]] = executor.run
+
+    def slow(*arguments: object) -> list[np.ndarray]:
+        inside.set()
+        go.wait()
+        return run(*arguments)
+
+    x, positions = drawn(9, 0)
+    monkeypatch.setattr(executor, "run", slow)
+    first = threading.Thread(target=session, args=(x, positions))
+    first.start()
+    inside.wait()
+    try:
+        for use in (lambda: session(x, positions), lambda: session.state("kv"), session.reset):
+            with pytest.raises(EngineError, match="a session serves one call at a time, and another thread is using it"):
+                use()
+    finally:
+        go.set()
+        first.join()
+    assert np.array_equal(session.state("kv")[positions], x)
+
+
+def swapping(ties: Mapping[str, str], returned: str) -> Module:
+    """Three states of one type, tied as asked: each to another's old value, to a sum or to a constant."""
+    module = Module("swap")
+    graph = module.functions["main"] = Graph("main")
+    type = TensorType(f32, (3,))
+    values = {
+        name: graph.add_state(module.add_state(name, type, module.add_constant(f"{name}0", np.full(3, n, np.float32))))
+        for n, name in enumerate("abc")
+    }
+    x = graph.add_input("x", type)
+    b = Builder(module, graph)
+    values |= {"x": x, "sum": b.add(values["a"], x), "seven": module.add_constant("seven", np.full(3, 7, np.float32))}
+    graph.set_outputs([values[returned]], ["y"], {state: values[after] for state, after in ties.items()})
+    return module
+
+
+@pytest.mark.parametrize(
+    "ties", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}, {"a": "sum", "b": "a", "c": "sum"}, {"a": "x", "c": "seven"}, {}]
+)
+@pytest.mark.parametrize("returned", ["a", "sum", "x"])
+def test_states_may_take_each_others_values(ties: dict[str, str], returned: str) -> None:
+    module = swapping(ties, returned)
+    session, states = built(module).session(), dict[str, np.ndarray]()
+    for step in range(3):
+        x = np.arange(3, dtype=np.float32) + step
+        (expected,) = interpret(module, [x], states=states)
+        assert np.array_equal(session(x), expected)
+        for name in "abc":
+            assert np.array_equal(session.state(name), states[name]), name
