@@ -11,6 +11,7 @@ from ....ir.region import Axis, Let, Load, Operand, Reduce, Region, Scan
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
+from ....ir.workload import Point
 from ..contraction import Contraction, read_contraction
 from ..lower import upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
@@ -38,14 +39,27 @@ class SplitK:
         reason = why_not_a_matrix_product(problem)
         if reason is not None:
             return reason
-        tensor = Tensor()
-        whole = min((seconds_of(tensor, problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
-        parts = min((seconds_of(self, problem, s, target) for s in self.space(problem, target)), default=float("inf"))
+        whole, parts = self._seconds(problem, target)
         if parts == float("inf"):
             return f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements"
         if parts > WORTH * whole:
             return f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us"
+        if problem.symbols.ranges and not problem.points:
+            # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
+            ends = tuple(
+                (name, known.high or size)
+                for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
+            )
+            whole, parts = self._seconds(replace(problem, points=(Point(ends),)), target)
+            if parts > whole:
+                return f"at the largest sizes it takes {whole * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several"
         return None
+
+    def _seconds(self, problem: Problem, target: GpuTarget) -> tuple[float, float]:
+        """What the best tiles take where each is one program, and where several share it."""
+        tensor = Tensor()
+        whole = min((seconds_of(tensor, problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
+        return whole, min((seconds_of(self, problem, s, target) for s in self.space(problem, target)), default=float("inf"))
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `tensor` by parts of at least four steps each."""
