@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir.errors import ContractError, Source, UnsupportedError
-from ..ir.graph import Graph, Module, Op
+from ..ir.graph import Module, Op
 from ..ir.types import DType
 from ..passes.quantize import int8_weight
 from ..passes.sparsify import two_four
@@ -73,7 +73,7 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
 
 def fallback_rows(module: Module) -> list[ContractRow]:
     """One row for each op that runs as a call back into the framework."""
-    calls = [op for graph in module.functions.values() for op in _ops(graph) if op.name == "aten_call"]
+    calls = [op for graph in module.functions.values() for op in graph if op.name == "aten_call"]
     return [_fallback(op.source.name if op.source else kind_of(op), op, "compiled") for op in calls]
 
 
@@ -167,20 +167,13 @@ def _line(row: ContractRow) -> str:
 
 
 def _by_source(module: Module) -> dict[Source, list[Op]]:
-    """Ops by what they were in the user's model, in order, those of nested graphs after the op that holds them."""
+    """Ops by what they were in the user's model, function by function."""
     found: dict[Source, list[Op]] = {}
     for graph in module.functions.values():
-        for op in _ops(graph):
+        for op in graph:
             if op.source is not None:
                 found.setdefault(op.source, []).append(op)
     return found
-
-
-def _ops(graph: Graph) -> Iterator[Op]:
-    for op in graph:
-        yield op
-        for body in op.bodies:
-            yield from _ops(body)
 
 
 def _leading(ops: Sequence[Op]) -> Op:

@@ -102,9 +102,9 @@ class ConstantData:
 
 
 class Op:
-    """One operation; `operands` may hold None for an absent optional one, `bodies` are nested graphs (if, loop)."""
+    """One operation; `operands` may hold None for an absent optional one."""
 
-    __slots__ = ("attrs", "bodies", "definition", "next", "operands", "previous", "results", "source")
+    __slots__ = ("attrs", "definition", "next", "operands", "previous", "results", "source")
 
     def __init__(
         self, definition: OpDef, operands: tuple[Value | None, ...], attrs: Mapping[str, Any], source: Source | None = None
@@ -113,7 +113,6 @@ class Op:
         self.operands = operands
         self.attrs = dict(attrs)
         self.results: tuple[Value, ...] = ()
-        self.bodies: tuple[Graph, ...] = ()
         self.source = source
         self.previous: Op | None = None
         self.next: Op | None = None

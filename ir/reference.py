@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import dims
+from .control import functions_of, run_control
 from .errors import InputError
-from .graph import Graph, Module, State, Value
+from .graph import Graph, Module, Op, State, Value
 from .ops import scalar, table
 from .types import TensorType, from_numpy, type_of
 
@@ -37,7 +38,7 @@ def interpret(
     clash = module.facts.clash(bind_symbols(graph.inputs, given)) if module.facts.broadcasts else None
     if clash is not None:
         raise InputError(f"sizes {clash[0]} and {clash[1]} do not broadcast, expected equal ones, or one of them 1")
-    outputs = interpret_graph(graph, given, wide=wide)
+    outputs = _Run(module, wide).graph(graph, given, bind_symbols(graph.inputs, given))
     count = len(graph.results)
     # What a session keeps is of the state's own type, however wide a call computes.
     held.update({name: scalar.convert(array, before.dtype) for (name, before, _), array in zip(graph.ties, outputs[count:], strict=True)})
@@ -51,22 +52,42 @@ def initial(state: State) -> Array:
     return np.zeros([int(size) for size in state.type.shape if isinstance(size, int)], state.type.dtype.numpy)
 
 
-def interpret_graph(graph: Graph, inputs: Sequence[Array], *, wide: bool = False) -> list[Array]:
-    """Run one function; InputError if inputs do not fit its types."""
-    bindings = bind_symbols(graph.inputs, inputs)
-    values: dict[Value, Array] = {}
-    for value, array in zip(graph.inputs, inputs, strict=True):
-        values[value] = _widen(array) if wide else array
-    for op in graph:
-        operands = tuple(None if v is None else _read(values, v, wide) for v in op.operands)
+@dataclass(frozen=True)
+class _Run:
+    """The functions of a module on arrays, in one mode."""
+
+    module: Module
+    wide: bool
+
+    def graph(self, graph: Graph, inputs: Sequence[Array], bindings: dict[str, int]) -> list[Array]:
+        """The outputs of one function."""
+        wide = self.wide
+        values: dict[Value, Array] = {}
+        for value, array in zip(graph.inputs, inputs, strict=True):
+            values[value] = _widen(array) if wide else array
+        for op in graph:
+            operands = tuple(None if v is None else _read(values, v, wide) for v in op.operands)
+            attrs = {name: bind_attribute(value, bindings) for name, value in op.attrs.items()}
+            for result, array in zip(op.results, self.op(op, operands, attrs, bindings), strict=True):
+                values[result] = array
+                bind_sizes(result.type, array, bindings)
+            if op.name == "item":
+                bindings[str(op.attrs["symbol"])] = int(values[op.result])
+        return [_read(values, output, wide) for output in graph.outputs]
+
+    def op(self, op: Op, operands: tuple[Array | None, ...], attrs: Mapping[str, Any], bindings: Mapping[str, int]) -> Sequence[Array]:
+        """The results of one op."""
+        if functions_of(op.name, attrs):
+            return run_control(op.name, attrs, operands, self.call)
         types = tuple(concrete(result.type, bindings) for result in op.results)
-        attrs = {name: bind_attribute(value, bindings) for name, value in op.attrs.items()}
-        for result, array in zip(op.results, table.run(op.definition, operands, attrs, types, wide), strict=True):
-            values[result] = array
-            bind_sizes(result.type, array, bindings)
-        if op.name == "item":
-            bindings[str(op.attrs["symbol"])] = int(values[op.result])
-    return [_read(values, output, wide) for output in graph.outputs]
+        return table.run(op.definition, operands, attrs, types, self.wide)
+
+    def call(self, name: str, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs of a function that another one runs."""
+        graph, bindings = self.module.functions[name], dict[str, int]()
+        for value, array in zip(graph.inputs, inputs, strict=True):
+            bind_sizes(value.type, array, bindings)
+        return self.graph(graph, inputs, bindings)
 
 
 def bind_attribute(value: Any, bindings: Mapping[str, int]) -> Any:

@@ -71,9 +71,6 @@ def _state_text(state: State) -> str:
 
 def op_text(op: Op, source: bool = True) -> str:
     """One op: results, operands, attributes that differ from their default, types, source."""
-    if op.bodies:
-        hint = "inline or unroll the nested graphs before printing"
-        raise UnsupportedError(f"the text of {op.name} with nested graphs is not supported", source=op.source, hint=hint)
     results = ", ".join(value_text(value) for value in op.results)
     operands = ", ".join("_" if value is None else value_text(value) for value in op.operands)
     attrs = attributes_text(op)

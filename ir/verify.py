@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import dims
+from .control import functions_of
 from .dims import Dim, Expr
 from .dims_text import is_symbol
 from .errors import CompilerError, Source, VerifyError
 from .graph import Graph, Module, Op, State, Value
 from .ops.table import OPS
 from .text import attribute_text, neighbourhood, value_text
-from .types import TensorType, string, type_of
+from .types import TensorType, boolean, i64, string, type_of
 
 _Key = tuple[str, tuple[TensorType | None, ...], tuple[tuple[str, str], ...]]
 
@@ -69,6 +70,9 @@ class Verifier:
         _verify_uses(graph, defined, uses)
         _verify_outputs(module, graph, defined)
         _verify_ties(module, graph)
+        for op in graph:
+            for number, name in enumerate(functions_of(op.name, op.attrs)):
+                _verify_call(module, op, number, name)
 
     def _verify_results(self, module: Module, op: Op, declared: set[str]) -> None:
         expected = self._infer(op)
@@ -153,6 +157,27 @@ def _verify_ties(module: Module, graph: Graph) -> None:
             if value.type != state.type:
                 message = f"function @{graph.name}: {value_text(value)} is {value.type}, expected {state.type}, as the state @{name} is"
                 raise VerifyError(message, source=value.source)
+
+
+def _verify_call(module: Module, op: Op, number: int, name: str) -> None:
+    """A function that an op runs exists, and takes and gives what the op says: element types and ranks."""
+    body = module.functions.get(name)
+    if body is None:
+        raise _error(op, f"{op.name} runs the function @{name}, which the module does not hold")
+    if body.states:
+        raise _error(op, f"{op.name} runs @{name}, which keeps state, expected a function that does not")
+    first = 1 if op.name == "branch" else 2
+    given = [value.type for value in op.operands[first:] if value is not None]
+    wanted = [value.type for value in body.inputs]
+    made, expected = [value.type for value in body.outputs], [value.type for value in op.results]
+    if op.name == "loop":
+        given = [TensorType(i64, ()), TensorType(boolean, ()), *given]
+        rows = [type.with_shape(type.shape[1:]) for type in expected[op.attrs["carried"] :]]
+        expected = [TensorType(boolean, ()), *expected[: op.attrs["carried"]], *rows]
+    for what, ours, theirs in (("takes", given, wanted), ("gives", expected, made)):
+        if [(type.dtype, type.rank) for type in ours] != [(type.dtype, type.rank) for type in theirs]:
+            shown = [", ".join(map(str, types)) for types in (theirs, ours)]
+            raise _error(op, f"{op.name} runs @{name}, which {what} ({shown[0]}), expected ({shown[1]})")
 
 
 def _define(value: Value, defined: dict[Value, None], names: set[str], op: Op | None) -> None:

@@ -52,7 +52,7 @@ def _share(module: Module, graph: Graph, names: _ConstantNames, context: PassCon
     rewriter = context.rewriter(module, graph, EliminateCommonSubexpressions.name)
     seen: dict[Hashable, Op] = {}
     for op in graph:
-        if not op.definition.is_pure or not op.results or op.bodies:
+        if not op.definition.is_pure or not op.results:
             continue
         first = seen.setdefault(_key(op, names), op)
         same_types = [value.type for value in first.results] == [value.type for value in op.results]

@@ -16,6 +16,13 @@ from ..ir.types import TensorType
 from .weights import Constant, aligned
 
 V = TypeVar("V")
+
+
+def is_public(function: str) -> bool:
+    """Whether a function is the caller's to call, and no body of a branch or a loop."""
+    return "." not in function
+
+
 SHARED = "shared"
 """The weights file that every target reads after its own."""
 
@@ -169,7 +176,7 @@ class EngineContents:
             for file, group in (weights or {}).items()
         }
         merged = _share(constants)
-        functions = {name: Ports.of(plan) for name, plan in plans.items()}
+        functions = {name: Ports.of(plan) for name, plan in plans.items() if is_public(name)}
         return EngineContents(functions, targets, next(iter(plans.values())).symbols, weights=merged, **rest)
 
     @property

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..ir.control import CallFunction
 from ..ir.dims import evaluate
 from ..ir.errors import CompilerError, EngineError
 from ..ir.plan import Alias, Check, Launch, segments, storage
@@ -74,20 +77,32 @@ class _Loaded:
         self.constants = _constants(part, self.program)
         self.library = part.library
         runs = list(segments(plan.steps))
-        self.steps: tuple[_Part, ...] = tuple(self._prepare(runs, part.order[function], part.callback))
+        # A part holds its executors, and these do not hold the part: an engine that is dropped is gone at once.
+        call = functools.partial(_call_function, weakref.ref(part))
+        self.steps: tuple[_Part, ...] = tuple(self._prepare(runs, part.order[function], part.callback, call))
         has_code = any(step.segment is not None for step in self.steps)
         self.arena = part.library.arena(part.order[function]) if part.library is not None and has_code else None
         self.plain = all(port.type.dtype.bits >= 8 for port in self.program.signature.inputs)
 
-    def _prepare(self, runs: Sequence[tuple[bool, tuple[Any, ...]]], function: int, callback: Callback | None) -> Iterator[_Part]:
+    def _prepare(
+        self, runs: Sequence[tuple[bool, tuple[Any, ...]]], function: int, callback: Callback | None, call: CallFunction
+    ) -> Iterator[_Part]:
         count = first = 0
         for is_native, steps in runs:
             if is_native and self.library is not None:
                 yield _Part(first, first + len(steps), segment=self.library.segment(function, count))
                 count += 1
             else:
-                yield _Part(first, first + len(steps), step=prepare(self.program, steps[0], callback))
+                yield _Part(first, first + len(steps), step=prepare(self.program, steps[0], callback, call))
             first += len(steps)
+
+
+def _call_function(part: weakref.ref[CpuPart], function: str, arrays: Sequence[Any]) -> list[Any]:
+    """Another function of the engine on arrays; the call that asks for it holds the engine."""
+    held = part()
+    if held is None:
+        raise EngineError(f"function {function} of the engine is called after the engine was dropped")
+    return held.executor(function).run(arrays)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ import ctypes
 import functools
 import itertools
 import re
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..ir.control import CallFunction
 from ..ir.dims import evaluate
 from ..ir.errors import EngineError, InputError
 from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
@@ -86,7 +88,9 @@ class CudaPart:
             for key, constant in self.host_constants.items():
                 self.gpu.upload(self.constants.address + self.places[key], pointer(constant.data), constant.data.size, 0)
             self.gpu.synchronize(0)
-        self._executors = {name: CudaExecutor(_Loaded(self, program, callback)) for name, program in programs.items()}
+        # Executors do not hold the part, which holds them.
+        call = functools.partial(_call_function, weakref.ref(self))
+        self._executors = {name: CudaExecutor(_Loaded(self, program, callback, call)) for name, program in programs.items()}
 
     def executor(self, function: str) -> CudaExecutor:
         """What runs a function."""
@@ -95,6 +99,14 @@ class CudaPart:
     def states(self) -> DeviceStates:
         """Memory for the states of one session, as they begin."""
         return DeviceStates(self.gpu, self.contents, self.target)
+
+
+def _call_function(part: weakref.ref[CudaPart], function: str, arrays: Sequence[Any]) -> list[Any]:
+    """Another function of the engine on arrays; the call that asks for it holds the engine."""
+    held = part()
+    if held is None:
+        raise EngineError(f"function {function} of the engine is called after the engine was dropped")
+    return held.executor(function).run(arrays)
 
 
 class DeviceStates:
@@ -140,7 +152,7 @@ class DeviceStates:
 class _Loaded:
     """A plan on a GPU: what all contexts of a function share."""
 
-    def __init__(self, part: CudaPart, program: Program, callback: Callback | None) -> None:
+    def __init__(self, part: CudaPart, program: Program, callback: Callback | None, call: CallFunction) -> None:
         self.program = program
         self.gpu = part.gpu
         self.functions = part.functions
@@ -148,15 +160,17 @@ class _Loaded:
         self.host_constants = {number: part.host_constants[key] for number, key in keys.items()}
         self.constants = {number: part.constants.address + part.places[key] for number, key in keys.items()}
         self.memory = part.constants
-        self.steps = tuple(self._prepare(step, callback) for step in program.plan.steps)
+        self.steps = tuple(self._prepare(step, callback, call) for step in program.plan.steps)
 
-    def _prepare(self, step: Any, callback: Callback | None) -> PreparedLaunch | Copy | Zero | Check | PythonStep | None:
+    def _prepare(
+        self, step: Any, callback: Callback | None, call: CallFunction
+    ) -> PreparedLaunch | Copy | Zero | Check | PythonStep | None:
         if isinstance(step, Copy) and not self.program.plan.moves(step):
             return None
         if isinstance(step, Launch):
             return PreparedLaunch(self.program, step, self.functions)
         if isinstance(step, (Host, Call)):
-            return prepare(self.program, step, callback)
+            return prepare(self.program, step, callback, call)
         if isinstance(step, (Copy, Zero, Check)):
             return step
         raise EngineError(f"plan holds the step {type(step).__name__}, which a GPU cannot run")

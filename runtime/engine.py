@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..ir.errors import EngineError
-from ..ir.plan import segments
+from ..ir.plan import called, segments
 from . import native
 from .contents import Contract, EngineContents, Port
 from .cpu import CpuPart
@@ -226,9 +226,13 @@ def why_not(contents: EngineContents, target: str) -> str | None:
 
 def _part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
     part = _make_part(contents, target, threads, call)
-    for function, expected in contents.functions.items():
+    for function, plan in contents.targets[target].plans.items():
         # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
         program = part.executor(function).program
+        lost = sorted({name for step in plan.steps for name in called(step)} - contents.targets[target].plans.keys())
+        if lost:
+            raise EngineError(f"the plan of {function} for {target} runs the function {lost[0]}, which the engine does not hold")
+        expected = contents.functions.get(function, program.ports)
         if program.ports != expected:
             got = f"got {program.ports}, expected {expected}"
             raise EngineError(f"inputs of the plan of {function} for {target} are not those of the engine: {got}")

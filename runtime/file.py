@@ -133,6 +133,7 @@ def _manifest(contents: EngineContents, records: list[MemberRecord]) -> dict[str
         "format": "ourcc engine",
         "schema": SCHEMA,
         "functions": [_function_to_json(name, ports) for name, ports in contents.functions.items()],
+        "bodies": [name for name in next(iter(contents.targets.values())).plans if name not in contents.functions],
         "symbols": [[name, r.low, r.high, contents.symbols.divisors.get(name, 1)] for name, r in contents.symbols.ranges.items()],
         "targets": [
             [target, [[library.file, library.machine, list(library.requires)] for library in contents.targets[target].libraries]]

@@ -248,15 +248,16 @@ class _Reader:
             weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
             report = json.loads(self.member("report.json"))
             functions = dict(_read_function(entry) for entry in manifest["functions"])
+            plans = (*functions, *(str(name) for name in manifest["bodies"]))
             if not functions or len(functions) != len(manifest["functions"]):
                 raise self.damaged("engine has two functions of one name" if functions else "engine has no function")
             for target in targets:
-                for function in functions:
+                for function in plans:
                     if f"plan/{target}/{function}.json" not in self.records:
                         raise self.damaged(f"engine has no plan of its function {function} for its target {target}")
             return EngineContents(
                 functions,
-                Lazy(tuple(targets), lambda name: self.target(name, tuple(functions), targets[name])),
+                Lazy(tuple(targets), lambda name: self.target(name, plans, targets[name])),
                 dims.Facts(ranges, divisors),
                 self.member("graph.ir").decode(),
                 Lazy(weights, self.weights),

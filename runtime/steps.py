@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..ir.control import CallFunction, functions_of, run_control
 from ..ir.dims import UNBOUNDED
 from ..ir.errors import CompilerError, EngineError, InputError, Source
 from ..ir.plan import VALUE, Call, Check, Host
@@ -40,11 +41,14 @@ class Frame(Protocol):
 PythonStep = Callable[[Frame], None]
 
 
-def prepare(program: Program, step: Host | Call, callback: Callback | None) -> PythonStep:
-    """The step as a function of a call's buffers; EngineError if its routine or the callback is missing."""
+def prepare(program: Program, step: Host | Call, callback: Callback | None, call: CallFunction) -> PythonStep:
+    """The step as a function of a call's buffers; EngineError if its routine or the callback is missing.
+
+    `call` runs another function of the engine on arrays.
+    """
     operands = tuple(program.index[name] if name else None for name in step.reads)
     targets = tuple(program.index[name] for name in step.writes)
-    compute = _host(program, step) if isinstance(step, Host) else _call(step, callback)
+    compute = _host(program, step, call) if isinstance(step, Host) else _call(step, callback)
     title = f"host step {step.routine}" if isinstance(step, Host) else f"call {step.target}"
 
     def run(frame: Frame) -> None:
@@ -104,7 +108,7 @@ def _dtype(array: Any) -> DType:
     return from_numpy(array.dtype)
 
 
-def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence[Any]]:
+def _host(program: Program, step: Host, call: CallFunction) -> Callable[[Frame, list[Any]], Sequence[Any]]:
     from ..ir import ops
     from ..ir.ops import table
     from ..ir.reference import bind_attribute
@@ -114,11 +118,14 @@ def _host(program: Program, step: Host) -> Callable[[Frame, list[Any]], Sequence
         raise EngineError(f"engine needs the host routine {step.routine}, which {ops.__name__} lacks", hint=hint)
     definition = table.OPS[step.routine]
     results = tuple(program.plan.named[name].type for name in step.writes)
+    runs = functions_of(step.routine, step.attrs)
     note = f"it computes {', '.join(step.sources)}" if step.sources else None
 
     def compute(frame: Frame, operands: list[Any]) -> Sequence[Any]:
         values = frame.values()
         attrs = {name: bind_attribute(value, values) for name, value in step.attrs.items()}
+        if runs:
+            return run_control(step.routine, attrs, operands, call)
         try:
             return table.run(definition, tuple(operands), attrs, results, False)
         except InputError as error:

@@ -5,6 +5,7 @@ from . import (
     call,
     check,
     contraction,
+    control,
     elementary,
     host,
     indexing,
@@ -31,6 +32,7 @@ FAMILIES = (
     quantization,
     host,
     check,
+    control,
     call,
 )
 

@@ -2,7 +2,7 @@
 
 from .json import from_json, to_json
 from .plan import SLOT_ALIGNMENT, Plan, constants_of, segments, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, reads, touched, writes
+from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, called, reads, touched, writes
 from .storage import Alias, Buffer, Slot, State, StateDeclaration, Storage
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Storage",
     "Variant",
     "Zero",
+    "called",
     "constants_of",
     "from_json",
     "reads",

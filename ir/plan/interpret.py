@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from .. import dims
+from ..control import CallFunction, run_control
 from ..errors import InputError, UnsupportedError, VerifyError
 from ..ops import table
 from ..ops.check import IN_RANGE, failure
@@ -24,7 +26,7 @@ from ..types import TensorType, string, type_of
 from . import storage
 from .places import known_at_entry
 from .plan import Plan, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, touched
+from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, called, touched
 
 Array = np.ndarray[Any, Any]
 
@@ -38,10 +40,18 @@ def run_plan(
     constants: Mapping[str, Array],
     inputs: Sequence[Array],
     states: MutableMapping[str, Array] | None = None,
+    functions: Mapping[str, Plan] = MappingProxyType({}),
 ) -> list[Array]:
-    """The outputs of a plan; `kernels` by name, `constants` by key and in the order of memory, `states` by name: they are written."""
+    """The outputs of a plan; `kernels` by name, `constants` by key and in the order of memory, `states` by name: they are written.
+
+    `functions` are the plans that it may run.
+    """
     held: MutableMapping[str, Array] = {} if states is None else states
-    machine = _Machine(plan, kernels, inputs, _Memory(plan, constants, held))
+
+    def call(name: str, arrays: Sequence[Array]) -> list[Array]:
+        return run_plan(functions[name], kernels, constants, arrays, functions=functions)
+
+    machine = _Machine(plan, kernels, inputs, _Memory(plan, constants, held), call)
     for number, step in enumerate(plan.steps):
         machine.step(step)
         machine.memory.bury(number, machine.values)
@@ -139,8 +149,9 @@ class _Memory:
 class _Machine:
     """One call: symbol values so far, and the memory that steps read and write."""
 
-    def __init__(self, plan: Plan, kernels: Mapping[str, TileLaunch], inputs: Sequence[Array], memory: _Memory) -> None:
+    def __init__(self, plan: Plan, kernels: Mapping[str, TileLaunch], inputs: Sequence[Array], memory: _Memory, call: CallFunction) -> None:
         self.plan = plan
+        self.call = call
         self.kernels = kernels
         self.memory = memory
         self.values = bind(plan, inputs)
@@ -202,7 +213,10 @@ class _Machine:
         attrs = {name: bind_attribute(value, self.values) for name, value in step.attrs.items()}
         results = tuple(self.plan.named[name].type for name in step.writes)
         operands = tuple(self.read(name) if name else None for name in step.reads)
-        arrays = [np.array(array) for array in table.run(table.OPS[step.routine], operands, attrs, results, False)]
+        if called(step):
+            arrays = run_control(step.routine, attrs, operands, self.call)
+        else:
+            arrays = [np.array(array) for array in table.run(table.OPS[step.routine], operands, attrs, results, False)]
         for name, result, axis in step.binds:
             self.values[name] = int(arrays[result]) if axis == VALUE else arrays[result].shape[axis]
         for name, array in zip(step.writes, arrays, strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..control import functions_of
 from ..dims import Dim
 
 VALUE = -1
@@ -132,6 +133,11 @@ def writes(step: Step) -> tuple[str, ...]:
     if isinstance(step, Launch | Host | Call):
         return step.writes
     return (step.target,) if isinstance(step, Copy | Zero) else ()
+
+
+def called(step: Step) -> tuple[str, ...]:
+    """The functions of the engine that a step runs."""
+    return functions_of(step.routine, step.attrs) if isinstance(step, Host) else ()
 
 
 def touched(step: Step) -> tuple[str, ...]:

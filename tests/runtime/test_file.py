@@ -133,7 +133,15 @@ def forge(path, change=None, members=None, raw=None, comment=None):
     """A file whose digests all fit, with a manifest that says something else."""
     members = members if members is not None else [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]
     manifest = {
-        **{"format": "ourcc engine", "schema": 4, "functions": [["main", [], [], []]], "symbols": [], "targets": [], "provenance": {}},
+        **{
+            "format": "ourcc engine",
+            "schema": 4,
+            "functions": [["main", [], [], []]],
+            "bodies": [],
+            "symbols": [],
+            "targets": [],
+            "provenance": {},
+        },
         "members": [[name, len(data), zlib.crc32(data), digest_parts([data]), None] for name, data in members],
     }
     if change:

@@ -12,8 +12,8 @@ import numpy as np
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError
-from ....ir.graph import Value
-from ....ir.types import DType
+from ....ir.graph import Graph, Value
+from ....ir.types import DType, TensorType
 from .external import ExternalFiles
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError
@@ -87,6 +87,10 @@ class Runner(Protocol):
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[Item | None], node: Node) -> list[Item]:
         """The outputs of a nested graph, its nodes imported in place."""
+        ...
+
+    def function(self, label: str, types: Sequence[TensorType], build: Callable[[list[Value]], Sequence[Item]], node: Node) -> Graph:
+        """A function of the module whose inputs have these types, and whose outputs `build` makes of them."""
         ...
 
     def inputs_of(self, value: Value) -> frozenset[str]:

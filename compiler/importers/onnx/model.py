@@ -12,6 +12,7 @@ from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, UsageError
 from ....ir.graph import Graph, Module, Value
 from ....ir.types import TensorType
+from .bodies import binds
 from .context import UnsupportedModelError
 from .load import OpenModel, open_model, opset_versions
 from .symbolic import FoldingBuilder
@@ -179,11 +180,11 @@ def _fitting(name: str, array: np.ndarray[Any, Any], type: TensorType) -> np.nda
 
 def remove_dead(module: Module) -> None:
     """Drop ops and constants that no output needs."""
-    graph = module.main
-    wanted = set(graph.outputs)
-    for op in list(graph.reversed()):
-        if not any(result.uses or result in wanted for result in op.results):
-            graph.remove(op)
+    wanted = {value for graph in module.functions.values() for value in graph.outputs}
+    for graph in module.functions.values():
+        for op in list(graph.reversed()):
+            if not any(result.uses or result in wanted for result in op.results) and not binds(op, graph):
+                graph.remove(op)
     for name, value in list(module.constants.items()):
         if not value.uses and value not in wanted:
             del module.constants[name]

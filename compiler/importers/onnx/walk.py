@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ....ir.errors import IndexRangeError, ModelError, ParseError, Source, UnsupportedError, VerifyError
-from ....ir.graph import Value
+from ....ir.graph import Graph, Value
+from ....ir.types import TensorType
 from . import rules
 from .attributes import attributes, value_of
+from .bodies import drop_body, open_body
 from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
 from .faults import STUMBLES, judged
 from .functions import function_body
@@ -269,6 +271,27 @@ class Walker:
         if len(items) < len(results):
             raise _Poisoned
         return items
+
+    def function(self, label: str, types: Sequence[TensorType], build: Callable[[list[Value]], Sequence[Item]], node: Node) -> Graph:
+        """A function of the module whose inputs have these types, and whose outputs `build` makes of them.
+
+        It may read values from around it: `bodies.close` makes these inputs.
+        """
+        outer, count = self.builder.graph, len(self.problems)
+        body = self.builder.graph = open_body(self.builder.module, f"{outer.name}.{label}")
+        try:
+            items = build([body.add_input(f"x{number}", type, node.source) for number, type in enumerate(types)])
+            if not all(isinstance(item, Value) for item in items):
+                raise UnsupportedError("its nested graph gives sequences or optionals", hint="give their tensors one by one")
+            body.set_outputs([item for item in items if isinstance(item, Value)], [f"y{number}" for number in range(len(items))])
+            if len(self.problems) > count:
+                raise _Poisoned
+        except BaseException:
+            drop_body(self.builder.module, body)
+            raise
+        finally:
+            self.builder.graph = outer
+        return body
 
     def inputs_of(self, value: Value) -> frozenset[str]:
         """The graph inputs that a value depends on."""

@@ -75,7 +75,7 @@ def import_functions(programs: Mapping[str, Any], shapes: Mapping[str, Wish] | N
     order = sorted(programs, key=lambda name: not _writes(programs[name]))
     for name in order:
         import_exported(programs[name], shapes=shapes, into=(module, name))
-    module.functions = {name: module.functions[name] for name in programs}
+    module.functions = {name: module.functions[name] for name in dict.fromkeys([*programs, *module.functions])}
     return module
 
 

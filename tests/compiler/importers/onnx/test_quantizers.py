@@ -493,12 +493,5 @@ def test_a_limit_that_makes_sizes_equal_comes_before_broadcasting(model):
     assert module.facts.ranges["S"].high == 8 and not module.facts.broadcasts
 
 
-def test_run_time_control_flow_is_refused_by_name(model):
-    branch = helper.make_graph([N("Identity", ["x"], ["z"])], "b", [], [helper.make_tensor_value_info("z", F, None)])
-    node = N("If", ["c"], ["y"], "choose", then_branch=branch, else_branch=branch)
-    with pytest.raises(UnsupportedError, match="If 'choose': the condition is not known at import"):
-        import_onnx(model([node], {"x": (F, [2]), "c": (TensorProto.BOOL, [])}, ["y"]))
-
-
 def test_onnxruntime_is_the_one_that_the_matrix_was_written_for():
     assert tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= (1, 20)

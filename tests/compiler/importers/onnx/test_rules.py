@@ -237,7 +237,6 @@ def scan_body():
 
 SCANS = [
     (ModelError, [[2], [3, 2]], {"num_scan_inputs": 3}, 21, "got 3 scanned of 2 inputs and 2 results"),
-    (UnsupportedError, [[2], ["T", 2]], {"num_scan_inputs": 1}, 21, "scans T steps, expected a known number up to 1024"),
     (UnsupportedError, [(INT, [1]), [1, 2], [1, 3, 2]], {"num_scan_inputs": 1}, 8, "sequence lengths"),
     (UnsupportedError, [None, ["N", 2], ["N", 3, 2]], {"num_scan_inputs": 1}, 8, "batch of size N"),
 ]
