@@ -89,14 +89,27 @@ class Kernels:
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     programs: dict[int, TileProgram] = field(default_factory=dict)
+    numbered: list[str] = field(default_factory=list)
 
     def of(self, unit: Scheduled) -> tuple[str, ...]:
         """The names of the launches of a unit's program."""
+        fresh = tuple(f"kernel_{len(self.numbered) + n}" for n in range(len(unit.program.launches)))
+        if id(unit.program) not in self.names:
+            self.numbered += fresh
+        return self._named(unit, fresh)
+
+    def variants_of(self, unit: Scheduled) -> list[tuple[str, ...]]:
+        """Those of its variants: the name of the kernel for all sizes, and of which sizes it is; so one more or less of them,
+        as another instruction set may have, leaves all other names as they are.
+        """
+        usual = self.of(unit)
+        return [self._named(each, tuple(f"{name}_{each.when.word}" for name in usual if each.when is not None)) for each in unit.variants]
+
+    def _named(self, unit: Scheduled, fresh: tuple[str, ...]) -> tuple[str, ...]:
         program = unit.program
         if id(program) not in self.names:
             # Nothing else may get its number while it is known by it.
             self.programs[id(program)] = program
-            fresh = tuple(f"kernel_{len(self.launches) + n}" for n in range(len(program.launches)))
             self.names[id(program)] = fresh
             self.launches.update(zip(fresh, program.launches, strict=True))
             self.scheduled.update(dict.fromkeys(fresh, unit))
@@ -288,7 +301,7 @@ class _Planner:
         for space in unit.program.workspaces:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
-        choices = [(each, self.kernels.of(each)) for each in (unit, *unit.variants)]
+        choices = list(zip((unit, *unit.variants), (self.kernels.of(unit), *self.kernels.variants_of(unit)), strict=True))
         for number, launch in list(enumerate(unit.program.launches))[1 if written else 0 :]:
             self._launch(number, choices, operands, written)
             written |= {param.name for param in launch.params if param.role != "in"}

@@ -38,6 +38,11 @@ class SizeClass:
     def __str__(self) -> str:
         return f"{self.low} <= {self.symbol}" if self.high is None else f"{self.low} <= {self.symbol} <= {self.high}"
 
+    @property
+    def word(self) -> str:
+        """The sizes as part of a name."""
+        return f"from_{self.low}" if self.high is None else f"from_{self.low}_to_{self.high}"
+
     def guard(self, size: Dim, facts: dims.Facts) -> Guard:
         """What is still to be asked, to know that the symbol, which is this size in a plan, is of the class."""
         above = () if dims.at_most(self.low, size, facts) is True else (size - self.low,)
