@@ -16,8 +16,7 @@ from ..ir.region import Load, Reduce, Region, Store, scalars, walk
 from ..ir.target import CpuLevel
 from ..ir.tile.program import TileProgram
 from ..ir.types import DType, i32
-from ..passes.schedule import Candidate
-from ..passes.tile.schedule import Problem
+from ..passes.tile.schedule import Candidate, Problem
 from ..passes.tile.sparse import Expansion, find_expansion
 from .record import Failure, scrub
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..passes.schedule import Candidate, cheapest
-from ..passes.tile.schedule import Problem, Schedule
+from ..passes.schedule import cheapest
+from ..passes.tile.schedule import Candidate, Problem, Schedule
 from .candidates import unmeasurable
 from .lock import LockedLevel, LockError
 from .plausible import believable

@@ -17,8 +17,7 @@ import numpy as np
 from ..codegen.c.compile import Compiler
 from ..ir.reference import judge
 from ..ir.target import CpuLevel
-from ..passes.schedule import Candidate
-from ..passes.tile.schedule import Problem
+from ..passes.tile.schedule import Candidate, Problem
 from .candidates import Buffer, Sources, allowed_ulps, compile_candidates, print_candidates
 from .problem import bucket
 from .record import Data, Failure, Sample, Trial, digest, scrub

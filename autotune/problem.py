@@ -10,10 +10,10 @@ from ..ir.dims import Dim
 from ..ir.region import Region, indices_of, sizes_of, with_dims
 from ..ir.region_cost import cost_of
 from ..ir.region_text import print_region
+from ..ir.workload import nearest_size
 from ..passes.tile.schedule import Problem
 from .record import Data, digest
 
-TYPICAL = 128
 MOST_OPERATIONS = 1e9
 """Sizes are halved until one run needs no more, so that a round takes milliseconds."""
 
@@ -42,27 +42,16 @@ def problem_id(problem: Problem) -> str:
 
 
 def bucket(problem: Problem) -> dict[str, int]:
-    """The sizes that a problem is measured at: 1 for the first of several symbols (the batch), 128 for the others."""
-    facts = problem.symbols
-    sizes: dict[str, int] = {}
-    for n, (name, known) in enumerate(facts.ranges.items()):
-        wanted = 1 if n == 0 and len(facts.ranges) > 1 else TYPICAL
-        sizes[name] = _allowed(wanted, known, facts.divisors.get(name, 1))
+    """The sizes that a problem is measured at: those of its heaviest point, as far as a run does not take too long."""
+    facts, sizes = problem.symbols, {name: problem.sizes[name] for name in problem.symbols.ranges}
     used = [name for name in sizes if name in _symbols(problem.region)]
     while used and cost_of(problem.region, sizes).operations > MOST_OPERATIONS:
         largest = max(used, key=lambda name: sizes[name])
-        smaller = _allowed(sizes[largest] // 2, facts.ranges[largest], facts.divisors.get(largest, 1))
+        smaller = nearest_size(sizes[largest] // 2, largest, facts)
         if smaller >= sizes[largest]:
             break
         sizes[largest] = smaller
     return sizes
-
-
-def _allowed(wanted: int, known: dims.Range, divisor: int) -> int:
-    low = max(known.low if known.low is not None else 1, 1)
-    size = max(low, wanted if known.high is None else min(wanted, known.high))
-    up = -(-size // divisor) * divisor
-    return up if known.high is None or up <= known.high else size // divisor * divisor
 
 
 def _dims(region: Region) -> Iterable[Dim]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..passes.schedule import Candidate
-from ..passes.tile.schedule import Problem, Schedule
+from ..passes.tile.schedule import Candidate, Problem, Schedule, seconds
 from .record import Record
 
 NOISE = 0.02
@@ -26,7 +25,7 @@ class Leader:
 def rank(problem: Problem, families: Sequence[Sequence[Candidate]], target: Any) -> list[Candidate]:
     """All candidates by predicted cost; equal costs keep the order of strategies and of their spaces."""
     candidates = [candidate for family in families for candidate in family]
-    costs = [strategy.cost(problem, schedule, target) for strategy, schedule in candidates]
+    costs = [seconds(strategy, problem, schedule, target) for strategy, schedule in candidates]
     return [candidates[n] for n in sorted(range(len(candidates)), key=lambda n: (costs[n], n))]
 
 

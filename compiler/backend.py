@@ -313,7 +313,7 @@ class CompiledGraph:
 
         if program.is_shareable:
             admit_ones(program.module)
-        contents = compile_prepared(program.module, asked, self.options)
+        contents = compile_prepared(program.module, asked, self.options.within(program.module.facts))
         weights = {
             file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
         }

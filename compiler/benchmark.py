@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ..ir.errors import UsageError
 from ..ir.parse import parse_module
+from ..ir.workload import Point, Workload
 from ..runtime.engine import Engine
 from ..runtime.replace import replace_file
 from .driver import build, load
-from .inputs import Array, read_inputs, seeded_inputs, typical_sizes
+from .inputs import Array, read_inputs, seeded_inputs
 from .kinds import is_engine
 from .machine import read_cpu
-from .measure import compare, rows
+from .measure import Timing, compare, rows
 from .options import BenchOptions
 from .outputs import check_places
 from .peers import make_peer, peer_file
 from .progress import SILENT, Progress
+from .recorded import workload_of
 from .report.table import Cell, Report, Table
 from .shapes import wanted_sizes
 
@@ -29,34 +32,66 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
     if not options.kernels and (options.trace or options.picture):
         raise UsageError("got --trace or --picture without --kernels, which they are made of", hint="add --kernels")
     check_places({"--trace": options.trace, "--picture": options.picture}, {"the subject": options.subject, "--inputs": options.inputs})
-    if options.inputs is not None and is_built and options.build.shapes:
-        raise UsageError("got --shape and --inputs for an engine, expected one of them: the inputs have their sizes")
+    said = {"--shape": bool(options.build.shapes), "--workload": options.build.workload is not None, "--inputs": options.inputs is not None}
+    if is_built and sum(said.values()) > 1:
+        got = " and ".join(name for name, is_given in said.items() if is_given)
+        raise UsageError(f"got {got} for an engine, expected one of them: each says the sizes to call it with")
     if is_built:
         engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
     else:
         engine = _built(options, progress)
-    arrays = _inputs(options, engine)
-    named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
-    entry = next(iter(engine.session().functions.values()))
-    calls: dict[str, Callable[[], object]] = {"ourcc": partial(entry.run, named)}
+    cases = _cases(options, engine)
+    peers: dict[str, Callable[[list[Array]], object]] = {}
     files: dict[str, Cell] = {}
     for peer in options.against:
         name, _, file = peer.partition("=")
         progress.stage(f"prepare {name}")
         path = Path(file) if file else peer_file(name, options.subject)
-        calls[name] = partial(make_peer(name, path, options.threads), arrays)
+        peers[name] = make_peer(name, path, options.threads)
         files[f"{name} runs"] = str(path)
-    timings = compare(calls, options.rounds, progress=progress)
-    table = Table("times", ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
+    timed = {case: compare(_calls(engine, peers, case.arrays), options.rounds, progress=progress) for case in cases}
     cpu = read_cpu()
     facts: dict[str, Cell] = {
         "subject": str(options.subject),
-        "sizes": " ".join("x".join(map(str, a.shape)) for a in arrays),
+        "sizes": "; ".join(" ".join("x".join(map(str, a.shape)) for a in case.arrays) for case in cases),
         "threads": options.threads,
         "rounds": options.rounds,
     }
-    tables = (table, *_launches(options, engine, arrays, progress)) if options.kernels else (table,)
-    return Report({**facts, "cpu": cpu.model, **files}, tables)
+    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings) for case, timings in timed.items()]
+    if len(cases) > 1:
+        tables.append(_weighed(timed))
+    if options.kernels:
+        tables += _launches(options, engine, max(cases, key=lambda case: case.point.weight).arrays, progress)
+    return Report({**facts, "cpu": cpu.model, **files}, tuple(tables))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Inputs to call with, and the point of the workload that they are of."""
+
+    point: Point
+    arrays: list[Array]
+
+
+def _calls(engine: Engine, peers: Mapping[str, Callable[[list[Array]], object]], arrays: list[Array]) -> dict[str, Callable[[], object]]:
+    named = {port.name: array for port, array in zip(engine.inputs, arrays, strict=True)}
+    entry = next(iter(engine.session().functions.values()))
+    return {"ourcc": partial(entry.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
+
+
+def _times(name: str, timings: Sequence[Timing]) -> Table:
+    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
+
+
+def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:
+    """The mean over the cases by their weights."""
+    total = sum(case.point.weight for case in timed)
+    means: dict[str, float] = {}
+    for case, timings in timed.items():
+        for timing in timings:
+            means[timing.name] = means.get(timing.name, 0.0) + timing.minimum * case.point.weight / total
+    cells = tuple((name, round(mean * 1e3, 4), round(mean / means["ourcc"], 3)) for name, mean in means.items())
+    return Table("times over the workload", ("what", "min_ms", "ratio"), cells, ("mean of the minima by the points' weights",))
 
 
 def _launches(options: BenchOptions, engine: Engine, arrays: list[Array], progress: Progress) -> Iterator[Table]:
@@ -77,14 +112,15 @@ def _built(options: BenchOptions, progress: Progress) -> Engine:
     return build(options.subject, replace(options.build, threads=options.threads), progress)
 
 
-def _inputs(options: BenchOptions, engine: Engine) -> list[Array]:
-    """The user's inputs, or seeded ones: of typical sizes, or for an engine of those that --shape names."""
+def _cases(options: BenchOptions, engine: Engine) -> list[Case]:
+    """The user's inputs, or seeded ones: of the workload's sizes, or for an engine of those that --shape names."""
     if options.inputs is not None:
-        return next(read_inputs(options.inputs, [port.name for port in engine.inputs]))
+        return [Case(Point(()), next(read_inputs(options.inputs, [port.name for port in engine.inputs])))]
     # The engine keeps its program: what its integer inputs index is known without the model.
     module = parse_module(engine.contents.graph)
-    sizes = typical_sizes(module)
+    workload = options.build.workload_for(module.facts) or workload_of(engine.contents)
     # A model was built with its --shape, so the engine's own ranges say it all.
     if is_engine(options.subject) and options.build.shapes:
-        sizes |= wanted_sizes(options.build.shapes, module, sizes)
-    return seeded_inputs(module, 0, sizes)
+        sizes = workload.sizes | wanted_sizes(options.build.shapes, module, workload.sizes)
+        workload = Workload((Point(tuple(sizes.items())),))
+    return [Case(point, seeded_inputs(module, 0, dict(point.sizes))) for point in workload.points]

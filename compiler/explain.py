@@ -225,7 +225,7 @@ class _Planned:
                 return 0, launches, f"shared with graph {owner}", ()
         if program.is_shareable:
             admit_ones(module)
-        lowered = lower(module, options.targets[0])
+        lowered = lower(module, options.targets[0], options.within(module.facts).workload)
         launches = sum(1 for _ in lowered.launches)
         self.known.append((program, number, launches))
         return len(lowered.kernels), launches, "its own", lowered.kept

@@ -18,7 +18,6 @@ from ..ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 MOVES = frozenset({"check_index", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
-TYPICAL = 128
 
 
 def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -36,16 +35,6 @@ def seeded_sizes(facts: Facts, random: np.random.Generator) -> dict[str, int]:
         high = min(known.high if known.high is not None else low + 32, low + 32)
         divisor = facts.divisors.get(name, 1)
         sizes[name] = -(-int(random.integers(max(low, 1), high + 1)) // divisor) * divisor
-    return sizes
-
-
-def typical_sizes(module: Module) -> dict[str, int]:
-    """Sizes to measure at: 1 for the first symbol (batch), 128 for others, within their ranges."""
-    sizes = {}
-    for n, (name, known) in enumerate(module.facts.ranges.items()):
-        wanted = 1 if n == 0 and len(module.facts.ranges) > 1 else TYPICAL
-        high = known.high if known.high is not None else wanted
-        sizes[name] = max(known.low or 1, min(wanted, high))
     return sizes
 
 

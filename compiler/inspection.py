@@ -11,6 +11,7 @@ from ..runtime.contents import EngineContents
 from .kinds import is_engine
 from .options import BuildOptions, InspectOptions
 from .progress import SILENT, Progress
+from .recorded import recorded_workload, workload_of
 from .report.engine import describe_engine, describe_module
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
@@ -28,6 +29,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
     is_built = is_engine(options.subject)
     if is_built and options.build.shapes:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
+    if is_built and options.build.workload is not None:
+        raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
     if options.ir is not None:
         return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
     looks = options.kernels or options.memory or options.precision or options.source is not None
@@ -52,7 +55,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     kernels = contents.report.get("kernels", {})
     for name in names:
         if options.kernels:
-            tables.append(kernel_table(name, kernels.get(name, [])))
+            tables.append(kernel_table(name, kernels.get(name, []), workload_of(contents)))
         if options.memory:
             plans = contents.targets[name].plans
             for function, plan in plans.items():
@@ -153,7 +156,8 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
     from .reopen import module_of
 
     built_for = [TARGETS[word] for word in contents.provenance.get("targets", ()) if word in TARGETS and part_of(word) == name]
-    build = replace(options.build, targets=(built_for[0] if built_for else parse_target(name),))
+    target = built_for[0] if built_for else parse_target(name)
+    build = replace(options.build, targets=(target,), workload=recorded_workload(contents))
     return stage_text(module_of(contents), build, options.ir)
 
 

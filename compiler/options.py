@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from ..ir.dims import Dim, symbols
+from ..ir.dims import Dim, Facts, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
+from ..ir.workload import Workload, parse_workload
 from .outputs import check_output
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
@@ -254,6 +255,7 @@ class BuildOptions:
     eval: Path | None = None
     max_accuracy_drop: float | None = None
     shapes: tuple[ShapeRequest, ...] = ()
+    workload: Workload | None = None  # None: what `default_workload` says
     require: tuple[Requirement, ...] = ()
     tune: Tuning = Tuning()
     locked: Path | None = None
@@ -268,6 +270,14 @@ class BuildOptions:
     def __post_init__(self) -> None:
         if (self.eval is None) != (self.max_accuracy_drop is None):
             raise UsageError("got only one of eval and max-accuracy-drop, expected both: the data and the loss allowed on it")
+
+    def workload_for(self, facts: Facts) -> Workload | None:
+        """The workload with sizes for all symbols of a model, if one is given; UsageError where it does not fit them."""
+        return None if self.workload is None else self.workload.of(facts)
+
+    def within(self, facts: Facts) -> BuildOptions:
+        """These options for one of several graphs: of the workload what its symbols can be."""
+        return self if self.workload is None else replace(self, workload=self.workload.within(facts))
 
 
 def _path(value: Any) -> Path:
@@ -315,6 +325,12 @@ def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
     return tuple(parse_shape(text) for text in _several(value))
 
 
+def _workload(value: Any) -> Workload:
+    if isinstance(value, Mapping):
+        value = ",".join(f"{name}={size}" for name, size in value.items())
+    return parse_workload(_several(value))
+
+
 _READERS: dict[str, Any] = {
     "targets": lambda value: parse_targets(_several(value)),
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
@@ -324,6 +340,7 @@ _READERS: dict[str, Any] = {
     "eval": _path,
     "max_accuracy_drop": _drop,
     "shapes": _shapes,
+    "workload": _workload,
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_tuning,
     "locked": lambda value: _file("locked", value),
@@ -345,6 +362,7 @@ class Options(TypedDict, total=False):
     sparsity: Literal["2:4"] | None
     shape: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
     shapes: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
+    workload: str | Sequence[str] | Mapping[str, int] | None
     require: str | Sequence[str]
     tune: str | int | None
     locked: str | os.PathLike[str] | None

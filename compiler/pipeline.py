@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.target import gpu_target
 from ..ir.text import module_text
+from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
@@ -19,6 +21,7 @@ from .built import Built
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
+from .recorded import recorded_workload
 from .reopen import exchange, module_of
 from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
 from .targets import Target
@@ -48,6 +51,7 @@ def prepare(module: Module, options: BuildOptions, progress: Progress = SILENT) 
     """Simplify a module, if the options can be met; gives its source ops as they were before."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
+    options.workload_for(module.facts)  # an error now, not after the passes
     simplify(module, options, progress)
     return asked
 
@@ -76,6 +80,8 @@ def compile_prepared(
 
 def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """An engine's program compiled for the targets of the options; its other targets stay."""
+    if options.workload is None:
+        options = replace(options, workload=recorded_workload(contents))
     module, tuning = module_of(contents), Tuning(options, progress)
     parts = []
     for target in options.targets:
@@ -128,7 +134,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     from ..ir.tile.text import text as tile_text
 
     target = options.targets[0]
-    lowered = lower(module, target)
+    lowered = lower(module, target, options.workload_for(module.facts))
     if stage == "plan":
         return "\n".join(
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
@@ -138,27 +144,31 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     if stage == "c":
         raise UsageError(f"stage c is of CPU targets, got {target.name}", hint="ourcc inspect --source KERNEL prints Triton's source")
     parts = []
-    for name, unit in lowered.scheduled.items():
-        text = print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)
-        parts.append(f"# {name}: {unit.schedule}\n{text}")
+    # A class of sizes has a program of its own, and computes what all sizes do.
+    for _, units in groupby(lowered.scheduled.items(), key=lambda item: id(item[1].problem.region if stage == "regions" else item[1])):
+        named = list(units)
+        heads = [f"# {name}: {unit.schedule}{'' if unit.when is None else f' for {unit.when}'}\n" for name, unit in named]
+        unit = named[0][1]
+        parts.append("".join(heads) + (print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)))
     return "\n".join(parts)
 
 
-def lower(module: Module, target: Target) -> Lowered:
+def lower(module: Module, target: Target, workload: Workload | None = None) -> Lowered:
     """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
     if target.family == "cpu":
         level = levels_of(target)[-1]
-        return lower_cpu(module, level, cheapest(level))
+        return lower_cpu(module, level, cheapest(level), workload)
     # Triton is a heavy import that a CPU build does without.
     from ..passes.schedule import Scheduler
     from ..passes.tile.gpu import STRATEGIES
     from .target_cuda import lower_cuda
 
     device = gpu_target(target.levels[0])
-    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}))
+    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}, workload))
 
 
 def _provenance(options: BuildOptions) -> dict[str, Any]:
     from .. import __version__
 
-    return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets]}
+    given = {} if options.workload is None else {"workload": [str(point) for point in options.workload.points]}
+    return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets], **given}

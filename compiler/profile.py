@@ -17,6 +17,7 @@ from ..ir.errors import UnsupportedError
 from ..ir.plan import Launch
 from ..runtime.contents import EngineContents
 from ..runtime.cpu import CpuPart
+from ..runtime.launches import holds
 from .inputs import Array
 from .machine import Rates, measure_rates, read_cpu
 from .progress import Progress
@@ -32,14 +33,11 @@ class Profile:
 
     number: int
     launch: Launch
+    kernel: str
     row: Mapping[str, Any]
     samples: tuple[int, ...]
     operations: float
     bytes: float
-
-    @property
-    def kernel(self) -> str:
-        return self.launch.variants[0].kernel
 
     @property
     def median(self) -> float:
@@ -73,10 +71,17 @@ def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rou
         progress.advance()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
     rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get("cpu", ())}
+    kernels = [_serving(step, values) for step in launches]
     return [
-        Profile(n, step, rows.get(step.name, {}), times, *_cost(rows.get(step.name, {}), step, values))
-        for n, (step, times) in enumerate(zip(launches, zip(*samples, strict=True), strict=True))
+        Profile(n, step, kernel, rows.get(kernel, {}), times, *_cost(rows.get(kernel, {}), step, values))
+        for n, (step, kernel, times) in enumerate(zip(launches, kernels, zip(*samples, strict=True), strict=True))
     ]
+
+
+def _serving(step: Launch, values: Mapping[str, int]) -> str:
+    """The kernel that a launch runs at these sizes; the one for all where a size is that only the call finds out."""
+    known = (variant for variant in step.variants if all(dims.symbols(size) <= values.keys() for size in variant.guard.positive))
+    return next(variant.kernel for variant in known if holds(variant.guard, values))
 
 
 def _cost(row: Mapping[str, Any], step: Launch, values: Mapping[str, int]) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from ..runtime.file import write_engine
 from .options import BuildOptions, TuneOptions
 from .outputs import check_places, keep_signature
 from .progress import SILENT, Progress
+from .recorded import recorded_workload
 from .reopen import exchange, module_of
 from .report.table import Report, Table
 from .target_cpu import compile_cpu, levels_of
@@ -25,7 +26,8 @@ def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     progress.stage("read the engine")
     contents = open_contents(options.engine, options.environment.directory, options.trust, progress)
     target = _cpu_target(contents)
-    build = BuildOptions(targets=(target,), tune=options.budget, environment=options.environment)
+    workload = recorded_workload(contents)
+    build = BuildOptions(targets=(target,), workload=workload, tune=options.budget, environment=options.environment)
     tuning = Tuning(build, progress)
     progress.stage(f"compile for {target.name}")
     built = compile_cpu(module_of(contents), target, build, progress, tuning)

@@ -12,6 +12,7 @@ from ..codegen.host.c import print_plans
 from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
+from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
 from ..passes.lower import fuse, kept, lower_printed, printing
@@ -35,9 +36,10 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
     files: dict[str, bytes] = {}
     best: tuple[Lowered, CpuLevel, SharedObject] | None = None
     levels = sorted(levels_of(target), key=lambda item: -item.vector_bits)
+    workload = options.workload_for(module.facts)
     jobs, cache = len(os.sched_getaffinity(0)), options.environment.directory / "objects"
     choosers = [tuning.for_cpu(target.name, level, compiler) for level in levels]
-    for level, (lowered, sources) in zip(levels, _lower_levels(module, levels, choosers), strict=True):
+    for level, (lowered, sources) in zip(levels, _lower_levels(module, levels, choosers, workload), strict=True):
         tuning.done(target.name, level.name, lowered)
         progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
         compiled = compile_shared(sources, level, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
@@ -51,7 +53,7 @@ def compile_cpu(module: Module, target: Target, options: BuildOptions, progress:
         raise ValueError(f"target {target.name} names no instruction-set level")
     lowered, level, compiled = best
     weights = {key: pack(held, module) for key, held in lowered.constants.items()}
-    rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled))
+    rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled), workload)
     return Built(TargetContents(lowered.plans, files, tuple(libraries)), weights, rows, lowered.kept)
 
 
@@ -70,19 +72,22 @@ def levels_of(target: Target) -> list[CpuLevel]:
     return [level_for(cpu_flags()) if name == "native" else cpu_level(name) for name in target.levels]
 
 
-def lower_cpu(module: Module, level: CpuLevel, choose: Choose) -> Lowered:
+def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
-    return lower_printed(fuse(module, channels_last), _scheduler(level, choose), "cpu", partial(print_cpu, level=level))[0]
+    scheduler = _scheduler(level, choose, workload)
+    return lower_printed(fuse(module, channels_last), scheduler, "cpu", partial(print_cpu, level=level))[0]
 
 
-def _scheduler(level: CpuLevel, choose: Choose) -> Scheduler:
-    return Scheduler(STRATEGIES, level, choose, constant_layouts)
+def _scheduler(level: CpuLevel, choose: Choose, workload: Workload | None) -> Scheduler:
+    return Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
 
 
-def _lower_levels(module: Module, levels: Sequence[CpuLevel], choosers: Sequence[Choose]) -> list[tuple[Lowered, Mapping[str, str]]]:
+def _lower_levels(
+    module: Module, levels: Sequence[CpuLevel], choosers: Sequence[Choose], workload: Workload | None
+) -> list[tuple[Lowered, Mapping[str, str]]]:
     """The plan and the C files of each level; what one of them has to keep in memory the others keep as well."""
     fusions = fuse(module, channels_last)
-    schedulers = [_scheduler(level, choose) for level, choose in zip(levels, choosers, strict=True)]
+    schedulers = [_scheduler(level, choose, workload) for level, choose in zip(levels, choosers, strict=True)]
     while True:
         made = [lower_printed(fusions, s, "cpu", partial(print_cpu, level=level)) for s, level in zip(schedulers, levels, strict=True)]
         if all(lowered.kept == kept(fusions) for lowered, _ in made):

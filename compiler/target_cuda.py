@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..codegen.triton.compile import CompiledKernel, compile_kernels
@@ -45,27 +46,28 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    fusions = fuse(module)
+    fusions, workload = fuse(module), options.workload_for(module.facts)
     tuning = tuning or Tuning(options, progress)
-    scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {})
+    scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {}, workload)
     known: dict[str, CompiledKernel] = {}
     while True:
         lowered, printed = lower_printed(fusions, scheduler, device.name, partial(_print_all, device=device))
         compiled = _compile([item.kernel for items in printed.values() for item in items], device, known, progress)
-        spilling = {name for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
-        if not spilling:
-            break
         # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
-        for unit in {id(lowered.scheduled[name]): lowered.scheduled[name] for name in sorted(spilling)}.values():
-            progress.note(f"{unit.schedule} spills, the next best schedule is tried")
-            scheduler.refuse(unit, "registers spill")
+        bad = {name: "registers spill" for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
+        bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, device), "it adds by another instruction")
+        if not bad:
+            break
+        for unit, why in {id(lowered.scheduled[name]): (lowered.scheduled[name], why) for name, why in sorted(bad.items())}.values():
+            progress.note(f"{unit.schedule} is refused, the next best schedule is tried: {why}")
+            scheduler.refuse(unit, why)
     tuning.done(target.name, device.name, lowered)
     plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
     files = dict(_files(compiled.values()))
     weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plans, files), weights, kernel_rows(lowered, *rates, resources), lowered.kept)
+    return Built(TargetContents(plans, files), weights, kernel_rows(lowered, *rates, resources, workload), lowered.kept)
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
@@ -85,6 +87,19 @@ def _compile(
 
 def _spills(compiled: CompiledKernel) -> bool:
     return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
+
+
+def _of_other_instructions(
+    lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel], device: GpuTarget
+) -> Iterator[str]:
+    """Kernels for classes of sizes that multiply by another instruction than the kernel for all sizes."""
+
+    def used(name: str) -> set[bool]:
+        return {device.matrix_instruction in compiled[item.kernel.name].resources.instructions for item in printed[name]}
+
+    for step in lowered.launches:
+        *others, usual = (variant.kernel for variant in step.variants)
+        yield from (name for name in others if used(name) != used(usual))
 
 
 def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
@@ -116,7 +131,7 @@ def _callers(name: str, launch: TileLaunch, lowered: Lowered) -> tuple[str, ...]
     found = set()
     for plan in lowered.plans.values():
         foreign, steps = _foreign(plan), (step for step in plan.steps if isinstance(step, Launch))
-        taken = (step.variants[0].arguments for step in steps if step.variants[0].kernel == name)
+        taken = (variant.arguments for step in steps for variant in step.variants if variant.kernel == name)
         found |= {parameter for each in taken for parameter, buffer in zip(names, each, strict=True) if buffer in foreign}
     return tuple(parameter for parameter in names if parameter in found)
 
@@ -140,29 +155,34 @@ def _parameter_names(launch: TileLaunch) -> list[str]:
 
 
 def _with_kernels(plan: Plan, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Plan:
-    """A plan whose launches have one variant for each printed kernel."""
+    """A plan whose launches have a variant for each printed kernel of each class of sizes, the more guarded one first."""
     foreign = _foreign(plan)
-    made = (_with_variants(s, foreign, lowered, printed, compiled) if isinstance(s, Launch) else s for s in plan.steps)
-    return verified(replace(plan, steps=tuple(made)))
+
+    def made(step: Launch) -> Launch:
+        found = (_with_variants(each, dict(step.symbols), foreign, lowered, printed, compiled) for each in step.variants)
+        return replace(step, variants=tuple(chain.from_iterable(found)))
+
+    return verified(replace(plan, steps=tuple(made(step) if isinstance(step, Launch) else step for step in plan.steps)))
 
 
 def _with_variants(
-    step: Launch, foreign: frozenset[str], lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]
-) -> Launch:
-    """A launch with one variant for each printed kernel, the guarded one first."""
-    plain = step.variants[0]
-    binding = dict(step.symbols)
+    plain: Variant,
+    binding: dict[str, Dim],
+    foreign: frozenset[str],
+    lowered: Lowered,
+    printed: dict[str, list[_Printed]],
+    compiled: dict[str, CompiledKernel],
+) -> Iterator[Variant]:
+    """A variant of a launch for each printed kernel."""
     buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
-    variants: list[Variant] = []
     for item in printed[plain.kernel]:
         aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
-        guard = Guard(zero=_open(binding[name] % VECTOR for name in item.divided), aligned=aligned)
+        guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
         made = variant(compiled[item.kernel.name], guard)
         grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
-        variants.append(replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars))
-        if guard == Guard():
-            break
-    return replace(step, variants=tuple(variants))
+        yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        if guard == plain.guard:
+            return
 
 
 def _open(conditions: Iterable[Dim]) -> tuple[Dim, ...]:

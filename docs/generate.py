@@ -145,9 +145,10 @@ $ ourcc inspect mlp.onnx --ir plan --target cpu
 ```
 
 Buffers are inputs, outputs, packed constants, or lie in *slots* of one arena; a slot is as large as each of its sizes,
-closed forms in the symbols. A launch says what it reads, what it writes and over which grid; on a GPU it may hold
-*variants*, the first whose guard holds runs. `ir/plan/verify.py` has the rules of form, which hold after every build and
-again when an engine is loaded. As C, the whole plan is one entry over pieces of
+closed forms in the symbols. A launch says what it reads, what it writes and over which grid. It may hold *variants*, the
+first whose guard holds runs: here up to 16 rows of the first product have a kernel of their own, one of the [classes of
+sizes](workload.md#size-classes); on a GPU aligned operands have one as well. `ir/plan/verify.py` has the rules of form,
+which hold after every build and again when an engine is loaded. As C, the whole plan is one entry over pieces of
 at most 64 steps, and an engine answers with one call of it:
 
 ```c

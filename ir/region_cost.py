@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from . import dims
@@ -52,19 +52,6 @@ def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     return operations, bits
 
 
-TYPICAL = 128
-"""What is reckoned with for a symbol."""
-
-
-def typical_sizes(facts: dims.Facts, symbols: Iterable[str] | None = None) -> dict[str, int]:
-    """A value for each of the symbols (all, if none are named) to reckon with: `TYPICAL`, clipped to its range."""
-    sizes = {}
-    for name in facts.ranges if symbols is None else symbols:
-        known = facts.ranges.get(name, dims.UNBOUNDED)
-        sizes[name] = max(known.low or 1, min(TYPICAL, TYPICAL if known.high is None else known.high))
-    return sizes
-
-
 def _points(statement: Statement, extents: Mapping[str, int]) -> float:
     names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
     total = 1.0
@@ -110,4 +97,4 @@ def _names(load: Load) -> set[str]:
     return names
 
 
-__all__ = ["Cost", "cost_of", "iterations", "symbolic_cost", "typical_sizes"]
+__all__ = ["Cost", "cost_of", "iterations", "symbolic_cost"]

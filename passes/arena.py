@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.plan import Slot
-from ..ir.region_cost import typical_sizes
+from ..ir.workload import Workload, default_workload, size_at
 
 
 @dataclass(frozen=True)
@@ -21,22 +21,25 @@ class Lifetime:
     end: int
 
 
-def assign_slots(lifetimes: Sequence[Lifetime], symbols: dims.Facts) -> tuple[tuple[Slot, ...], dict[str, str]]:
+def assign_slots(
+    lifetimes: Sequence[Lifetime], symbols: dims.Facts, workload: Workload | None = None
+) -> tuple[tuple[Slot, ...], dict[str, str]]:
     """Slots and the slot of each buffer.
 
-    Greedy in order of `start`: among the free slots the one that has to grow least, judged at typical sizes. A slot
+    Greedy in order of `start`: among the free slots the one that has to grow least, judged at the workload's. A slot
     is free for a buffer that starts after the last reader of its current one.
     """
+    sizes = (workload or default_workload(symbols)).sizes
     slots: list[list[Dim]] = []
     free_at: list[int] = []
     place: dict[str, str] = {}
     for life in sorted(lifetimes, key=lambda item: (item.start, item.name)):
-        wanted = _typical(life.size, symbols)
+        wanted = size_at(life.size, sizes)
         best: int | None = None
         for n, until in enumerate(free_at):
             if until >= life.start:
                 continue
-            if best is None or _mismatch(slots[n], wanted, symbols) < _mismatch(slots[best], wanted, symbols):
+            if best is None or _mismatch(slots[n], wanted, sizes) < _mismatch(slots[best], wanted, sizes):
                 best = n
         if best is None:
             slots.append([])
@@ -53,11 +56,7 @@ def _covers(big: Dim, small: Dim, symbols: dims.Facts) -> bool:
     return dims.at_most(small, big, symbols) is True
 
 
-def _mismatch(sizes: Sequence[Dim], wanted: int, symbols: dims.Facts) -> tuple[int, int]:
+def _mismatch(sizes: Sequence[Dim], wanted: int, at: Mapping[str, int]) -> tuple[int, int]:
     """How many bytes the slot would grow, then how many it would waste."""
-    present = max((_typical(size, symbols) for size in sizes), default=0)
+    present = max((size_at(size, at) for size in sizes), default=0)
     return max(0, wanted - present), max(0, present - wanted)
-
-
-def _typical(size: Dim, symbols: dims.Facts) -> int:
-    return dims.evaluate(size, typical_sizes(symbols, dims.symbols(size)))

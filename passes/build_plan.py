@@ -33,6 +33,7 @@ from ..ir.plan.verify import verify
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32, string
+from ..ir.workload import Workload
 from .arena import Lifetime, assign_slots
 from .fuse import HostOp
 from .in_place import in_place
@@ -88,23 +89,40 @@ class Kernels:
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
     names: dict[int, tuple[str, ...]] = field(default_factory=dict)
     programs: dict[int, TileProgram] = field(default_factory=dict)
+    numbered: list[str] = field(default_factory=list)
 
-    def of(self, unit: Scheduled) -> Sequence[tuple[str, TileLaunch]]:
-        """The launches of a unit's program with their names."""
+    def of(self, unit: Scheduled) -> tuple[str, ...]:
+        """The names of the launches of a unit's program."""
+        fresh = tuple(f"kernel_{len(self.numbered) + n}" for n in range(len(unit.program.launches)))
+        if id(unit.program) not in self.names:
+            self.numbered += fresh
+        return self._named(unit, fresh)
+
+    def variants_of(self, unit: Scheduled) -> list[tuple[str, ...]]:
+        """Those of its variants: the name of the kernel for all sizes, and of which sizes it is; so one more or less of them,
+        as another instruction set may have, leaves all other names as they are.
+        """
+        usual = self.of(unit)
+        return [self._named(each, tuple(f"{name}_{each.when.word}" for name in usual if each.when is not None)) for each in unit.variants]
+
+    def _named(self, unit: Scheduled, fresh: tuple[str, ...]) -> tuple[str, ...]:
         program = unit.program
         if id(program) not in self.names:
             # Nothing else may get its number while it is known by it.
             self.programs[id(program)] = program
-            fresh = tuple(f"kernel_{len(self.launches) + n}" for n in range(len(program.launches)))
             self.names[id(program)] = fresh
             self.launches.update(zip(fresh, program.launches, strict=True))
             self.scheduled.update(dict.fromkeys(fresh, unit))
-        return list(zip(self.names[id(program)], program.launches, strict=True))
+        return self.names[id(program)]
 
 
-def build_plan(module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str, kernels: Kernels) -> Plan:
-    """The plan of a graph whose units are scheduled, in order; its kernels join those of other functions."""
-    return verified(_Planner(module, graph, target, kernels).run(units))
+def build_plan(
+    module: Module, graph: Graph, units: Sequence[Scheduled | HostOp], target: str, kernels: Kernels, workload: Workload | None = None
+) -> Plan:
+    """The plan of a graph whose units are scheduled, in order; its kernels join those of other functions, and its arena is
+    laid out for the workload.
+    """
+    return verified(_Planner(module, graph, target, kernels, workload).run(units))
 
 
 def verified(plan: Plan) -> Plan:
@@ -124,6 +142,7 @@ class _Planner:
     graph: Graph
     target: str
     kernels: Kernels
+    workload: Workload | None
     buffers: dict[str, Buffer] = field(default_factory=dict)
     names: dict[tuple[Value, str], str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -282,25 +301,35 @@ class _Planner:
         for space in unit.program.workspaces:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
-        launches = self.kernels.of(unit)
-        for kernel, launch in launches[1:] if written else launches:
-            self._launch(kernel, launch, unit, operands, written)
+        choices = list(zip((unit, *unit.variants), (self.kernels.of(unit), *self.kernels.variants_of(unit)), strict=True))
+        for number, launch in list(enumerate(unit.program.launches))[1 if written else 0 :]:
+            self._launch(number, choices, operands, written)
             written |= {param.name for param in launch.params if param.role != "in"}
 
-    def _launch(self, kernel: str, launch: TileLaunch, unit: Scheduled, operands: dict[str, str], written: set[str]) -> None:
-        arguments = [operands[param.name] for param in launch.params]
+    def _launch(
+        self, number: int, choices: Sequence[tuple[Scheduled, tuple[str, ...]]], operands: dict[str, str], written: set[str]
+    ) -> None:
+        """Launch `number` of a unit and of its variants, all with the names of their kernels."""
+        unit, names = choices[0]
+        launch = unit.program.launches[number]
+        counters = {}
         for counter in launch.counters:
             type = TensorType(i32, (unit.bound(counter.extent),))
-            name = self._new(type, self._storage(type))
-            self.steps.append(Zero(name))
-            arguments.append(name)
-        grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
+            counters[counter.name] = self._new(type, self._storage(type))
+            self.steps.append(Zero(counters[counter.name]))
         # Launches of one program each write a part of a result: what the earlier ones wrote stays.
         reads = tuple(operands[p.name] for p in launch.params if p.role in ("in", "inout") or p.name in written)
         writes = tuple(operands[p.name] for p in launch.params if p.role in ("out", "inout"))
         sources = tuple(dict.fromkeys(str(op.source) for op in unit.group.ops if op.source is not None))
-        variant = Variant(kernel, Guard(), grid, tuple(arguments))
-        self.steps.append(Launch(kernel, (variant,), reads, writes, sources, tuple(unit.binding.items())))
+        own, *others = (self._variant(kernels[number], each, number, operands | counters) for each, kernels in choices)
+        self.steps.append(Launch(names[number], (*others, own), reads, writes, sources, tuple(unit.binding.items())))
+
+    def _variant(self, kernel: str, unit: Scheduled, number: int, operands: Mapping[str, str]) -> Variant:
+        launch = unit.program.launches[number]
+        arguments = [operands[name] for name in (*(p.name for p in launch.params), *(c.name for c in launch.counters))]
+        grid = tuple(unit.bound(points(axis)) for axis in launch.grid)
+        guard = Guard() if unit.when is None else unit.when.guard(unit.binding[unit.when.symbol], self.module.facts)
+        return Variant(kernel, guard, grid, tuple(arguments))
 
     def _finish(self, inputs: list[tuple[str, str]], ties: tuple[tuple[str, str], ...]) -> Plan:
         lives: dict[str, tuple[int, int]] = {}
@@ -314,7 +343,7 @@ class _Planner:
             if buffer.storage == NO_SLOT:
                 size = dims.ceil_div(buffer.type.nbytes, ALIGNMENT) * ALIGNMENT
                 lifetimes.append(Lifetime(name, size, first, last))
-        slots, place = assign_slots(lifetimes, self.module.facts)
+        slots, place = assign_slots(lifetimes, self.module.facts, self.workload)
         buffers = tuple(replace(b, storage=storage.Arena(place[b.name])) if b.name in place else b for b in self.buffers.values())
         numbers = tuple((symbol, self.names[value, ""]) for symbol, value in self.numbers.items())
         states = tuple(map(_declared, (self.module.states[name] for name in self.graph.states)))

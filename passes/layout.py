@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Op, Value
 from ..ir.layout import Factor, Layout
 from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, walk
-from ..ir.region_cost import typical_sizes
+from ..ir.workload import size_at
 from .fuse import has_kernel
 from .shadows import seen_outside
 from .tile.contraction import Contraction, innermost, plain_load, read_contraction, stride_of
@@ -119,4 +119,4 @@ def _gains(op: Op, is_ordered: bool) -> bool:
 def _size(region: Region, axes: Sequence[str]) -> int:
     """The points of these axes, at sizes to reckon with for symbols."""
     extents = [region.axis(name).extent for name in axes]
-    return math.prod(dims.evaluate(extent, typical_sizes(dims.NO_FACTS, dims.symbols(extent))) for extent in extents)
+    return math.prod(size_at(extent, {}) for extent in extents)

@@ -34,7 +34,7 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
     kernels, plans = Kernels(), dict[str, Plan]()
     for fusion in fusions:
         units = fusion.units(partial(scheduler.schedule, symbols=fusion.module.facts))
-        plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels)
+        plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
         try:
             # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.
             check(plan)

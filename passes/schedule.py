@@ -15,20 +15,24 @@ from ..ir.dims import Dim
 from ..ir.errors import InternalError, is_own, reason
 from ..ir.layout import Layout
 from ..ir.region import Region
-from ..ir.region_cost import typical_sizes
 from ..ir.tile.program import TileProgram
+from ..ir.workload import Point, Workload, default_workload, merged, nearest_size
+from .classes import Offer, SizeClass, can_join, fits, join, offers
 from .compose import Group
 from .own_symbols import canonical
-from .tile.schedule import Problem, Schedule, Strategy
+from .tile.schedule import Candidate, Order, Problem, Schedule, Strategy, seconds
 
-Candidate = tuple[Strategy, Schedule]
 Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
 """Picks one candidate of a problem; they come strategy by strategy, made as they are asked for."""
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A group with its problem, the chosen schedule, why other strategies do not apply, and the tile program."""
+    """A group with its problem, the chosen schedule, why other strategies do not apply, and the tile program.
+
+    `variants` are other choices for classes of sizes, in the order in which a call asks for them; each says in `when` of
+    which sizes it is. `cost` are its predicted seconds at `points`, those of the workload that it serves.
+    """
 
     group: Group
     problem: Problem
@@ -37,6 +41,9 @@ class Scheduled:
     program: TileProgram
     cost: float
     binding: Mapping[str, Dim]
+    points: tuple[Point, ...] = ()
+    when: SizeClass | None = None
+    variants: tuple[Scheduled, ...] = ()
 
     def bound(self, dim: Dim) -> Dim:
         """A size of the problem in the symbols of the graph."""
@@ -44,25 +51,43 @@ class Scheduled:
 
 
 def problem_of(
-    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]], workload: Workload | None = None
 ) -> tuple[Problem, Mapping[str, Dim]]:
-    """The problem of a group: its region in canonical form, with the layouts of its constants; and what its symbols are here."""
+    """The problem of a group: its region in canonical form, with the layouts of its constants, at the sizes that a workload
+    gives its own symbols; and what these are here. Without a workload equal problems are equal whatever graph they are of.
+    """
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
     own = canonical(replace(group.region, name="region"), symbols)
-    sizes = {name: dims.evaluate(dim, typical_sizes(symbols, dims.symbols(dim))) for name, dim in own.binding.items()}
-    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, sizes), own.binding
+    points = () if workload is None else points_of(own.binding, own.symbols, workload)
+    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, points), own.binding
+
+
+def points_of(binding: Mapping[str, Dim], symbols: dims.Facts, workload: Workload) -> tuple[Point, ...]:
+    """The points of a workload as sizes of a problem's own symbols."""
+    points = workload.bound(binding)
+    return merged(Point(tuple((name, nearest_size(size, name, symbols)) for name, size in p.sizes), p.weight) for p in points)
 
 
 def cheapest(target: Any) -> Choose:
     """A choice by predicted cost among the schedules of the first strategy that applies; ties go to the earlier one."""
 
     def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
-        return min(next(families), key=lambda pair: pair[0].cost(problem, pair[1], target))
+        return min(next(families), key=lambda pair: seconds(pair[0], problem, pair[1], target))
 
     return choose
 
 
-_Known = tuple[Schedule, tuple[tuple[str, str], ...], TileProgram, float]
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen for a problem, or for a class of its sizes."""
+
+    problem: Problem
+    strategy: Strategy
+    schedule: Schedule
+    refusals: tuple[tuple[str, str], ...]
+    program: TileProgram
+    when: SizeClass | None = None
+    variants: tuple[_Choice, ...] = ()
 
 
 @dataclass
@@ -76,30 +101,94 @@ class Scheduler:
     target: Any
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
-    known: dict[Any, _Known] = field(default_factory=dict)
+    workload: Workload | None = None
+    known: dict[Any, _Choice] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
     failed: dict[Any, str] = field(default_factory=dict)
+    tiled: dict[Any, _Choice] = field(default_factory=dict)
+    wholes: dict[Any, set[Any]] = field(default_factory=dict)
+    """The problems of which one is a class of sizes, by their keys."""
 
     def refuse(self, scheduled: Scheduled, why: str) -> None:
         """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit)."""
         key = _key(scheduled.problem)
         self.refused.setdefault(key, {})[scheduled.schedule] = why
-        self.known.pop(key, None)
+        for whole in (key, *self.wholes.get(key, ())):
+            self.known.pop(whole, None)
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
-        """The group's schedule and tile program."""
-        problem, binding = problem_of(group, symbols, self.layouts)
+        """The group's schedules and tile programs."""
+        problem, binding = problem_of(group, symbols, self.layouts, self.workload)
         key = _key(problem)
         if key in self.failed:
             raise InternalError(self.failed[key])
         while key not in self.known:
             made = self._decide(problem, key)
             if made is not None:
-                self.known[key] = made
-        schedule, refusals, program, cost = self.known[key]
-        return Scheduled(group, problem, schedule, refusals, program, cost, binding)
+                self.known[key] = replace(made, variants=tuple(self._variants(made, key)))
+        choice = self.known[key]
+        calls = points_of(binding, problem.symbols, self.workload or default_workload(symbols))
+        variants = []
+        for variant in choice.variants:
+            served = tuple(point for point in calls if variant.when is not None and variant.when.holds(dict(point.sizes)))
+            calls = tuple(point for point in calls if point not in served)
+            variants.append(self._scheduled(variant, group, binding, served))
+        return replace(self._scheduled(choice, group, binding, calls), variants=tuple(variants))
 
-    def _decide(self, problem: Problem, key: Any) -> _Known | None:
+    def _scheduled(self, choice: _Choice, group: Group, binding: Mapping[str, Dim], served: tuple[Point, ...]) -> Scheduled:
+        at = replace(choice.problem, points=served or choice.problem.points)
+        cost = seconds(choice.strategy, at, choice.schedule, self.target)
+        points = at.points or (Point(tuple(at.sizes.items())),)
+        return Scheduled(group, choice.problem, choice.schedule, choice.refusals, choice.program, cost, binding, points, choice.when)
+
+    def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
+        """The choices for classes of sizes that have one of their own."""
+        for offer, candidate in self._joined(usual):
+            made = self._tiled(offer.problem, candidate)
+            if made is not None and self._order(made) == self._order(usual) and fits(made.program, usual.program):
+                self.wholes.setdefault(_key(offer.problem), set()).add(key)
+                yield replace(made, when=offer.size_class)
+
+    def _order(self, choice: _Choice) -> Order:
+        return choice.strategy.order(choice.problem, choice.schedule, self.target)
+
+    def _joined(self, usual: _Choice) -> Iterator[tuple[Offer, Candidate]]:
+        """What is chosen for the classes that are offered another schedule; neighbours that choose alike are one class."""
+        try:
+            found = offers(
+                usual.problem, (usual.strategy, usual.schedule), self.target, lambda problem: self.refused.get(_key(problem), {})
+            )
+        except Exception as failure:
+            if not is_own(failure):
+                raise
+            return
+        every = [(offer, self.choose(offer.problem, iter([offer.candidates]))) for offer in found]
+        chosen = [(offer, candidate) for offer, candidate in every if candidate[1] != usual.schedule]
+        while chosen:
+            (offer, candidate), *chosen = chosen
+            while chosen and chosen[0][1][1] == candidate[1] and can_join(offer, chosen[0][0]):
+                offer, chosen = join(offer, chosen[0][0], usual.problem), chosen[1:]
+                # A choice is known by the problem that it is of.
+                self.choose(offer.problem, iter([[candidate]]))
+            yield offer, candidate
+
+    def _tiled(self, problem: Problem, candidate: Candidate) -> _Choice | None:
+        """The choice with its program, which is made once; None where none can be made, which is never chosen again."""
+        strategy, schedule = candidate
+        key = _key(problem)
+        if (key, schedule) not in self.tiled:
+            try:
+                seconds(strategy, problem, schedule, self.target)
+                program = strategy.tile(problem, schedule, self.target)
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                self.refused.setdefault(key, {})[schedule] = reason(failure)
+                return None
+            self.tiled[key, schedule] = _Choice(problem, strategy, schedule, (), program)
+        return self.tiled[key, schedule]
+
+    def _decide(self, problem: Problem, key: Any) -> _Choice | None:
         """What is chosen; None where that failed, and is refused from now on."""
         refusals: list[tuple[str, str]] = []
         offered: list[Candidate] = []
@@ -110,27 +199,23 @@ class Scheduler:
             self.failed[key] = f"no strategy takes region {problem.region.name}: {why}"
             raise InternalError(self.failed[key])
         try:
-            strategy, schedule = self.choose(problem, chain([first], families))
+            candidate = self.choose(problem, chain([first], families))
         except Exception as failure:
             if not is_own(failure) or not self._refuse_costs(problem, key, offered):
                 raise
             return None
-        try:
-            program, cost = strategy.tile(problem, schedule, self.target), strategy.cost(problem, schedule, self.target)
-        except Exception as failure:
-            if not is_own(failure):
-                raise
-            self.refused.setdefault(key, {})[schedule] = reason(failure)
+        made = self._tiled(problem, candidate)
+        if made is None:
             return None
         passed = ((str(schedule), why) for schedule, why in self.refused.get(key, {}).items())
-        return schedule, (*refusals, *passed), program, cost
+        return replace(made, refusals=(*refusals, *passed))
 
     def _refuse_costs(self, problem: Problem, key: Any, candidates: Sequence[Candidate]) -> bool:
         """Refuse the candidates whose cost cannot be told; whether there are any."""
         found: dict[Schedule, str] = {}
         for strategy, schedule in candidates:
             try:
-                strategy.cost(problem, schedule, self.target)
+                seconds(strategy, problem, schedule, self.target)
             except Exception as failure:
                 if not is_own(failure):
                     raise
@@ -161,5 +246,5 @@ class Scheduler:
 
 def _key(problem: Problem) -> Any:
     """What tells problems apart."""
-    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), tuple(problem.sizes.items())
+    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), problem.points
     return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

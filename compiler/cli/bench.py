@@ -9,7 +9,7 @@ import click
 
 from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
 from ..trust import Trust
-from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option
+from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -27,6 +27,7 @@ from .trust import trusted_key_option
 @click.option("--trace", type=WRITABLE, metavar="OUT.json", help="Write the launches as a trace for Perfetto (with --kernels).")
 @click.option("--picture", type=WRITABLE, metavar="OUT.svg", help="Draw the launches under the machine's roofline (with --kernels).")
 @shape_option
+@workload_option
 @trust_option
 @trusted_key_option
 def command(
@@ -45,7 +46,7 @@ def command(
     """Measure an engine or a model, alone or against others.
 
     Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown. --shape builds
-    a MODEL for these sizes, and calls an ENGINE with them.
+    a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust, kernels, trace, picture)

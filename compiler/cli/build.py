@@ -12,7 +12,7 @@ from ...ir.errors import UsageError
 from ..options import QUANTIZE_SERVED, SPARSITIES, build_options
 from ..outputs import check_places, is_same
 from ..trust import Trust
-from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option
+from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
@@ -41,6 +41,7 @@ PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name 
 @click.option("--eval", "eval_", type=READABLE_DATA, hidden=True)
 @click.option("--max-accuracy-drop", type=float, hidden=True)
 @shape_option
+@workload_option
 @click.option(
     "--require",
     multiple=True,

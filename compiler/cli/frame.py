@@ -105,6 +105,15 @@ def shape_option(function: Function) -> Function:
     return click.option("--shape", "shapes", multiple=True, metavar="NAME=AXES", help=text)(function)
 
 
+def workload_option(function: Function) -> Function:
+    """--workload SIZES, any number of times."""
+    text = (
+        "Sizes that calls will have, with a weight if not 1: B=1,S=128 or B=8,S=512:0.2; kernels are scheduled for them (repeatable;"
+        " default: 1 for the first of several symbols, 128 for others)."
+    )
+    return click.option("--workload", multiple=True, metavar="NAME=SIZE,..[:WEIGHT]", help=text)(function)
+
+
 def target_option(function: Function) -> Function:
     """--target NAME, any number of times."""
     text = "What to build for: cpu, native, sm_90a, sm_100a or sm_120a (repeatable; default: native)."

@@ -8,7 +8,7 @@ import click
 
 from ..options import InspectOptions, build_options
 from ..trust import Trust
-from .frame import READABLE, shape_option, trust_option
+from .frame import READABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -23,6 +23,7 @@ from .trust import trusted_key_option
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option("--target", metavar="NAME", help="Show this target only; a MODEL is compiled for it (default: native).")
 @shape_option
+@workload_option
 @trust_option
 @trusted_key_option
 def command(
@@ -34,6 +35,7 @@ def command(
     precision: bool,
     target: str | None,
     shapes: tuple[str, ...],
+    workload: tuple[str, ...],
     trust_pickle: bool,
     trust: Trust,
     as_json: bool,
@@ -42,7 +44,7 @@ def command(
 
     A MODEL is compiled in memory for --kernels, --source, --memory and --precision; nothing is written.
     """
-    given = {"targets": [target] if target else None, "shapes": shapes, "trust_pickle": trust_pickle}
+    given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
     options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust)
     from .. import driver
 

@@ -11,6 +11,7 @@ from ...runtime.contents import Contract, EngineContents
 from ...runtime.engine import choose_target
 from ...runtime.file import read_signature
 from ..contract import is_notable
+from ..recorded import workload_of
 from .table import Report, Table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "engine": str(path),
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
+        "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
     }

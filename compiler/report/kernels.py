@@ -6,39 +6,47 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Plan, storage
-from ...ir.region_cost import cost_of, symbolic_cost, typical_sizes
+from ...ir.plan import Call, Host, Launch, Plan, Variant, storage
+from ...ir.region_cost import cost_of, symbolic_cost
+from ...ir.workload import Workload, default_workload, heaviest, size_at
 from ...passes.build_plan import Lowered
 from .table import Table
 
 COLUMNS = (
-    *("kernel", "kind", "calls", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
+    *("kernel", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
     *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
-BRIEF = ("kernel", "kind", "calls", "source_ops", "strategy", "predicted_us", "share", "roofline")
+BRIEF = ("kernel", "kind", "calls", "when", "source_ops", "strategy", "predicted_us", "share", "roofline")
 
 
 def kernel_rows(
-    lowered: Lowered, operations_per_second: float, bytes_per_second: float, resources: Mapping[str, Mapping[str, Any]] | None = None
+    lowered: Lowered,
+    operations_per_second: float,
+    bytes_per_second: float,
+    resources: Mapping[str, Mapping[str, Any]] | None = None,
+    workload: Workload | None = None,
 ) -> list[dict[str, Any]]:
-    """One row a kernel, a kind of host step, and an ATen operator, at typical sizes, with its share of the predicted time.
+    """One row a kernel, a kind of host step, and an ATen operator, at the workload's sizes, with its share of the predicted time.
 
     `resources` is what the assembler or compiler reported, by kernel.
     """
+    sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
-        cost = cost_of(unit.problem.region, unit.problem.sizes)
+        cost = cost_of(unit.problem.region, dict(heaviest(unit.points).sizes))
         floor = cost.seconds(operations_per_second, bytes_per_second)
         seconds = max(unit.cost, floor)
         operations, bits = symbolic_cost(unit.problem.region)
         found = (resources or {}).get(name, {})
-        uses = [step for step in calls if any(v.kernel == name for v in step.variants)]
+        uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
+        served = sum(_serving(step, sizes).kernel == name for step in uses)
         rows.append(
             {
                 "kernel": name,
                 "kind": "kernel",
-                "calls": len(uses),
+                "calls": served,
+                "when": None if unit.when is None else str(unit.when),
                 "source_ops": ", ".join(op.name for op in unit.group.ops),
                 "sources": [list(step.sources) for step in uses],
                 "strategy": str(unit.schedule),
@@ -57,23 +65,29 @@ def kernel_rows(
             }
         )
     for plan in lowered.plans.values():
-        rows += _other_rows(plan, bytes_per_second)
-    total = sum(row["predicted_us"] * max(1, row["calls"]) for row in rows)
-    return [{**row, "share": round(row["predicted_us"] * max(1, row["calls"]) / total, 3) if total else 0.0} for row in rows]
+        rows += _other_rows(plan, bytes_per_second, sizes)
+    total = sum(row["predicted_us"] * row["calls"] for row in rows)
+    return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
 
 
-def _other_rows(plan: Plan, bytes_per_second: float) -> list[dict[str, Any]]:
+def _serving(step: Launch, sizes: Mapping[str, int]) -> Variant:
+    """The variant that serves calls of these sizes, whatever is aligned."""
+    return next(v for v in step.variants if all(size_at(size, sizes) >= 0 for size in v.guard.positive))
+
+
+def _other_rows(plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
     """What runs outside of kernels: steps of the host in Python, and calls into torch; one row a routine."""
     steps: dict[tuple[str, str], list[Host | Call]] = {}
     for step in plan.steps:
         if isinstance(step, Host | Call):
             named = ("host", step.routine) if isinstance(step, Host) else ("aten", step.target)
             steps.setdefault(named, []).append(step)
-    return [_other_row(kind, name, uses, plan, bytes_per_second) for (kind, name), uses in steps.items()]
+    return [_other_row(kind, name, uses, plan, bytes_per_second, sizes) for (kind, name), uses in steps.items()]
 
 
-def _other_row(kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, bytes_per_second: float) -> dict[str, Any]:
-    sizes = typical_sizes(plan.symbols)
+def _other_row(
+    kind: str, name: str, uses: Sequence[Host | Call], plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]
+) -> dict[str, Any]:
     moved = sum(_nbytes(plan, buffer, sizes) for step in uses for buffer in (*step.reads, *step.writes) if buffer) / len(uses)
     return {
         "kernel": name,
@@ -95,12 +109,12 @@ def _nbytes(plan: Plan, buffer: str, sizes: Mapping[str, int]) -> int:
     return dims.evaluate(size, sizes) if dims.symbols(size) <= sizes.keys() else 0
 
 
-def kernel_table(target: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table."""
+def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workload) -> Table:
+    """The rows as a table; they were predicted for the workload."""
     cells = tuple(tuple(row.get(column) for column in COLUMNS) for row in rows)
     notes = [
         "times, shares and roofline are predicted, not measured: ourcc bench measures",
-        "sizes are typical ones: 128 for a symbol, within its range",
+        *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),
     ]
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")

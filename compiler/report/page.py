@@ -11,9 +11,9 @@ from typing import Any
 
 from ...ir import dims
 from ...ir.plan import Plan, slot_offsets, storage, touched
-from ...ir.region_cost import typical_sizes
 from ...runtime.contents import Contract, EngineContents
 from ..contract import is_notable
+from ..recorded import workload_of
 from .engine import signature
 from .kernels import COLUMNS
 
@@ -38,10 +38,11 @@ def page(contents: EngineContents, title: str) -> str:
         _table(ports.columns, ports.rows),
         *_contract(Contract.from_json(contents.report.get("contract", []))),
     ]
+    sizes = workload_of(contents).sizes
     for name, target in contents.targets.items():
-        parts += _times(name, target.plan, contents.report.get("kernels", {}).get(name, []))
+        parts += _times(name, sizes, contents.report.get("kernels", {}).get(name, []))
         for function, plan in target.plans.items():
-            parts += _memory(f"{name}, {function}" if len(target.plans) > 1 else name, plan)
+            parts += _memory(f"{name}, {function}" if len(target.plans) > 1 else name, plan, sizes)
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
@@ -57,8 +58,7 @@ def _contract(contract: Contract) -> Iterable[str]:
         yield _table(columns, [tuple(getattr(row, column) for column in columns) for row in notable])
 
 
-def _times(name: str, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    sizes = typical_sizes(plan.symbols)
+def _times(name: str, sizes: Mapping[str, int], rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     at = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
     yield f"<h2>{escape(name)}: where the time should go</h2>"
     where = f", at {at}" if at else ""
@@ -66,8 +66,7 @@ def _times(name: str, plan: Plan, rows: Sequence[Mapping[str, Any]]) -> Iterable
     yield _table(COLUMNS, [tuple(row.get(column) for column in COLUMNS) for row in rows])
 
 
-def _memory(name: str, plan: Plan) -> Iterable[str]:
-    sizes = typical_sizes(plan.symbols)
+def _memory(name: str, plan: Plan, sizes: Mapping[str, int]) -> Iterable[str]:
     at = ", ".join(f"{symbol} = {value}" for symbol, value in sizes.items())
     where = f", at {at}" if at else ""
     offsets, total = slot_offsets(plan.slots, sizes)
@@ -86,7 +85,7 @@ def _kept(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
     """Kernels by predicted time, longest first."""
-    times = sorted(((row["predicted_us"] * max(1, row["calls"]), row) for row in rows), key=lambda pair: -pair[0])[:24]
+    times = sorted(((row["predicted_us"] * row["calls"], row) for row in rows), key=lambda pair: -pair[0])[:24]
     longest = max((time for time, _ in times), default=0) or 1
     lines = []
     for number, (time, row) in enumerate(times):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
-from ...ir import dims
 from ...ir.dims import Dim, Facts
 from ...ir.layout import Layout
-from ...ir.region import Region
-from ...ir.region_cost import typical_sizes
+from ...ir.region import Reduce, Region, Scan, Store
 from ...ir.tile.program import TileProgram
+from ...ir.workload import Point, default_sizes, heaviest, size_at
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,49 @@ class Schedule:
 class Problem:
     """What a strategy is asked to compute: the region, what is known of its symbols, layouts fixed for constants.
 
-    `constants` are the operands whose values are known when building, `sizes` what to reckon with for symbols.
+    `constants` are the operands whose values are known when building, `points` the sizes of the symbols to reckon with, by
+    weight; where nothing is said, typical ones.
     """
 
     region: Region
     symbols: Facts
     layouts: Mapping[str, Layout]
     constants: frozenset[str] = frozenset()
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
+    at: Point | None = None
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes at the point that is looked at, else at the heaviest."""
+        point = self.at or (heaviest(self.points) if self.points else None)
+        return default_sizes(self.symbols) | (dict(point.sizes) if point is not None else {})
 
     def typical(self, dim: Dim) -> int:
-        """A size to reckon with: typical for a symbol of which nothing is said."""
-        return max(1, dims.evaluate(dim, {**typical_sizes(self.symbols, dims.symbols(dim)), **self.sizes}))
+        """A size to reckon with."""
+        return dim if isinstance(dim, int) and dim > 0 else max(1, size_at(dim, self.sizes))
+
+    @property
+    def whole(self) -> Problem:
+        """The problem as schedules are made for, looked at from no single point."""
+        return replace(self, at=None)
+
+
+Order = tuple[Hashable, ...]
+"""What decides in which order the sums of a region are added up, beginning with who decides it."""
+
+
+def folds_floats(region: Region) -> bool:
+    """Whether bits can depend on the order in which a region is computed: rounded sums do, and the sign of the largest zero."""
+    statements = (s for s in region.body if isinstance(s, (Reduce, Scan)))
+    scatters = (s for s in region.body if isinstance(s, Store) and s.combine)
+    return any(s.dtype.is_float and not s.kind.startswith("arg") for s in statements) or any(scatters)
+
+
+def by_tile(problem: Problem, schedule: Schedule) -> Order:
+    """The order where the shape of a tile decides it, which follows from the schedule and from all that is known of the sizes."""
+    if not folds_floats(problem.region):
+        return ()
+    return str(schedule), tuple(problem.symbols.ranges.items()), tuple(sorted(problem.sizes.items()))
 
 
 class Strategy(Protocol):
@@ -61,7 +92,21 @@ class Strategy(Protocol):
         """The schedules worth considering, the most promising first."""
 
     def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
-        """Predicted seconds on one core (CPU) or on the whole device (GPU) at the symbols' typical sizes."""
+        """Predicted seconds on one core (CPU) or on the whole device (GPU) at the problem's sizes."""
+
+    def order(self, problem: Problem, schedule: Schedule, target: Any) -> Order:
+        """What decides in which order sums are added up: programs of equal order give equal bits."""
 
     def tile(self, problem: Problem, schedule: Schedule, target: Any) -> TileProgram:
         """The tile program."""
+
+
+Candidate = tuple[Strategy, Schedule]
+
+
+def seconds(strategy: Strategy, problem: Problem, schedule: Schedule, target: Any) -> float:
+    """Predicted seconds of a call: the mean over the problem's points by their weights."""
+    if len(problem.points) < 2:
+        return strategy.cost(problem, schedule, target)
+    total = sum(point.weight for point in problem.points)
+    return sum(strategy.cost(replace(problem, at=point), schedule, target) * point.weight for point in problem.points) / total

@@ -17,8 +17,8 @@ from ourcc.autotune.search import is_tie, leader, rank, shortlist
 from ourcc.autotune.store import open_store
 from ourcc.ir.dims import Facts
 from ourcc.ir.region_text import parse_region
-from ourcc.passes.schedule import Candidate, cheapest
-from ourcc.passes.tile.schedule import Problem, Schedule
+from ourcc.passes.schedule import cheapest
+from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 
 from .conftest import MATMUL, Fake, Oracle, make_problem
 

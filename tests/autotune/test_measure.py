@@ -24,9 +24,8 @@ from ourcc.ir.target import AVX2, AVX512, CpuLevel, level_for
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import f32
 from ourcc.passes.layout import constant_layouts
-from ourcc.passes.schedule import Candidate
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem, Schedule
+from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 from ourcc.runtime.native import cpu_flags
 
 from .conftest import Fake

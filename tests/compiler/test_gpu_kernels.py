@@ -26,6 +26,7 @@ from ourcc.ir.target import gpu_target
 from ourcc.passes.build_plan import Lowered
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
+from ourcc.runtime.launches import holds
 
 from ..models import models
 from ..models.onnx_files import shapes_of, write_onnx
@@ -67,7 +68,7 @@ def run_plan(module: Module, found: Lowered, inputs: Sequence[Array], sizes: Map
             assert int(memory[step.worst]) == IN_RANGE
         else:
             assert isinstance(step, Launch), f"{step} is no step of a GPU"
-            variant = step.variants[-1]
+            variant = next(v for v in step.variants if holds(v.guard, sizes))
             launch = found.kernels[variant.kernel]
             parameters = [param.name for param in launch.params] + [counter.name for counter in launch.counters]
             places = dict(zip(parameters, variant.arguments, strict=True))

@@ -19,6 +19,7 @@ from ourcc.compiler.kinds import kind_of
 from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options, parse_requirement
 from ourcc.compiler.targets import parse_target
 from ourcc.ir.errors import EngineError, UnsupportedError, UsageError
+from ourcc.ir.workload import Point, Workload
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +246,7 @@ def test_the_memory_of_two_targets_is_told_apart() -> None:
     plan = ourcc.load("m.ourcc").contents.targets["cpu"].plan
     assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
     assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
-    assert "predicted, not measured" in kernel_table("cpu", []).notes[0]
+    assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[0]
 
 
 def test_an_index_error_is_in_the_words_of_its_road(files: Path, fresh: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,3 +129,10 @@ def test_wrong_words(words: list[str], status: int, message: str, engine_file: P
     monkeypatch.chdir(engine_file.parent)
     assert run(["bench", str(engine_file), *(str(engine_file) if word == "ENGINE" else word for word in words)]) == status
     assert message in capsys.readouterr().err
+
+
+def test_a_launch_is_told_by_the_kernel_that_ran(contents: EngineContents) -> None:
+    few, many = (profile(contents, [np.ones((rows, 96), np.float32), np.ones((96, 32), np.float32)], 1, 1, SILENT)[0] for rows in (8, 40))
+    assert few.launch == many.launch and few.kernel != many.kernel
+    assert (few.row["when"], many.row["when"]) == ("1 <= N0 <= 16", None)
+    assert few.operations / 8 == many.operations / 40

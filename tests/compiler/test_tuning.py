@@ -27,17 +27,30 @@ from ourcc.runtime import read_engine
 Run = Callable[..., Any]
 
 
+ROWS = 40
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One product with a bias and an activation over a symbolic batch."""
+    """One product with a bias and an activation: one problem."""
+    return layer(tmp_path_factory.mktemp("model"), ROWS)
+
+
+@pytest.fixture(scope="module")
+def symbolic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same over a symbolic batch: few rows are a problem of their own."""
+    return layer(tmp_path_factory.mktemp("symbolic"), "B")
+
+
+def layer(folder: Path, rows: int | str) -> Path:
     random = np.random.default_rng(0)
     weight = numpy_helper.from_array((random.standard_normal((48, 40)) / 7).astype(np.float32), "weight")
     bias = numpy_helper.from_array(random.standard_normal(40).astype(np.float32), "bias")
     nodes = [helper.make_node("Gemm", ["x", "weight", "bias"], ["h"], name="fc"), helper.make_node("Relu", ["h"], ["y"], name="act")]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 48])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", 40])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 48])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 40])
     graph = helper.make_graph(nodes, "layer", [x], [y], [weight, bias])
-    path = tmp_path_factory.mktemp("model") / "layer.onnx"
+    path = folder / "layer.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
     return path
 
@@ -83,7 +96,7 @@ def test_tuning_once_serves_another_process_and_cache(ask: Run, model: Path, tmp
     assert schedules_row(ask("build", model, "-o", tmp_path / "c.ourcc"))["realised"] == "1 problems: 1 from records, nothing measured"
     off = ask("build", model, "-o", tmp_path / "d.ourcc", "--tune", "off")
     assert not [row for row in off.get("contract", []) if row["op"] == "schedules"]
-    x = np.ones((3, 48), np.float32)
+    x = np.ones((ROWS, 48), np.float32)
     np.testing.assert_array_equal(ourcc.load(tmp_path / "a.ourcc")(x), ourcc.load(tmp_path / "b.ourcc")(x))
 
 
@@ -110,6 +123,22 @@ def test_a_lock_gives_the_same_bytes(ask: Run, model: Path, tmp_path: Path) -> N
     ask("build", model, "-o", tmp_path / "d.ourcc", "--locked", lock)
     assert (tmp_path / "b.ourcc").read_bytes() == (tmp_path / "d.ourcc").read_bytes()
     assert read_engine(tmp_path / "b.ourcc").lock == read_engine(tmp_path / "c.ourcc").lock == lock.read_text()
+
+
+def test_classes_of_sizes_are_problems_that_are_measured_and_locked(ask: Run, symbolic: Path, tmp_path: Path) -> None:
+    ask("build", symbolic, "-o", tmp_path / "a.ourcc", "--tune", "8", "--shape", "B=1..512")
+    rows = read_engine(tmp_path / "a.ourcc").report["tuning"]
+    buckets = {json.dumps(problem["symbols"]["N0"]): problem["bucket"] for problem in rows["problems"].values()}
+    assert {"N0": 128} in buckets.values()
+    assert [row["source"] for row in rows["rows"]] == ["measured"] * len(rows["rows"])
+    lock = tmp_path / "ourcc.lock"
+    lock.write_text(read_engine(tmp_path / "a.ourcc").lock)
+    for name in ("b", "c"):
+        ask("build", symbolic, "-o", tmp_path / f"{name}.ourcc", "--locked", lock, "--shape", "B=1..512")
+    assert (tmp_path / "b.ourcc").read_bytes() == (tmp_path / "c.ourcc").read_bytes()
+    assert read_engine(tmp_path / "b.ourcc").lock == lock.read_text()
+    made, again = (read_engine(tmp_path / f"{name}.ourcc").targets["cpu"].plan for name in ("a", "b"))
+    assert made == again
 
 
 def test_a_lock_that_does_not_fit_is_an_error(ask: Run, model: Path, tmp_path: Path) -> None:
@@ -197,7 +226,7 @@ def test_an_engine_is_tuned_without_its_model(ask: Run, model: Path, tmp_path: P
     (row,) = answer["schedules"]
     assert row["chosen_by"] == "measured"
     engine = ourcc.load(tmp_path / "b.ourcc", verify=True)
-    x = np.random.default_rng(1).standard_normal((5, 48)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((ROWS, 48)).astype(np.float32)
     before = ourcc.load(tmp_path / "a.ourcc")(x)
     assert judge(engine(x), before, before.astype(np.float64)).passed
     assert "2 candidates timed" in str(engine.contract)

@@ -19,7 +19,7 @@ from ourcc.runtime.program import Program
 
 from ..models import models
 
-POINTS = [(batch, sequence) for batch in (1, 3) for sequence in (1, 15, 16, 17, 511, 512)]
+POINTS = [(batch, sequence) for batch in (1, 3) for sequence in (1, 15, 16, 17, 48, 100, 112, 511, 512)]
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,13 @@ from ourcc.ir.ops import scalar, table
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64
+from ourcc.passes.classes import ENDS
 
 DTYPES = (f32, f32, f32, f32, f32, f32, f16, bf16, i64, i32, boolean, f64, i8, u8, i16, u16, u32, u64)
 NAMES = ("B", "S", "i", "j", "k", "l", "m", "i0", "i1", "N0", "N1", "x0", "t0")
 """What symbols are called: also what axes, kernels' own symbols, operands and values of regions are."""
+BORDERS = tuple(size for end in ENDS for size in (end, end + 1))
+"""Sizes on both sides of where a class of sizes ends."""
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40, 130)
 LARGEST = 6000
 """No value has more elements."""
@@ -212,10 +215,11 @@ class Sketch:
 
     def _declare(self, name: str) -> None:
         low = self.integer(0, 2)
-        high = self.one_of((low + 1, low + 3, 20))
+        high = self.one_of((low + 1, low + 3, 20, 70))
         size = self.module.declare(name, low, high)
         for run in self.runs:
-            run.bindings[name] = self.integer(low, high)
+            borders = [size for size in BORDERS if size <= high]
+            run.bindings[name] = self.one_of(borders) if borders and self.chance(2) else self.integer(low, high)
         self.sizes += [size, size, size * 2 if self.chance(2) else size + 1]
 
 

@@ -18,9 +18,9 @@ from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.layout import constant_layouts
 from ourcc.passes.lower import fuse, lower
-from ourcc.passes.schedule import Candidate, Scheduler, cheapest
+from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Candidate, Problem
 
 MOST = 2
 """Candidates of a strategy: all its schedules of one problem go the same ways."""

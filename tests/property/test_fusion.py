@@ -261,6 +261,10 @@ class Flaky:
         self._fail_but_last("cost", problem, schedule)
         return self.inner.cost(problem, schedule, target)  # type: ignore[no-any-return]
 
+    def order(self, problem: Any, schedule: Any, target: Any) -> Any:
+        self._fail_but_last("order", problem, schedule)
+        return self.inner.order(problem, schedule, target)
+
     def tile(self, problem: Any, schedule: Any, target: Any) -> Any:
         self._fail_but_last("tile", problem, schedule)
         return self.inner.tile(problem, schedule, target)

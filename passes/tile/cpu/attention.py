@@ -18,7 +18,7 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
 from ..lower import Block, parameters, upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from ..softmax import Attention, read_attention
 
 WIDEST = 512
@@ -65,6 +65,12 @@ class CpuAttention:
         packing = 1.0 + schedule["mr"] / schedule["m"]
         return scores * ((sizes[found.inner[0]] + sizes[found.feature]) * packing / target.lanes + 12 / target.lanes) / 3e9
 
+    def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
+        """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
+        found = read_attention(problem.region)
+        rows = 0 if isinstance(found, str) or not found.is_causal else _Launch(problem, schedule, found).rows
+        return self.name, schedule["t"], rows
+
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
         found = read_attention(problem.region)
@@ -84,6 +90,10 @@ class _Launch:
         self.depth = int(str(self.extents[found.inner[0]]))
         self.features = int(str(self.extents[found.feature]))
         self.high = self.extents[found.column]
+        self.rows = 1
+        if found.row is not None:
+            bound = upper_bound(self.extents[found.row], problem.symbols)
+            self.rows = schedule["m"] if bound is None else min(schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
 
     def launch(self) -> Launch:
         found, problem = self.found, self.problem
@@ -92,10 +102,7 @@ class _Launch:
         for name in found.batch:
             block.index[name] = dims.symbol(name)
             grid.append(GridAxis(name, 0, self.extents[name], None))
-        self.rows = 1
         if found.row is not None:
-            bound = upper_bound(self.extents[found.row], problem.symbols)
-            self.rows = self.schedule["m"] if bound is None else min(self.schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
             grid.append(GridAxis(found.row, 0, self.extents[found.row], self.rows))
             block.axes.append(found.row)
         self._locals(block)

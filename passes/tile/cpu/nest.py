@@ -22,7 +22,7 @@ from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
 from ..lower import COMBINE, Block, identity, is_long, upper_bound, used_parameters, zero
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule, folds_floats
 
 LOCAL_LIMIT = 16_384
 """Elements of a named value that may be kept in a cache tile."""
@@ -53,6 +53,13 @@ class Nest:
             names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
             total += float(problem.typical(dims.product(region.axis(n).extent for n in names)))
         return total * (1.0 + 0.2 / schedule["vectors"]) / target.lanes / 3e9
+
+    def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
+        """A fold goes along its axes one by one, or over the lanes in steps and then across them."""
+        if not folds_floats(problem.region):
+            return ()
+        stores = (s for s in problem.region.body if isinstance(s, Store))
+        return self.name, *(_Nest(problem, schedule, target, store, "").order() for store in stores)
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch for each store."""
@@ -122,6 +129,14 @@ class _Nest:
         self.parallel = grid_axes(problem.region, store, self.statements)
         self.lane = self._lane()
         self.turned = self._turned()
+
+    def order(self) -> Order:
+        """Of each fold: its axes in the order of their loops, the lanes' step, and whether roundings are carried along."""
+        return tuple(
+            (s.name, self._loop_order(s), self._fold_step(s), self._is_compensated(s)) if isinstance(s, Reduce) else (s.name,)
+            for s in self.statements
+            if not isinstance(s, Let)
+        )
 
     def launch(self) -> Launch:
         block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
@@ -365,7 +380,7 @@ class _Nest:
     def _fold(self, block: Block, statement: Reduce) -> TileRef:
         if statement.kind.startswith("arg"):
             return self._extreme(block, statement)
-        over = sorted(statement.over, key=lambda name: name == self.lane)
+        over = self._loop_order(statement)
         combine, start = COMBINE[statement.kind], identity(statement.kind, statement.dtype)
         lanes = self.lane if self.lane in over else None
         current = tuple(
@@ -377,7 +392,7 @@ class _Nest:
             self._loops(block, over, acc, lambda: self._combine(block, combine, acc, lost, block.lower(statement.value)), _given(lost))
             return acc
         extent = self.region.axis(lanes).extent
-        step = self._inner_step(extent)
+        step = self._fold_step(statement)
         vector = block.axis("v", 0, step, step)
         acc = block.let(statement.name, block.full(start, statement.dtype, (*current, vector)))
         lost = self._lost(block, statement, acc)
@@ -397,10 +412,22 @@ class _Nest:
         block.axes.remove(vector)
         return block.let(statement.name, TileReduce(statement.kind, vector, acc, TileType(statement.dtype, current)))
 
+    def _loop_order(self, statement: Reduce) -> tuple[str, ...]:
+        """The folded axes, the lane axis last."""
+        return tuple(sorted(statement.over, key=lambda name: name == self.lane))
+
+    def _fold_step(self, statement: Reduce) -> int:
+        """The elements that a fold takes at once along its last axis: several where that lies in the lanes."""
+        return self._inner_step(self.region.axis(self.lane).extent) if self.lane in statement.over and self.lane is not None else 1
+
+    def _is_compensated(self, statement: Reduce) -> bool:
+        """Whether a float sum is so long that it carries along what its roundings lose."""
+        long = is_long([self.region.axis(name).extent for name in statement.over], self.problem.symbols)
+        return statement.kind == "sum" and statement.dtype.is_float and long
+
     def _lost(self, block: Block, statement: Reduce, acc: TileRef) -> TileRef | None:
         """The companion of a long float sum."""
-        long = is_long([self.region.axis(name).extent for name in statement.over], self.problem.symbols)
-        return block.lost(acc) if statement.kind == "sum" and statement.dtype.is_float and long else None
+        return block.lost(acc) if self._is_compensated(statement) else None
 
     def _combine(self, block: Block, combine: str, acc: TileRef, lost: TileRef | None, value: Value) -> None:
         if lost is None:
@@ -412,7 +439,7 @@ class _Nest:
         """The open tile axes that a reduction's result varies over."""
         return {axis for name in statement.axes for axis in block.axes_in(block.index[name])}
 
-    def _loops(self, block: Block, over: list[str], acc: TileRef, body: Callable[[], None], others: tuple[TileRef, ...] = ()) -> None:
+    def _loops(self, block: Block, over: Sequence[str], acc: TileRef, body: Callable[[], None], others: tuple[TileRef, ...] = ()) -> None:
         """Loops over `over` that carry `acc`, the lane axis in vector steps."""
         if not over:
             body()

@@ -21,12 +21,14 @@ from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
 from ..contraction import Contraction, plain_load, read_contraction, stride_of
 from ..lower import Block, is_long, parameters, upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion
 
 PANEL = 16
 WHOLE = 4096
 """The longest contracted axis that one `dot` streams over; longer ones go in steps."""
+FEW = 16
+"""So many rows at most have row blocks of their own: where there are more, they fill those that fill the registers."""
 CHAIN, STEP, LEAST = 1024, 512, 128
 """A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
 root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
@@ -62,15 +64,21 @@ class Packed:
         found = read_contraction(problem.region)
         extent = problem.region.axis(found.rows[-1]).extent if not isinstance(found, str) and found.rows else None
         seen = set()
-        for vectors in (2, 4, 1):
-            rows = _block_rows(extent, (target.registers - 4) // vectors - (1 if target.registers < 32 else 2))
-            for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256)):
-                schedule = Schedule(
-                    self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes))
-                )
-                if schedule not in seen:
-                    seen.add(schedule)
-                    yield schedule
+        blocks = [
+            (vectors, _block_rows(extent, (target.registers - 4) // vectors - (1 if target.registers < 32 else 2))) for vectors in (2, 4, 1)
+        ]
+        choices = [
+            (m, n, rows, vectors)
+            for vectors, rows in blocks
+            for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256))
+        ]
+        if extent is not None and not isinstance(extent, int) and dims.at_most(extent, FEW, problem.symbols) is True:
+            choices += [(FEW, 256, rows, vectors) for vectors, rows in _few_rows(target)]
+        for m, n, rows, vectors in choices:
+            schedule = Schedule(self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes)))
+            if schedule not in seen:
+                seen.add(schedule)
+                yield schedule
 
     def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
         """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
@@ -85,13 +93,18 @@ class Packed:
         padded = -(-columns // schedule["nr"]) * schedule["nr"]
         wasted = padded / columns
         if found.rows:
-            wasted *= _waste(problem.region.axis(found.rows[-1]).extent, schedule["mr"])
+            wasted *= _waste(problem.typical(extents[found.rows[-1]]), schedule["mr"])
         # Fewer accumulators than the latency of two multiply-adds needs leave units idle.
         chains = schedule["mr"] * schedule["nr"] / target.lanes
         # Each step loads nr / lanes vectors and broadcasts mr elements; two loads a cycle keep up with about this many.
         loads = (schedule["mr"] + schedule["nr"] / target.lanes) / chains
         wasted *= 1.0 + 0.5 * max(0.0, loads - 0.7)
         return count * wasted * max(1.0, 10 / chains) / (2 * target.lanes * 3e9)
+
+    def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
+        """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
+        found = read_contraction(problem.region)
+        return ("",) if isinstance(found, str) else (self.name, *_Packed(problem, schedule, found).order())
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
@@ -112,10 +125,16 @@ def _block_rows(extent: Dim | None, most: int) -> int:
     return most - most % 6 if most >= 6 else most
 
 
-def _waste(extent: Dim, rows: int) -> float:
+def _few_rows(target: CpuLevel) -> Iterator[tuple[int, int]]:
+    """Blocks for few rows: the fewer, the wider, as far as sums, a vector of each column and one of a row fit the registers."""
+    for rows in (8, 4, 1):
+        wide = [vectors for vectors in (8, 4, 2) if rows * vectors + vectors + 1 <= target.registers]
+        if wide:
+            yield wide[0], rows
+
+
+def _waste(extent: int, rows: int) -> float:
     """How much longer ragged row blocks take: blocks of 4 run at 0.7 of the rate, single rows at 0.3."""
-    if not isinstance(extent, int):
-        return 1.0
     left = extent % rows
     return (extent - left + (left - left % 4) / 0.7 + (left % 4) / 0.3) / extent
 
@@ -132,6 +151,11 @@ class _Packed:
         self.column = found.columns[-1]
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
+
+    def order(self) -> Order:
+        """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
+        over = self.found.over
+        return over, self._step(), self._is_compensated(), *(self._begins_part(over[n:]) for n in range(len(over) - 1))
 
     def launch(self) -> Launch:
         block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
@@ -202,7 +226,7 @@ class _Packed:
         with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[over[0]] = dims.symbol(k)
             start = acc
-            if lost is not None or (self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP):
+            if lost is not None or self._begins_part(over):
                 start = block.let("part", block.full(0.0, kind.dtype, kind.axes))
             value = self._contract(block, start, kind, columns, panel, over[1:])
             if start is not acc:
@@ -228,9 +252,16 @@ class _Packed:
             block.add_to(acc, lost, part)
         return acc
 
+    def _begins_part(self, over: Sequence[str]) -> bool:
+        """Whether each index of the first of these axes has a partial sum of its own."""
+        return self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP
+
+    def _is_compensated(self) -> bool:
+        return is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE)
+
     def _lost(self, block: Block, acc: TileRef) -> TileRef | None:
         """The companion of a sum of many partial sums."""
-        return block.lost(acc) if is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE) else None
+        return block.lost(acc) if self._is_compensated() else None
 
     def _step(self) -> int | None:
         """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""

@@ -13,7 +13,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram,
 from ....ir.types import DType
 from ..contraction import plain_load
 from ..lower import Block, upper_bound, used_parameters
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
 from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
@@ -21,6 +21,9 @@ from .sweep import fresh_block, spread
 
 WIDEST = 256
 """The largest head size: query, keys and values of a step lie in shared memory together."""
+
+ROWS_OF_WARP = 16
+"""Rows of a tile that a warp holds with all their columns, unless there are more warps than rows for them."""
 
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
     (1, 64): ((128, 128, 64, 8, 2), (128, 64, 64, 8, 3), (64, 64, 64, 4, 3), (64, 64, 64, 4, 2), (64, 32, 64, 4, 2)),
@@ -97,6 +100,16 @@ class GpuAttention:
         latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
         memory = traffic(problem) / target.memory_rate
         return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """By steps of columns and of the head, by warps that share rows; below the diagonal by blocks of rows as well, which
+        look at columns that weigh nothing.
+        """
+        found = read_attention(problem.region)
+        if isinstance(found, str):
+            return ("",)
+        sharing = max(1, schedule["warps"] * ROWS_OF_WARP // schedule["m"])
+        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if found.is_causal else 0
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""

@@ -9,7 +9,7 @@ from ....ir import dims
 from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
 
@@ -57,6 +57,10 @@ class Elementwise:
             seconds += memory_seconds(traffic(problem) / len(stores) * scattered, programs, target) * (0.7 + 0.3 * lanes / points)
             seconds += LAUNCH_SECONDS + programs * PROGRAM_SECONDS / target.processors
         return seconds
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """Nothing is added up."""
+        return ()
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for each store."""

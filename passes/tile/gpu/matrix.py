@@ -13,9 +13,9 @@ from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
-from ..contraction import Contraction, plain_load
+from ..contraction import Contraction, plain_load, read_contraction
 from ..lower import Block, is_long, upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion
 from .shape import is_covered, power_of_two
 
@@ -184,6 +184,23 @@ def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered
     if covered or gives_zero:
         return result
     return block.inside(dims.symbol(k), end, result, 0.0 if dtype.is_float else 0)
+
+
+def instruction_order(problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    """In which order the instructions add up: the step of k, which of them it is, and whether a long sum goes in chunks.
+
+    Rows and columns of a tile, warps and stages move results between threads and leave their sums alone. Rows that change
+    places with columns may need another instruction, for not every one reads either operand turned.
+    """
+    found = read_contraction(problem.region)
+    if isinstance(found, str):
+        return ("",)
+    operands = operands_of(found)
+    if isinstance(operands, str):
+        return ("",)
+    terms = dims.product(problem.region.extents[axis] for axis in found.over)
+    in_chunks = found.reduce.dtype.is_float and is_long([terms], problem.symbols, 4 * CHUNK)
+    return schedule["k"], schedule["swap"], why_not_instruction(operands, schedule, target), in_chunks
 
 
 # --- what inspect asks --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule, by_tile
 from .elementwise import in_store_order
 from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
@@ -49,13 +49,17 @@ class Rows:
         stores = [s for s in region.body if isinstance(s, Store)]
         for store in stores:
             statements = needed(region, store)
-            tiling = tile_rows(problem, statements, store, schedule["elements"], bool(schedule["loop"]))
+            tiling = tile_rows(problem.whole, statements, store, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 return float("inf")
             folds = sum(isinstance(s, (Reduce, Scan)) for s in statements)
             walks = folds + any(axis in tiling.loops for axis in store.axes) if tiling.loops else 1
             seconds += _seconds(problem, tiling, walks, target) / len(stores) + LAUNCH_SECONDS
         return seconds
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """A tile in registers is added up by the threads that hold it: its whole shape decides."""
+        return by_tile(problem, schedule)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for each store."""

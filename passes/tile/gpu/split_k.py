@@ -11,13 +11,15 @@ from ....ir.region import Axis, Let, Load, Operand, Reduce, Region, Scan
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
+from ....ir.workload import Point
 from ..contraction import Contraction, read_contraction
 from ..lower import upper_bound, used_parameters
-from ..schedule import Problem, Schedule
-from .matrix import multiply, operands_of, sizes_of
+from ..schedule import Order, Problem, Schedule
+from ..schedule import seconds as seconds_of
+from .matrix import instruction_order, multiply, operands_of, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
-from .sweep import Sweep
+from .sweep import Sweep, Tiling
 from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
 
 SPLITS = (2, 4, 8, 16)
@@ -37,14 +39,27 @@ class SplitK:
         reason = why_not_a_matrix_product(problem)
         if reason is not None:
             return reason
-        tensor = Tensor()
-        whole = min((tensor.cost(problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
-        parts = min((self.cost(problem, s, target) for s in self.space(problem, target)), default=float("inf"))
+        whole, parts = self._seconds(problem, target)
         if parts == float("inf"):
             return f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements"
         if parts > WORTH * whole:
             return f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us"
+        if problem.symbols.ranges and not problem.points:
+            # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
+            ends = tuple(
+                (name, known.high or size)
+                for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
+            )
+            whole, parts = self._seconds(replace(problem, points=(Point(ends),)), target)
+            if parts > whole:
+                return f"at the largest sizes it takes {whole * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several"
         return None
+
+    def _seconds(self, problem: Problem, target: GpuTarget) -> tuple[float, float]:
+        """What the best tiles take where each is one program, and where several share it."""
+        tensor = Tensor()
+        whole = min((seconds_of(tensor, problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
+        return whole, min((seconds_of(self, problem, s, target) for s in self.space(problem, target)), default=float("inf"))
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `tensor` by parts of at least four steps each."""
@@ -67,6 +82,14 @@ class SplitK:
         sizes = sizes_of(problem, found)
         moved = 2.0 * schedule["splits"] * sizes.batch * sizes.rows * sizes.columns * found.reduce.dtype.bits / 8
         return seconds(problem, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """As in `tensor` for each part; then the parts, by the tile that holds them."""
+        found = read_contraction(problem.region)
+        if isinstance(found, str):
+            return ("",)
+        _, _, tiling = _adding(problem, found, _space(problem, found, schedule["splits"]), schedule["splits"])
+        return self.name, str(tiling), *instruction_order(problem, schedule, target)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """Two launches and the workspace between them."""
@@ -118,6 +141,12 @@ def _parts(problem: Problem, found: Contraction, schedule: Schedule, space: Oper
 
 def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> Launch:
     """The parts added along their own axis, then what follows the contraction."""
+    after, statements, tiling = _adding(problem, found, space, splits)
+    return Sweep(after, statements, found.store, tiling).launch(f"{problem.region.name}.split_k_sum")
+
+
+def _adding(problem: Problem, found: Contraction, space: Operand, splits: int) -> tuple[Problem, tuple[Let | Reduce | Scan, ...], Tiling]:
+    """What the second launch computes, and its tiling."""
     region, part = problem.region, _free(problem, "part")
     load = Load(space.name, tuple(dims.symbol(a) for a in (part, *found.reduce.axes)), found.reduce.dtype)
     total = Reduce(found.reduce.name, found.reduce.axes, "sum", (part,), load, found.reduce.dtype)
@@ -127,4 +156,4 @@ def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> L
     tiling = tile_rows(after, statements, found.store, 1024 * power_of_two(splits) // 4, False)
     if isinstance(tiling, str):
         raise ValueError(tiling)
-    return Sweep(after, statements, found.store, tiling).launch(f"{region.name}.split_k_sum")
+    return after, statements, tiling

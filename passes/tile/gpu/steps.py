@@ -10,7 +10,7 @@ from ....ir.region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan,
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule, by_tile
 from .elementwise import tile_axes
 from .rows import tile_rows
 from .scatter import Scatter
@@ -45,6 +45,10 @@ class Steps:
                 sequential += problem.typical(dims.product(region.axis(a).extent for a in statement.axes)) / 32
         count = sum(not isinstance(s, Let) for s in region.body)
         return count * (LAUNCH_SECONDS + traffic(problem) / target.memory_rate) + sequential * 1e-6 + 1e-9 * schedule["elements"]
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """A tile in registers is added up by the threads that hold it: its whole shape decides."""
+        return by_tile(problem, schedule)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for each fold and each store."""

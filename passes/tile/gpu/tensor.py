@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from ....ir import dims
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ..contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
-from ..schedule import Problem, Schedule
-from .matrix import FEWEST, k_step, merged, multiply, operands_of, sizes_of
+from ..schedule import Order, Problem, Schedule
+from .matrix import FEWEST, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
 from .sweep import fresh_block, spread
 
@@ -36,6 +37,10 @@ class Tensor:
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         return seconds(problem, schedule, target, 1)
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """By steps of k through an accumulator for each result, by the same instruction."""
+        return self.name, *instruction_order(problem, schedule, target)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
@@ -75,11 +80,11 @@ def tiles(problem: Problem, target: GpuTarget) -> Iterator[tuple[int, int, int, 
     operands, sizes = operands_of(found), sizes_of(problem, found)
     if isinstance(operands, str):
         return
-    swap = int(sizes.most_rows is not None and sizes.most_rows < target.matrix_rows)
-    short = sizes.most_rows if swap else sizes.most_columns
+    few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
     k = k_step(operands, sizes)
     seen = set()
-    for m, n, warps in TILES:
+    for swap, (m, n, warps) in product((1, 0) if few else (0,), TILES):
+        short = sizes.most_rows if swap else sizes.most_columns
         n = n if short is None else max(16, min(n, power_of_two(short)))
         if operands.products > 1 and m * n > 128 * 128:
             continue

@@ -11,7 +11,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..contraction import Contraction, plain_load, read_contraction
 from ..lower import upper_bound
-from ..schedule import Problem, Schedule
+from ..schedule import Order, Problem, Schedule, by_tile
 from .matrix import FEWEST
 from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling
@@ -62,6 +62,10 @@ class Vector:
             steps *= -(-problem.typical(problem.region.axis(axis).extent) // step)
         waiting = steps * 4e-7 * max(1.0, programs / (target.processors * 4))
         return memory_seconds(traffic(problem), programs, target) * max(1.0, math.sqrt(64 / run)) + waiting + LAUNCH_SECONDS
+
+    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+        """A tile in registers is added up by the threads that hold it: its whole shape decides."""
+        return by_tile(problem, schedule)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""

@@ -15,6 +15,7 @@ import pytest
 import ourcc.compiler
 from ourcc.compiler.cli.main import COMMANDS, run
 from ourcc.compiler.report.table import Report, Table
+from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.errors import CompilerError, ContractError, InternalError, Source, UnsupportedError
 
 
@@ -230,7 +231,11 @@ def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: P
         row = {"source": "fc1", "op": "matmul", "requested": "int8", "realised": "fp32", "why": "does not pay"}
         ports = (SimpleNamespace(name="x", type="f32[B, 8]"),)
         save = lambda output, signing_key: Path(output).write_bytes(b"engine")  # noqa: E731
-        contents = SimpleNamespace(inputs=ports, outputs=(), targets={"sm_90a": None}, report={"contract": [row]})
+        made = {
+            "functions": {"main": SimpleNamespace(inputs=ports, outputs=(), states=())},
+            "targets": {"sm_90a": SimpleNamespace(states={})},
+        }
+        contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={})
         return SimpleNamespace(save=save, contents=contents)
 
     driver.build = build

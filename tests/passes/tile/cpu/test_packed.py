@@ -133,7 +133,7 @@ module @m symbols { B in 1..512, S in 1..512 } {
   }
 }
 """)
-    (unit,) = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
+    unit, *_ = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
     assert unit.schedule.strategy == "packed"
     found = read_contraction(unit.problem.region)
     assert not isinstance(found, str)
