@@ -11,6 +11,7 @@ import click
 from ...ir.errors import IndexRangeError, InputError, UsageError
 from ..outputs import check_places
 from ..report.table import Cell, Report, Table
+from ..spelling import nearest
 from ..trust import Trust
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.npz", help="Write all outputs to this file.")
 @click.option("--target", metavar="NAME", help="Run this target of the engine (default: the best that this machine can run).")
+@click.option("--function", metavar="NAME", help="Call this function (default: the first one). States are as a session begins.")
 @trusted_key_option
-def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, trust: Trust, as_json: bool) -> None:
+def command(
+    engine: Path, inputs: tuple[str, ...], output: Path | None, target: str | None, function: str | None, trust: Trust, as_json: bool
+) -> None:
     """Run an engine on inputs from files."""
     files = {f"--input {text}": Path(text.partition("=")[2] or text) for text in inputs}
     check_places({"-o": output}, {"ENGINE": engine, **files}, trust)
@@ -40,8 +44,11 @@ def command(engine: Path, inputs: tuple[str, ...], output: Path | None, target: 
 
     with show_progress(as_json=as_json) as progress:
         loaded = driver.load(engine, target=target, trusted_keys=trust.keys, progress=progress)
+    functions = loaded.session().functions
+    if function is not None and function not in functions:
+        raise UsageError(f"--function {function}: the engine has {', '.join(functions)}", hint=nearest(function, tuple(functions)))
     try:
-        outputs = loaded.run(arrays)
+        outputs = functions[function or next(iter(functions))].run(arrays)
     except IndexRangeError as error:
         error.hint = error.hint and "an engine of ourcc build --unchecked-indices leaves such an index undefined, and checks none"
         raise

@@ -150,3 +150,19 @@ def test_what_is_refused() -> None:
     ):
         with pytest.raises(error, match=message):
             ourcc.build(functions, targets=["native"])
+
+
+def test_a_function_runs_from_the_command_line(
+    tmp_path: Path, built: tuple[Any, dict[str, Cache]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine, modules = built
+    engine.save(tmp_path / "cache.ourcc")
+    np.save(tmp_path / "places.npy", np.array([1, 5]))
+    call = ["run", str(tmp_path / "cache.ourcc"), "--input", f"places={tmp_path / 'places.npy'}"]
+    assert run([*call, "--function", "read", "-o", str(tmp_path / "out.npz")]) == 0
+    (rows,) = np.load(tmp_path / "out.npz").values()
+    assert np.allclose(rows, modules["read"].project.bias.detach().numpy())
+    capsys.readouterr()
+    assert run([*call, "--function", "reed"]) == 2
+    error = capsys.readouterr().err
+    assert "the engine has append, slice, read" in error and "did you mean 'read'?" in error
