@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -10,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -306,7 +308,7 @@ def _remembered() -> _Remembered:
 def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> None:
     _LOG.debug("%s", shlex.join(command))
     try:
-        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
+        answer = _run(command, folder, timeout)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"compiling {what} took more than {timeout:g} s", hint="give the compiler more time") from error
     except OSError as error:
@@ -323,6 +325,20 @@ def _call(command: Sequence[str], folder: str, timeout: float, what: str) -> Non
         raise ToolchainError(f"c compiler {name} told no error and did not write {output.name} for {what}", hint=HINT)
     if output.suffix in (".o", ".so") and not _is_elf(output):
         raise ToolchainError(f"c compiler {name} wrote {size} bytes as {output.name} for {what}, expected an ELF file", hint=HINT)
+
+
+def _run(command: Sequence[str], folder: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """The compiler's answer. Its own children go with it: a driver that is killed alone leaves them at work."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, process_group=0) as running:
+        try:
+            output, errors = running.communicate(timeout=timeout)
+        except BaseException:
+            # A group of its own is not reached by the terminal's Ctrl-C, which ends up here.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, running.returncode, output, errors)
 
 
 def _is_elf(path: Path) -> bool:

@@ -209,6 +209,15 @@ def test_slow_compiler_is_stopped(tmp_path: Path) -> None:
         compile_shared({"work.c": ""}, AVX2, script(tmp_path / "slow", "exec sleep 20"), timeout=0.3, jobs=1)
 
 
+def test_what_a_slow_compiler_started_is_stopped_with_it(tmp_path: Path) -> None:
+    driver = script(tmp_path / "driver", f"sleep 60 &\necho $! > {tmp_path / 'child'}\nwait")
+    with pytest.raises(ToolchainError, match="took more than 2 s"):
+        compile_shared({"work.c": ""}, AVX2, driver, timeout=2, jobs=1)
+    state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    # Nobody waits for an orphan here but the first process of the system: it is gone, or dead and not yet collected.
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_vanished_compiler_is_told(tmp_path: Path) -> None:
     gone = Compiler((str(tmp_path / "gone"),), "gcc", "pretended 1.0", "")
     with pytest.raises(ToolchainError, match=r"compiling .* failed"):
