@@ -410,9 +410,10 @@ def _sampled(definition: OpDef) -> Recipe:
 
 COVERED = frozenset(RECIPES) | {"rms_norm", "max_pool_index", "avg_pool"}
 REFUSED = frozenset({"aten_call", "string_concat", "string_equal", "item", "nonzero", "unique", "non_max_suppression"}) | {
-    *("check_index", "check_divisor", "refuse_index")
+    *("check_index", "check_divisor", "refuse_index", "branch", "loop")
 }
-"""Not drawn: calls into torch, strings, results whose size, or symbols whose value, only a run tells, and what refuses most operands."""
+"""Not drawn: calls into torch, strings, results whose size, or symbols whose value, only a run tells, what refuses most
+operands, and what runs functions."""
 
 for _definition in OPS.values():
     if _definition.kind != "pointwise" and _definition.name not in COVERED | REFUSED:
