@@ -88,10 +88,10 @@ def _running(n: Node) -> Sequence[Item]:
     condition = _scalar(n, n.x(1), "the condition") if n.given(1) else n.b.scalar(True, boolean)
     if len(body.input) != 2 + len(carried) or len(body.output) < 1 + len(carried):
         raise n.fail(f"its body has {len(body.input)} inputs and {len(body.output)} results for {len(carried)} carried values")
-    return _looped(n, count, condition, carried, _nested(n, body))
+    return looped(n, count, condition, carried, _nested(n, body))
 
 
-def _looped(
+def looped(
     n: Node, count: Value, condition: Value, carried: Sequence[Value], build: Callable[[list[Value]], Sequence[Item]]
 ) -> list[Value]:
     """A loop over values that may change their sizes from round to round."""
@@ -251,13 +251,13 @@ def _running_scan(
         parts = [n.b.take(value, last if backward else place, axis=axis) for value, axis, backward in steps]
         return [true, *n.runner.inline(graph, [*held, *parts], n)]
 
-    results = _looped(n, n.b.dim(value=trips), n.b.scalar(True, boolean), carried, build)
+    results = looped(n, n.b.dim(value=trips), n.b.scalar(True, boolean), carried, build)
     rows = results[len(carried) :]
     out_axes, out_backwards = _directions(n, len(rows))
-    return [*results[: len(carried)], *(_turned(n, *row) for row in zip(rows, out_axes, out_backwards, strict=True))]
+    return [*results[: len(carried)], *(turned(n, *row) for row in zip(rows, out_axes, out_backwards, strict=True))]
 
 
-def _turned(n: Node, rows: Value, axis: int, backwards: int) -> Value:
+def turned(n: Node, rows: Value, axis: int, backwards: int) -> Value:
     """Stacked rows with the last one first if that is asked, along the axis that is asked."""
     if backwards:
         count, rest = rows.shape[0], len(rows.shape) - 1

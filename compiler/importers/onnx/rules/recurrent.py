@@ -1,4 +1,4 @@
-"""Rules of RNN, GRU, LSTM and its dynamically quantized form: unrolled over a known sequence length."""
+"""Rules of RNN, GRU, LSTM and its dynamically quantized form: unrolled over a known sequence length, a loop over others."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .....ir.dims import Dim
-from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
+from .control import looped, turned
 from .movement import slice_axis, transpose
 from .quantization import MICROSOFT, is_single
 from .quantized_products import dynamic_product
@@ -46,10 +46,7 @@ class _Recurrent:
         self.x = transpose(n, n.x(0), (1, 0, 2)) if self.batch_first else n.x(0)
         if self.x.type.rank != 3 or n.x(1).type.rank != 3:
             raise n.fail(f"got {n.x(0).type} and {n.x(1).type}, expected rank 3")
-        steps, self.batch = self.x.shape[0], self.x.shape[1]
-        if not isinstance(steps, int) or steps > STEPS:
-            raise UnsupportedError(f"sequence length {steps}, expected a known one up to {STEPS}", hint="fix that size at import (shapes)")
-        self.steps = steps
+        self.steps, self.batch = self.x.shape[0], self.x.shape[1]
         self.directions = int(str(n.x(1).shape[0]))
         self.hidden = self.hidden_size()
         self.clip = n.attr_float("clip")
@@ -160,30 +157,44 @@ class _Recurrent:
         n, b = self.n, self.n.b
         state = [d.initial] if states == 1 else [d.initial, d.initial_cell or d.initial]
         lengths = cast(n, n.x(4), i64) if n.given(4) else None
-        outputs: list[Value] = [d.initial] * self.steps
         # The input's share of every step is one product; only the recurrent share is sequential.
         projected = self.linear(self.x, d.w, d.w_bias)
-        for trip in range(self.steps):
-            time = self.steps - 1 - trip if d.backwards else trip
-            following = step(d, b.take(projected, b.scalar(time, i64), axis=0), state)
-            if lengths is not None:
-                alive = b.reshape(b.gt(lengths, time), shape=(self.batch, 1))
-                outputs[time] = b.where(alive, following[0], b.scalar(0.0, self.x.dtype))
-                following = [b.where(alive, new, old) for new, old in zip(following, state, strict=True)]
-            else:
-                outputs[time] = following[0]
-            state = following
-        if lengths is not None or not self.steps:
+
+        def at(time: Value, state: list[Value]) -> tuple[Value, list[Value]]:
+            """The output of one time, and the states after it."""
+            following = step(d, b.take(projected, time, axis=0), state)
+            if lengths is None:
+                return following[0], following
+            alive = b.reshape(b.gt(lengths, time), shape=(self.batch, 1))
+            shown = b.where(alive, following[0], b.scalar(0.0, self.x.dtype))
+            return shown, [b.where(alive, new, old) for new, old in zip(following, state, strict=True)]
+
+        outputs: list[Value] = []
+        if isinstance(self.steps, int) and self.steps <= STEPS:
+            outputs = [d.initial] * self.steps
+            for trip in range(self.steps):
+                time = self.steps - 1 - trip if d.backwards else trip
+                outputs[time], state = at(b.scalar(time, i64), state)
+            rows = self._concat([unsqueeze(n, row, (0,)) for row in outputs], 0) if outputs else None
+        else:
+            rows, *state = self._loop(at, state, d.backwards)
+        if lengths is not None or not isinstance(self.steps, int) or not self.steps:
             # A sequence of no steps ends in zeros, not in its initial state: so ONNX Runtime reads the standard.
-            none = (
-                b.full(shape=(self.batch, 1), value=True, dtype=boolean)
-                if lengths is None
-                else b.reshape(b.le(lengths, 0), shape=(self.batch, 1))
-            )
+            none = b.le(b.dim(value=self.steps), 0) if lengths is None else b.reshape(b.le(lengths, 0), shape=(self.batch, 1))
             state = [b.where(none, b.scalar(0.0, self.x.dtype), last) for last in state]
-        if not outputs:
-            return b.full(shape=(0, self.batch, self.hidden), value=0.0, dtype=self.x.dtype), state
-        return self._concat([unsqueeze(n, row, (0,)) for row in outputs], 0), state
+        return b.full(shape=(0, self.batch, self.hidden), value=0.0, dtype=self.x.dtype) if rows is None else rows, state
+
+    def _loop(self, at: Callable[[Value, list[Value]], tuple[Value, list[Value]]], state: list[Value], backwards: bool) -> list[Value]:
+        """All outputs, and the states after as many steps as the data have."""
+        n, b = self.n, self.n.b
+
+        def build(values: list[Value]) -> list[Value]:
+            place, true, *held = values
+            row, after = at(b.sub(b.dim(value=self.steps - 1), place) if backwards else place, held)
+            return [true, *after, row]
+
+        *last, rows = looped(n, b.dim(value=self.steps), b.scalar(True, boolean), state, build)
+        return [turned(n, rows, 0, int(backwards)), *last]
 
 
 @rule("RNN")

@@ -267,3 +267,28 @@ def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"1 node is not supported: If") as error:
         import_onnx(model(nodes, [("c", BOOL, []), ("x", FLOAT, [3])], ["y"]))
     assert "give both the same number of dimensions" in str(error.value)
+
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_recurrent_ops_over_a_length_that_varies(op: str, direction: str, lengths: bool, tmp_path: Path) -> None:
+    count, hidden, width = 1 + (direction == "bidirectional"), 3, 2
+    rows = GATES[op] * hidden
+    constants = {
+        "w": drawn(count, rows, width, seed=1),
+        "r": drawn(count, rows, hidden, seed=2),
+        "b": drawn(count, 2 * rows, seed=3),
+    }
+    results = ["y", "h", "c"] if op == "LSTM" else ["y", "h"]
+    node = N(op, ["x", "w", "r", "b", "s" if lengths else ""], results, hidden_size=hidden, direction=direction)
+    inputs: list[tuple[str, int, Any]] = [("x", FLOAT, ["T", "B", width])]
+    proto = model([node], [*inputs, ("s", TensorProto.INT32, ["B"])] if lengths else inputs, results, constants)
+    calls: list[list[Any]] = []
+    for time, batch in ((5, 2), (1, 1), (7, 3)):
+        given: list[Any] = [drawn(time, batch, width)]
+        calls.append([*given, np.arange(batch, dtype=np.int32) % time + 1] if lengths else given)
+    assert "main.loop0" in agrees(proto, calls, tmp_path)

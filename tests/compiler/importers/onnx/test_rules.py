@@ -189,7 +189,6 @@ UNSUPPORTED = [
     ("Resize", [[4000], None, None, ints(2)], {"mode": "linear", "antialias": 1}, "antialiasing over 4001 elements"),
     ("RoiAlign", [[1, 1, 4, 4], [1, 4], (INT, [1])], {}, "chooses the number of samples by the size of each region"),
     ("Attention", [[1, 1, 4, "D"]] * 3, {}, "head size D is symbolic"),
-    ("RNN", [["T", 1, 2], [1, 4, 2], [1, 4, 4]], {}, "sequence length T, expected a known one up to 1024"),
     ("DFT", [[1, "N", 1]], {}, "the signal has the symbolic shape f32[1, N, 1]"),
     ("DFT", [[1, "N", 1], ints(8)[0]], {}, "transforms the symbolic size N"),
     ("DFT", [[1, 4, 1], ints(100_000)[0]], {}, "transform of 100000 points"),
