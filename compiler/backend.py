@@ -220,7 +220,8 @@ class CompiledGraph:
     def _returned(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> list[Any]:
         """What the graph returns: the engine's outputs as torch lays them out, views of them and of arguments, sizes."""
         sizes = _Sizes(imported, values, produced)
-        outputs = [_laid_out(output, strides, sizes) for output, strides in zip(produced, imported.strides, strict=True)]
+        layouts = zip(produced, imported.strides, imported.offsets, strict=True)
+        outputs = [_laid_out(output, strides, offset, sizes) for output, strides, offset in layouts]
 
         def find(root: Root) -> Any:
             if root.kind == "attribute":
@@ -378,9 +379,12 @@ class _Sizes:
         return int(self.values[argument]) if axis is None else int(self.values[argument].shape[axis])
 
 
-def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, sizes: _Sizes) -> Any:
+def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, offset: dims.Dim, sizes: _Sizes) -> Any:
     tensor = tensor_of(output)  # an engine without inputs answers in numpy
-    return tensor if strides is None else with_strides(tensor, [sizes.value(stride) for stride in strides])
+    if strides is None and offset == 0:
+        return tensor
+    wanted = tensor.stride() if strides is None else [sizes.value(stride) for stride in strides]
+    return with_strides(tensor, wanted, sizes.value(offset))
 
 
 def _result(result: Result, outputs: Sequence[Any], views: Sequence[Any], sizes: _Sizes) -> Any:

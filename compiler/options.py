@@ -326,9 +326,10 @@ def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
 
 
 def _workload(value: Any) -> Workload:
-    if isinstance(value, Mapping):
-        value = ",".join(f"{name}={size}" for name, size in value.items())
-    return parse_workload(_several(value))
+    points = [value] if isinstance(value, (str, Mapping)) else value
+    if not isinstance(points, (list, tuple)) or not all(isinstance(point, (str, Mapping)) for point in points):
+        raise UsageError(f"workload: got {value!r}, expected points", hint='like "B=8,S=512:0.2" or {"B": 8, "S": 512}, or a list of them')
+    return parse_workload([p if isinstance(p, str) else ",".join(f"{name}={size}" for name, size in p.items()) for p in points])
 
 
 _READERS: dict[str, Any] = {
@@ -362,7 +363,7 @@ class Options(TypedDict, total=False):
     sparsity: Literal["2:4"] | None
     shape: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
     shapes: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
-    workload: str | Sequence[str] | Mapping[str, int] | None
+    workload: str | Mapping[str, int] | Sequence[str | Mapping[str, int]] | None
     require: str | Sequence[str]
     tune: str | int | None
     locked: str | os.PathLike[str] | None

@@ -51,6 +51,8 @@ def _run_loop(attrs: Mapping[str, Any], operands: Sequence[Array | None], call: 
         after, *results = call(attrs["body"], [np.asarray(done, np.int64), np.asarray(True), *carried, *captured])
         carried = results[: attrs["carried"]]
         for kept, row in zip(rows, results[attrs["carried"] :], strict=True):
+            if kept and row.shape != kept[0].shape:
+                raise InputError(f"a loop collects rows of one shape: got {list(row.shape)} in round {done}, {list(kept[0].shape)} before")
             kept.append(row)
         goes_on = bool(after)
         done += 1

@@ -13,7 +13,7 @@ import numpy as np
 from ..ir.errors import InputError, ParseError, UnsupportedError
 from ..ir.types import DTYPES, DType, TensorType, boolean, from_numpy, string
 from .memory import allocate
-from .weights import Array, aligned_bytes, pack, unpack
+from .weights import Array, aligned_bytes, nbytes, pack, unpack
 
 _TORCH_NAMES = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "c64": "complex64", "c128": "complex128"},
@@ -132,6 +132,15 @@ def _admit_torch(value: Any, name: str, expected: DType, device: str) -> Any:
         raise InputError(f"input {name!r} is on {value.device}, expected {device}", hint=hint)
     # Lazily conjugated or negated views hold other bytes than their values.
     return value.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def on_host(value: Any, dtype: DType) -> Array:
+    """A copy of an admitted value as a numpy array."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    type = TensorType(dtype, tuple(dense.shape))
+    return view(memory_at(pointer(dense), nbytes(type) or 0), type).copy()
 
 
 def pointer(value: Any) -> int:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from ..ir.errors import EngineError
 from ..ir.plan import called, segments
@@ -179,6 +179,9 @@ class Engine:
     def contract(self) -> Contract:
         """Requested, realised and why, one row per source op."""
         return Contract.from_json(self._contents.report.get("contract", []))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an engine is neither copied nor pickled: it is immutable, and save writes it to a file that load opens")
 
     def __repr__(self) -> str:
         return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.targets)}, running {self._target or 'elsewhere'})"

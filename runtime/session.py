@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
+from typing import Any, NoReturn
 
 from ..ir.errors import EngineError, InputError
-from ..ir.types import TensorType, type_of
+from ..ir.types import TensorType
+from .arrays import admit, on_host
 from .contents import Ports
 from .function import Executor, Function, Part
 from .weights import Array
@@ -49,13 +48,16 @@ class Session:
         with self._kept.turn(f"reading state {name!r}"):
             return self._kept.memory.read(name)
 
-    def set_state(self, name: str, value: Array) -> None:
-        """Let a state hold a copy of `value`; InputError unless it is of the state's type."""
+    def set_state(self, name: str, value: Any) -> None:
+        """Let a state hold a copy of `value`, an array or what an input may be; InputError unless it is of the state's type."""
         self._check(name)
-        array = np.asarray(value)
-        got = type_of(array) if array.dtype.kind != "V" else array.dtype
-        if got != self._types[name]:
-            raise InputError(f"state {name!r}: got {got}, expected {self._types[name]}")
+        expected = self._types[name]
+        try:
+            array = on_host(admit(value, name, expected.dtype, expected.rank), expected.dtype)
+        except InputError as error:
+            raise InputError(f"state {name!r}: got {_shown(value)}, expected {expected}", hint=error.hint) from error
+        if array.shape != expected.shape:
+            raise InputError(f"state {name!r}: got {_shown(value)}, expected {expected}")
         with self._kept.turn(f"writing state {name!r}"):
             self._kept.memory.write(name, array)
 
@@ -64,11 +66,20 @@ class Session:
         self._kept.reset()
 
     def _check(self, name: str) -> None:
-        if name not in self._types:
+        if not isinstance(name, str) or name not in self._types:
             raise InputError(f"there is no state {name!r}, the engine has {', '.join(self._types) or 'none'}")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a session is neither copied nor pickled: engine.session() makes another one, state and set_state carry it over")
 
     def __repr__(self) -> str:
         return f"Session({', '.join(f'{name}: {type}' for name, type in self._types.items())})"
+
+
+def _shown(value: Any) -> str:
+    """What a value is, for an error."""
+    has_type = hasattr(value, "dtype") and hasattr(value, "shape")
+    return f"{value.dtype}{list(value.shape)}" if has_type else f"a {type(value).__name__}"
 
 
 class _Kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Mapping
 
@@ -153,6 +154,21 @@ def test_what_is_wrong_is_one_clear_error_each(engine: Engine) -> None:
     assert np.array_equal(session.functions["read"](np.array([0, 1])), 2 * kept[:2])
     session.reset()
     assert not session.state("kv").any() and np.array_equal(session.state("total"), np.ones(WIDTH))
+
+
+def test_a_state_takes_what_an_input_takes(engine: Engine) -> None:
+    torch = pytest.importorskip("torch")
+    session = engine.session()
+    session.set_state("kv", torch.full((ROWS, WIDTH), 2.0, requires_grad=True))
+    assert (session.state("kv") == 2).all()
+    session.set_state("kv", np.full((2 * ROWS, WIDTH), 3, np.float32)[::2])
+    assert (session.state("kv") == 3).all()
+    for wrong in ([[1.0], [1.0, 2.0]], object(), {"a": 1}):
+        with pytest.raises(InputError, match=r"state 'kv': got .*, expected f32\[8, 4\]"):
+            session.set_state("kv", wrong)
+    for copied in (session, engine):
+        with pytest.raises(TypeError, match="is neither copied nor pickled"):
+            copy.deepcopy(copied)
 
 
 def test_a_call_that_fails_midway_poisons_its_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,12 @@ def test_what_cannot_be_is_said(engine: Path, arguments: list[str], message: str
     assert " ".join(message.split()) in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("given", [5, [5], ("B=1", 2), object()])
+def test_what_is_no_workload_is_a_usage_error(given: Any) -> None:
+    with pytest.raises(UsageError, match="workload: got .*, expected points"):
+        build_options({"workload": given})
+
+
 def test_an_empty_workload_is_refused() -> None:
     with pytest.raises(UsageError, match="got no sizes, expected at least one point"):
         build_options({"workload": []})

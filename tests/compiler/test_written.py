@@ -205,3 +205,33 @@ def test_a_static_cache_is_never_copied(graphs: list[Any]) -> None:
     plans = [plan_of(graph) for graph in graphs if graph.engine is not None]
     assert len(plans) == 2 and all(len(plan.states) == 4 and moved(plan) == [] for plan in plans)
     assert all(not graph.imported.fallbacks for graph in graphs)
+
+
+SLICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows": lambda t: t[1:3],
+    "columns": lambda t: t[:, 1:7:2],
+    "flat": lambda t: t.view(-1)[5:9],
+    "element": lambda t: t[2, 3],
+    "all": lambda t: t,
+}
+
+
+@pytest.mark.parametrize("part", SLICES)
+@pytest.mark.parametrize("written", ["first", "second", "both"])
+def test_an_argument_that_lies_in_another_one_is_returned_where_it_lies(part: str, written: str) -> None:
+    def program(x: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if written != "second":
+            x.mul_(2)
+        if written != "first":
+            whole.add_(1)
+        return x, whole.sum(), x * 1, whole * 2
+
+    compiled = torch.compile(program, backend="ourcc")
+    torch._dynamo.reset()
+    ours, theirs = torch.arange(32.0).view(4, 8), torch.arange(32.0).view(4, 8)
+    with torch.no_grad():
+        got, expected = compiled(SLICES[part](ours), ours), program(SLICES[part](theirs), theirs)
+    assert torch.equal(ours, theirs)
+    for left, right in zip(got, expected, strict=True):
+        assert torch.equal(left, right)
+    assert got[0].storage_offset() == expected[0].storage_offset() and got[0].stride() == expected[0].stride()

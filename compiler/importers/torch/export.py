@@ -21,23 +21,29 @@ Bounds: TypeAlias = tuple[int | None, int | None]
 STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
 
-def import_exported(
-    program: Any, name: str = "model", shapes: Mapping[str, Wish] | None = None, into: tuple[Module, str] | None = None
-) -> Module:
+def import_exported(program: Any, name: str = "model", shapes: Mapping[str, Wish] | None = None) -> Module:
     """The graph module of a torch.export.ExportedProgram; `shapes` gives its symbols a size, a narrower range or a name.
 
-    Buffers that the program writes are states. `into` is a module, and the name of the function that the program becomes
-    there: it shares parameters that are equal, and the states.
+    Buffers that the program writes are states.
     """
-    module, function = into or (Module(name), "main")
-    wanted, ranges = _resolved(program, shapes or {}, module, function)
     lowered = _lowered(program)
+    return _import(program, lowered, shapes or {}, (Module(name), "main"), _written(lowered))
+
+
+def _written(lowered: Any) -> frozenset[str]:
+    """The buffers that a program writes."""
+    return frozenset(spec.target for spec in lowered.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION")
+
+
+def _import(program: Any, lowered: Any, shapes: Mapping[str, Wish], into: tuple[Module, str], kept: frozenset[str]) -> Module:
+    """The module with a program as one more function: it shares parameters that are equal, and the states, which are `kept`."""
+    module, function = into
+    wanted, ranges = _resolved(program, shapes, module, function)
     names: list[str] = []
     frozen: dict[int, Any] = {}
     states: dict[int, Kept] = {}
     specs = [(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs]
     ties = {number: target for number, (kind, target) in enumerate(specs) if kind == "BUFFER_MUTATION" and target is not None}
-    kept = {*ties.values(), *module.states}
     for number, spec in enumerate(lowered.graph_signature.input_specs):
         kind = spec.kind.name
         if kind in STORED:
@@ -71,16 +77,13 @@ def import_functions(programs: Mapping[str, Any], shapes: Mapping[str, Wish] | N
     one name that any of them writes.
     """
     module = Module("model")
-    # What one function writes is a state to all: those that write come to know it first.
-    order = sorted(programs, key=lambda name: not _writes(programs[name]))
-    for name in order:
-        import_exported(programs[name], shapes=shapes, into=(module, name))
+    lowered = {name: _lowered(program) for name, program in programs.items()}
+    # What one function writes is a state to all.
+    kept = frozenset[str]().union(*map(_written, lowered.values()))
+    for name, program in programs.items():
+        _import(program, lowered[name], shapes or {}, (module, name), kept)
     module.functions = {name: module.functions[name] for name in dict.fromkeys([*programs, *module.functions])}
     return module
-
-
-def _writes(program: Any) -> bool:
-    return any(spec.kind.name == "BUFFER_MUTATION" for spec in program.graph_signature.output_specs)
 
 
 def input_shapes(program: Any) -> dict[str, tuple[str | int | None, ...]]:

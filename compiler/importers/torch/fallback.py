@@ -66,16 +66,20 @@ def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
     return argument
 
 
-def with_strides(tensor: Any, strides: Sequence[int]) -> Any:
-    """The same values in memory of its own, laid out by these strides; an axis of stride 0 is stored once."""
+def with_strides(tensor: Any, strides: Sequence[int], offset: int = 0) -> Any:
+    """The same values in memory of its own, laid out by these strides; an axis of stride 0 is stored once.
+
+    `offset` elements of that memory come before the first one.
+    """
     import torch
 
     shape = tuple(tensor.shape)
     for axis, stride in enumerate(strides):
         if stride == 0 and shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
-    stored = torch.empty_strided(tuple(tensor.shape), tuple(strides), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-    return stored.expand(shape)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    memory = torch.empty(offset + last + 1 if tensor.numel() else offset, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tuple(tensor.shape), tuple(strides), offset).copy_(tensor).expand(shape)
 
 
 def dense_strides(shape: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -82,7 +82,8 @@ class Imported:
 
     `states` are the arguments that the engine writes where they lie, `written` those that a copy of an output goes to.
 
-    `strides` are torch's strides of the engine's outputs where they are unusual, `views` what shares them. Symbols in these
+    `strides` are torch's strides of the engine's outputs where they are unusual, `offsets` where in their memory they begin,
+    `views` what shares them. Symbols in these
     are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
 
     Where `is_left`, nothing was imported and torch runs the graph.
@@ -96,6 +97,7 @@ class Imported:
     places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     is_left: bool = False
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
+    offsets: tuple[Dim, ...] = ()
     views: Views = NO_VIEWS
     given: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
@@ -154,6 +156,7 @@ class _Walker:
         self.places: dict[str, tuple[int, int | None]] = {}
         self.scalars = Scalars(self.b, self.symbols)
         self.strides: list[tuple[Dim, ...] | None] = []
+        self.offsets: list[Dim] = []
         self.given: dict[str, int] = {}
         self.numbers: dict[Any, int] = {}
         self.kept: dict[int, Kept] = {}
@@ -199,6 +202,7 @@ class _Walker:
             tuple(self.fallbacks),
             self.places,
             strides=tuple(self.strides),
+            offsets=tuple(self.offsets),
             views=views,
             given=self.given,
             states=self.states,
@@ -250,12 +254,13 @@ class _Walker:
         if not node.users and kept.name not in self.tied:
             return None
         type, state = self._type(node.meta["val"]), self.module.states.get(kept.name)
+        begins = self._stored(node, number, kept.initial) if bool((kept.initial != 0).any()) else None
         if state is None:
-            begins = self._stored(node, number, kept.initial) if bool((kept.initial != 0).any()) else None
             state = self.module.add_state(kept.name, type, begins)
-        elif state.type != type:
-            why = f"state {kept.name!r} is {type} in function {self.graph.name!r}, and {state.type} in another one"
-            raise UnsupportedError(why, source=self.b.source, hint="export all functions from one module")
+        if state.type != type or state.initial is not begins:
+            what = f"is {type}, and {state.type}" if state.type != type else "begins with other values than"
+            why = f"state {kept.name!r} {what} in another function, in function {self.graph.name!r}"
+            raise UnsupportedError(why, source=self.b.source, hint="export all functions from modules with one state_dict")
         return self.graph.add_state(state, self.b.source)
 
     def _place(self, size: Dim, number: int, axis: int | None) -> None:
@@ -595,6 +600,12 @@ class _Walker:
                 tied[names[number]] = value
             else:
                 written[number] = returned.tensor(argument, value)
+        for name, value in tied.items():
+            state = self.module.states[name]
+            if value.type != state.type:
+                # Torch takes a program apart as if `copy_` converted and broadcast nothing.
+                hint = f"give copy_ what is {state.type} already: x.expand_as(buffer).to(buffer.dtype)"
+                raise UnsupportedError(f"state {name!r} is {state.type} and becomes {value.type}", source=value.source, hint=hint)
         self.graph.set_outputs(returned.values, returned.labels, tied)
         return tuple(results), replay.result(), written
 
@@ -631,7 +642,14 @@ class _Returned:
         strides = self.walker._strides(fake)
         if strides is not None and not self.walker._is_given(strides):
             strides = self.sizes(strides) if is_viewed else None
-        return self._position(node, value, label, strides)
+        return self._position(node, value, label, strides, self._offset(fake))
+
+    def _offset(self, fake: Any) -> Dim:
+        """Where an output begins in its memory, which torch reads off a graph that writes its arguments: it may view one of them."""
+        if not self.walker.overwritten or not hasattr(fake, "storage_offset"):
+            return 0
+        offset = self.walker.symbols.dim(fake.storage_offset())
+        return offset if self.walker._is_given((offset,)) else 0
 
     def scalar(self, key: Any, value: Dim | Number, label: str | None = None) -> int:
         """The position of a number that a call decides."""
@@ -658,10 +676,11 @@ class _Returned:
             raise UnsupportedError(f"the view of an output needs {node.name}, which is no size", hint="return a clone of it")
         return self.sizes((value,))[0] if isinstance(value, dims.Expr) else value
 
-    def _position(self, key: Any, value: Value, label: str | None, strides: tuple[Dim, ...] | None) -> int:
+    def _position(self, key: Any, value: Value, label: str | None, strides: tuple[Dim, ...] | None, offset: Dim = 0) -> int:
         if label is not None or key not in self.positions:
             self.positions[key] = len(self.values)
             self.walker.strides.append(strides)
+            self.walker.offsets.append(offset)
             self.labels.append(label or f"output{len(self.labels)}")
             self.values.append(value)
         return self.positions[key]

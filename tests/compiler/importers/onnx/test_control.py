@@ -218,6 +218,16 @@ def test_a_loop_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
             run(np.asarray(51))
 
 
+def test_rows_of_a_loop_have_one_shape() -> None:
+    nested = body([N("Concat", ["a", "x"], ["b"], axis=0), N("Identity", ["b"], ["r"]), ON], [("a", FLOAT, None)], ["r"])
+    loop = N("Loop", ["n", "", "x"], ["y", "rows"], body=nested)
+    module = import_onnx(model([loop], [("n", INT, []), ("x", FLOAT, ["K", 3])], ["y", "rows"]))
+    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))))
+    for run in (engine, lambda *inputs: interpret(module, list(inputs))):
+        with pytest.raises(InputError, match=r"a loop collects rows of one shape: got \[6, 3\] in round 1, \[4, 3\] before"):
+            run(np.asarray(3), drawn(2, 3))
+
+
 def test_an_index_out_of_range_inside_is_an_error_that_names_it() -> None:
     nested = body([N("Gather", ["x", "i"], ["r"]), N("Add", ["a", "r"], ["b"]), ON], [("a", FLOAT, [3])])
     proto = model([N("Loop", ["n", "", "y0"], ["y"], body=nested)], [("n", INT, []), ("x", FLOAT, [4, 3]), ("y0", FLOAT, [3])], ["y"])
