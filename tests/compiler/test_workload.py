@@ -135,7 +135,7 @@ def test_what_cannot_be_is_said(engine: Path, arguments: list[str], message: str
 
 @pytest.mark.parametrize("given", [5, [5], ("B=1", 2), object()])
 def test_what_is_no_workload_is_a_usage_error(given: Any) -> None:
-    with pytest.raises(UsageError, match="workload: got .*, expected points"):
+    with pytest.raises(UsageError, match=r"workload: got .*, expected points"):
         build_options({"workload": given})
 
 
