@@ -84,7 +84,7 @@ def _read(file: str, kind: str) -> Any:
             expected = "one array (.npy) after NAME=" if kind == "npy" else "several named arrays (.npz), or NAME=FILE.npy"
             raise UsageError(f"input {file!r}: got {'an .npz' if kind == 'npy' else 'an .npy'} file, expected {expected}")
         return content if kind == "npy" else {key: content[key] for key in content.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         hint = "files that hold pickled objects are never read; save plain arrays with numpy.save or numpy.savez"
         raise InputError(f"input {file!r} is not a .{kind} file of numbers, or is damaged", hint=hint) from error
 

@@ -89,6 +89,8 @@ class _Memory:
     def enter(self, values: Mapping[str, int]) -> None:
         """Lay out the arena for these symbol values."""
         self.offsets, size = slot_offsets(self.plan.slots, values)
+        if size < 0:
+            raise VerifyError(f"the arena of the plan has {size} bytes")
         self.roots["arena", ""] = np.full(size, POISON, np.uint8)
 
     def give(self, name: str, array: Array) -> None:

@@ -232,7 +232,7 @@ def test_control_flow_of_torch_runs_as_calls(graphs: list[backend.CompiledGraph]
     x = torch.randn(3, 4)
     near(ours(function, x), theirs(function, x))
     imported = graphs[0].imported
-    assert imported is not None and {each.operator for each in imported.fallbacks} == {"cond", "scan"}
+    assert imported is not None and {each.operator for each in imported.fallbacks} == {"scan"}
 
 
 def test_a_check_of_data_raises() -> None:

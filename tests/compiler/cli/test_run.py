@@ -21,7 +21,9 @@ from ourcc.ir.errors import InputError, UsageError
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that doubles x."""
     module: Any = ModuleType("ourcc.compiler.driver")
-    module.load = lambda path, target, trusted_keys, progress: SimpleNamespace(run=lambda inputs: {"file": inputs["x"] * 2})
+    functions = {"main": SimpleNamespace(run=lambda inputs: {"file": inputs["x"] * 2})}
+    session = SimpleNamespace(functions=functions)
+    module.load = lambda path, target, trusted_keys, progress: SimpleNamespace(session=lambda: session)
     monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
     monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .....ir.dims import Dim
+from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
@@ -47,7 +48,10 @@ class _Recurrent:
         if self.x.type.rank != 3 or n.x(1).type.rank != 3:
             raise n.fail(f"got {n.x(0).type} and {n.x(1).type}, expected rank 3")
         self.steps, self.batch = self.x.shape[0], self.x.shape[1]
-        self.directions = int(str(n.x(1).shape[0]))
+        directions = n.x(1).shape[0]
+        if not isinstance(directions, int):
+            raise UnsupportedError(f"weights for {directions} directions, expected a known number", hint="fix that size at import (shapes)")
+        self.directions = directions
         self.hidden = self.hidden_size()
         self.clip = n.attr_float("clip")
         self.activations = self._activations(n.attr_strings("activations") or defaults * self.directions, len(defaults))
