@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -174,6 +174,15 @@ def magnitude(dim: Dim) -> int:
         inner = (max(magnitude(atom.left), magnitude(atom.right)) for atom in monomial if isinstance(atom, Function))
         found = max(found, abs(factor), *inner)
     return found
+
+
+def within(value: object) -> Iterator[Expr]:
+    """The expressions in an attribute's value, however deep in tuples and lists."""
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from within(part)
 
 
 def has_division(dim: Dim) -> bool:

@@ -202,6 +202,14 @@ class Graph:
         count = len(self.states)
         return list(zip(self.states, self.inputs[len(self.inputs) - count :], self.outputs[len(self.outputs) - count :], strict=True))
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols of its sizes and attributes."""
+        values = [*self.inputs, *(result for op in self for result in op.results)]
+        sizes = (size for value in values for size in value.shape)
+        parts = (part for op in self for part in dims.within(tuple(op.attrs.values())))
+        return frozenset().union(*map(dims.symbols, sizes), *map(dims.symbols, parts))
+
     def add_input(self, name: str, type: TensorType, source: Source | None = None) -> Value:
         """Append an input, before those that are states."""
         value = Value(self.unique(name), type, source=source or Source(name))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 from . import dims
 from .control import functions_of
@@ -211,16 +209,8 @@ def _verify_attributes(op: Op, declared: set[str]) -> None:
             attribute_text(value)
         except VerifyError as error:
             raise _error(op, f"{op.name}: {name}: {error.message}") from error
-        for size in _sizes(value):
+        for size in dims.within(value):
             _verify_declared(size, declared, op.source, f"{op.name}: attribute {name}", op)
-
-
-def _sizes(value: Any) -> Iterator[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _sizes(part)
 
 
 def _verify_type_symbols(type: TensorType, declared: set[str], source: Source | None, what: str, op: Op | None) -> None:

@@ -20,12 +20,12 @@ from ..ir.plan import (
     Host,
     Launch,
     Plan,
+    Planned,
     StateDeclaration,
     Step,
     Storage,
     Variant,
     Zero,
-    constants_of,
     storage,
     touched,
 )
@@ -57,23 +57,13 @@ class Kept:
 
 
 @dataclass
-class Lowered:
+class Lowered(Planned):
     """The plans of a module's functions, their kernels by name (tile launches), and what fusion had to give up."""
 
     plans: Mapping[str, Plan]
     kernels: dict[str, TileLaunch]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the entry."""
-        return next(iter(self.plans.values()))
-
-    @property
-    def constants(self) -> Mapping[str, storage.Constant]:
-        """What the constants of all functions are in memory, by key."""
-        return constants_of(self.plans.values())
 
     @property
     def launches(self) -> Iterator[Launch]:

@@ -19,21 +19,22 @@ def in_place(graph: Graph, units: Sequence[Unit]) -> Mapping[Value, Value]:
     """
     last = _last_reads(graph, units)
     found: dict[Value, Value] = {}
-    versions = {before: name for name, before, _ in graph.ties}
+    current = {before for _, before, _ in graph.ties}
     for number, unit in enumerate(units):
-        base = copied(unit)
-        if base is None or base not in versions or last.get(base, -1) > number:
+        if isinstance(unit, HostOp):
             continue
-        (result,) = unit.group.outputs if isinstance(unit, Scheduled) else ()
-        found[result] = base
-        # From now on this is what the state's memory holds.
-        versions[result] = versions.pop(base)
+        base = copied(unit)
+        if base is not None and base in current and last[base] <= number:
+            (result,) = unit.group.outputs
+            found[result] = base
+            # From now on this is what the state's memory holds.
+            current = (current - {base}) | {result}
     return found
 
 
-def copied(unit: Unit) -> Value | None:
+def copied(unit: Scheduled) -> Value | None:
     """The operand of which a unit's one result is a copy with other values in places; the first launch only copies."""
-    if isinstance(unit, HostOp) or len(unit.program.launches) < 2 or len(unit.group.outputs) != 1:
+    if len(unit.program.launches) < 2 or len(unit.group.outputs) != 1:
         return None
     region, first = unit.problem.region, unit.program.launches[0]
     name = _whole_copy(region)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.dims import NO_FACTS, Facts
 from ..ir.errors import EngineError
-from ..ir.plan import Plan, StateDeclaration, constants_of, storage
+from ..ir.plan import Plan, Planned, StateDeclaration
 from ..ir.types import TensorType
 from .weights import Constant, aligned
 
@@ -66,7 +66,7 @@ class Library:
 
 
 @dataclass(frozen=True)
-class TargetContents:
+class TargetContents(Planned):
     """One target of an engine: the plan of each function, the files under kernels/<target>/, on the CPU its libraries, best first.
 
     A GPU target keeps kernel K of the plans as the file K.cubin, whose entry function is K.
@@ -75,16 +75,6 @@ class TargetContents:
     plans: Mapping[str, Plan]
     files: Mapping[str, bytes] = field(default_factory=dict)
     libraries: tuple[Library, ...] = ()
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the entry, which is the first function."""
-        return next(iter(self.plans.values()))
-
-    @property
-    def constants(self) -> Mapping[str, storage.Constant]:
-        """What the constants of all functions are in memory, by key."""
-        return constants_of(self.plans.values())
 
     @functools.cached_property
     def states(self) -> Mapping[str, StateDeclaration]:

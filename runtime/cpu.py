@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
+from .function import call_function
 from .program import Binding, Callback, Program
 from .states import HostStates, StateMemory
 from .steps import PythonStep, prepare, refusal
@@ -28,7 +28,7 @@ from .weights import Array, Constant, aligned, aligned_bytes, nbytes
 
 
 class CpuPart:
-    """An engine on the CPU: its functions share native code and constants, and are made ready when first asked for."""
+    """An engine on the CPU, whose functions share native code and constants."""
 
     device = "cpu"
 
@@ -38,23 +38,15 @@ class CpuPart:
         self.threads = threads or len(os.sched_getaffinity(0))
         self.callback = callback
         parts = contents.targets[target]
-        # What the functions keep must be one thing to all of them before any of them runs.
-        self.declared = parts.states
         self.order = {name: number for number, name in enumerate(parts.plans)}
         needed = any(is_native for plan in parts.plans.values() for is_native, _ in segments(plan.steps))
         self.library = native.load(parts.libraries, parts.files) if needed else None
         self.constants: dict[str, Constant] = {}
-        self._executors: dict[str, CpuExecutor] = {}
-        self._lock = threading.Lock()
+        self._executors = {name: CpuExecutor(_Loaded(self, name)) for name in parts.plans}
 
     def executor(self, function: str) -> CpuExecutor:
         """What runs a function."""
-        found = self._executors.get(function)
-        if found is None:
-            with self._lock:
-                found = self._executors.get(function) or CpuExecutor(_Loaded(self, function))
-                self._executors[function] = found
-        return found
+        return self._executors[function]
 
     def states(self) -> HostStates:
         """Memory for the states of one session, as they begin."""
@@ -77,8 +69,7 @@ class _Loaded:
         self.constants = _constants(part, self.program)
         self.library = part.library
         runs = list(segments(plan.steps))
-        # A part holds its executors, and these do not hold the part: an engine that is dropped is gone at once.
-        call = functools.partial(_call_function, weakref.ref(part))
+        call = functools.partial(call_function, weakref.ref(part))
         self.steps: tuple[_Part, ...] = tuple(self._prepare(runs, part.order[function], part.callback, call))
         has_code = any(step.segment is not None for step in self.steps)
         self.arena = part.library.arena(part.order[function]) if part.library is not None and has_code else None
@@ -95,14 +86,6 @@ class _Loaded:
             else:
                 yield _Part(first, first + len(steps), step=prepare(self.program, steps[0], callback, call))
             first += len(steps)
-
-
-def _call_function(part: weakref.ref[CpuPart], function: str, arrays: Sequence[Any]) -> list[Any]:
-    """Another function of the engine on arrays; the call that asks for it holds the engine."""
-    held = part()
-    if held is None:
-        raise EngineError(f"function {function} of the engine is called after the engine was dropped")
-    return held.executor(function).run(arrays)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
 from .contents import EngineContents, TargetContents
 from .driver import Device
+from .function import call_function
 from .launches import PreparedLaunch
 from .program import Binding, Callback, Program
 from .states import StateMemory, initial
@@ -78,7 +79,6 @@ class CudaPart:
         self.contents = contents
         self.target = target
         parts = contents.targets[target]
-        self.declared = parts.states
         programs = {name: Program(plan) for name, plan in parts.plans.items()}
         self.gpu = _device(0)
         with self.gpu:
@@ -88,8 +88,7 @@ class CudaPart:
             for key, constant in self.host_constants.items():
                 self.gpu.upload(self.constants.address + self.places[key], pointer(constant.data), constant.data.size, 0)
             self.gpu.synchronize(0)
-        # Executors do not hold the part, which holds them.
-        call = functools.partial(_call_function, weakref.ref(self))
+        call = functools.partial(call_function, weakref.ref(self))
         self._executors = {name: CudaExecutor(_Loaded(self, program, callback, call)) for name, program in programs.items()}
 
     def executor(self, function: str) -> CudaExecutor:
@@ -99,14 +98,6 @@ class CudaPart:
     def states(self) -> DeviceStates:
         """Memory for the states of one session, as they begin."""
         return DeviceStates(self.gpu, self.contents, self.target)
-
-
-def _call_function(part: weakref.ref[CudaPart], function: str, arrays: Sequence[Any]) -> list[Any]:
-    """Another function of the engine on arrays; the call that asks for it holds the engine."""
-    held = part()
-    if held is None:
-        raise EngineError(f"function {function} of the engine is called after the engine was dropped")
-    return held.executor(function).run(arrays)
 
 
 class DeviceStates:

@@ -232,6 +232,8 @@ def why_not(contents: EngineContents, target: str) -> str | None:
 
 
 def _part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
+    # What functions keep is one thing to all of them: where they disagree this is an error.
+    _ = contents.targets[target].states
     part = _make_part(contents, target, threads, call)
     for function, plan in contents.targets[target].plans.items():
         # A plan that is wrong, or that needs what is not there, is told when the engine is opened.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from ..ir.plan import Alias, Buffer, State, StateDeclaration
+from ..ir.plan import Buffer, State, StateDeclaration
 from .arrays import pointer, store, view
 from .contents import EngineContents
 from .weights import Array, aligned_bytes, nbytes
@@ -59,12 +59,6 @@ class HostStates:
     def write(self, name: str, value: Array) -> None:
         """Let a state hold an array of its type."""
         store(self._memory[name], value, self._types[name].dtype)
-
-
-def root_of(buffers: Sequence[Buffer], index: Mapping[str, int], number: int) -> int:
-    """The buffer that has the memory of a buffer: itself, unless it is an alias."""
-    held = buffers[number].storage
-    return index[held.root] if isinstance(held, Alias) else number
 
 
 def states_of(buffers: Sequence[Buffer]) -> tuple[tuple[int, str], ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ...ir import dims
-from ...ir.dims import Expr
 from ...ir.graph import Builder, Graph, Module, Op, Value
 from ...ir.types import TensorType, i64
 
@@ -59,18 +58,7 @@ def _read_outside(body: Graph) -> Iterator[Value]:
     return (value for value in read if value is not None and value.constant is None and value not in own)
 
 
-def _unknown(body: Graph, outside: Collection[str]) -> set[str]:
+def _unknown(body: Graph, outside: Collection[str]) -> frozenset[str]:
     """The symbols of `outside` that the sizes of the body's inputs do not tell."""
     told = {str(size) for value in body.inputs for size in value.shape}
-    values = [*body.inputs, *(result for op in body for result in op.results)]
-    found = {name for value in values for size in value.shape for name in dims.symbols(size)}
-    found |= {name for op in body for attribute in op.attrs.values() for part in _parts(attribute) for name in dims.symbols(part)}
-    return (found & set(outside)) - told
-
-
-def _parts(attribute: object) -> Iterator[Expr]:
-    if isinstance(attribute, Expr):
-        yield attribute
-    elif isinstance(attribute, tuple):
-        for part in attribute:
-            yield from _parts(part)
+    return (body.symbols & frozenset(outside)) - told

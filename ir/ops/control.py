@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,6 +77,11 @@ def _() -> Iterator[Sample]:
         shapes=((3,),),
     )
     yield refused(head, "got 1 carried values of 0 operands and 1 results", **attrs, dtypes=(f32,), shapes=((3,),))
+
+
+def result_attrs(types: Sequence[TensorType]) -> dict[str, Any]:
+    """The attributes that say of which types the results are."""
+    return {"dtypes": tuple(type.dtype for type in types), "shapes": tuple(type.shape for type in types)}
 
 
 def _empty(op: str, dtypes: tuple[DType, ...], shapes: Shapes) -> tuple[Tensor, ...]:

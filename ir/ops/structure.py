@@ -140,13 +140,6 @@ def _names(axes: Sequence[Dim]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _symbols(value: Any) -> frozenset[str]:
-    """The symbols in an attribute or in a tuple of them."""
-    if isinstance(value, tuple):
-        return frozenset().union(*(_symbols(part) for part in value))
-    return dims.symbols(value) if isinstance(value, dims.Expr) else frozenset()
-
-
 def region_of(
     definition: OpDef,
     operands: Sequence[TensorType | None],
@@ -159,7 +152,8 @@ def region_of(
     No axis is called as one of `symbols`: those of other ops, whose regions may become one with this.
     """
     results = definition.infer(tuple(operands), attrs)
-    builder = RegionBuilder(name or definition.name, operands, results, _symbols(tuple(attrs.values())) | frozenset(symbols))
+    own = frozenset(symbols).union(*map(dims.symbols, dims.within(tuple(attrs.values()))))
+    builder = RegionBuilder(name or definition.name, operands, results, own)
     if definition.build_region is not None:
         definition.build_region(builder, *operands, **definition.complete(attrs))
         return builder.finish()

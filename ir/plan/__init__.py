@@ -1,7 +1,7 @@
 """Plans: the host program of an engine, what it does in which order, and where everything lies."""
 
 from .json import from_json, to_json
-from .plan import SLOT_ALIGNMENT, Plan, constants_of, segments, slot_offsets
+from .plan import SLOT_ALIGNMENT, Plan, Planned, segments, slot_offsets
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, called, reads, touched, writes
 from .storage import Alias, Buffer, Slot, State, StateDeclaration, Storage
 
@@ -17,6 +17,7 @@ __all__ = [
     "Host",
     "Launch",
     "Plan",
+    "Planned",
     "Slot",
     "State",
     "StateDeclaration",
@@ -25,7 +26,6 @@ __all__ = [
     "Variant",
     "Zero",
     "called",
-    "constants_of",
     "from_json",
     "reads",
     "segments",

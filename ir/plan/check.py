@@ -8,8 +8,7 @@ are there, until one of them is written. The work is linear in the steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 from .. import dims
 from ..dims import Dim
@@ -146,7 +145,8 @@ class _Checker:
         bound = {name for name, _, _ in step.binds}
         for name in sorted(bound & self.known):
             raise VerifyError(f"{self.title()}: it gives {name} a value, which has one already")
-        late = sorted(set(_symbols(step.attrs.values() if isinstance(step, Host) else ())) - self.known - bound)
+        attributes = tuple(step.attrs.values()) if isinstance(step, Host) else ()
+        late = sorted(frozenset().union(*map(dims.symbols, dims.within(attributes))) - self.known - bound)
         if late:
             raise VerifyError(f"{self.title()}: its attributes depend on {late[0]}, which has no value yet")
         self.known |= bound
@@ -288,15 +288,6 @@ def _described(step: Step) -> str:
     if isinstance(step, Copy):
         return f"copy {step.source} to {step.target}"
     return f"zero {step.target}" if isinstance(step, Zero) else f"check {step.worst}"
-
-
-def _symbols(values: Iterable[Any]) -> Iterator[str]:
-    """The symbols in the attributes of a step."""
-    for value in values:
-        if isinstance(value, dims.Expr):
-            yield from dims.symbols(value)
-        elif isinstance(value, tuple):
-            yield from _symbols(value)
 
 
 __all__ = ["check", "own_arguments"]

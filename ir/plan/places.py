@@ -150,14 +150,7 @@ class Places:
 
 def is_dense(type: TensorType, strides: tuple[Dim, ...]) -> bool:
     """Whether elements with these strides lie side by side in row-major order."""
-    expected: Dim = 1
-    for size, stride in zip(reversed(type.shape), reversed(strides), strict=True):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected = expected * size
-    return True
+    return all(size == 1 or stride == own for size, stride, own in zip(type.shape, strides, type.row_major, strict=True))
 
 
 def at_most(left: Dim, right: Dim, facts: Facts) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import dims
@@ -64,9 +64,20 @@ class Plan:
         return () if isinstance(step, Copy) and not self.moves(step) else writes(step)
 
 
-def constants_of(plans: Iterable[Plan]) -> Mapping[str, Constant]:
-    """What the constants of several plans are in memory, by key."""
-    return {key: held for plan in plans for key, held in plan.constants.items()}
+class Planned:
+    """What has the plans of an engine's functions by name, the entry's first."""
+
+    plans: Mapping[str, Plan]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the entry."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        """What the constants of all functions are in memory, by key."""
+        return {key: held for plan in self.plans.values() for key, held in plan.constants.items()}
 
 
 SLOT_ALIGNMENT = 64

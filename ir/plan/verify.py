@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .. import dims
-from ..dims import Dim, Expr
+from ..dims import Dim
 from ..dims_text import LARGEST_NUMBER, is_symbol
 from ..errors import ParseError, VerifyError
 from ..types import TensorType, i64, string
@@ -289,7 +289,7 @@ class _Verifier:
             self.ready(name)
         if isinstance(step, Host):
             for name, value in step.attrs.items():
-                self.sizes(_inner_sizes(value), f"{self.where()}: its attribute {name}")
+                self.sizes(dims.within(value), f"{self.where()}: its attribute {name}")
 
     def bind(self, step: Host | Call, symbol: str, result: int, axis: int) -> None:
         if symbol not in self.declared:
@@ -346,11 +346,3 @@ def _guarded(step: Step) -> tuple[str, ...]:
     if not isinstance(step, Launch):
         return ()
     return tuple(name for variant in step.variants for name in (*variant.arguments, *variant.guard.aligned, *variant.guard.contiguous))
-
-
-def _inner_sizes(value: Any) -> Iterable[Dim]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _inner_sizes(part)

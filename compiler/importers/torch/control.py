@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from ....ir.dims import Expr
 from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Builder, Graph, Module, Value
-from ....ir.ops.control import ENDLESS
+from ....ir.ops.control import ENDLESS, result_attrs
+from ....ir.ops.table import OPS
 from ....ir.types import TensorType, boolean, i64
 from ..bodies import close, drop_body, open_body
 
-Inline = Callable[[Any, Graph, Sequence[Any]], list[Any]]
-"""The values that a graph module gives for these arguments, its nodes built in a function."""
+Build = Callable[[Graph, Sequence[Any]], list[Any]]
+"""Builds the results of a function in it, from what it is given."""
 
 
 class Walk(Protocol):
@@ -42,9 +46,12 @@ def _cond(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> 
     if not isinstance(condition, Value):
         raise UnsupportedError(f"the condition of cond is a {type(condition).__name__}, expected a tensor")
     outside, values = frozenset(walk.module.symbols), _tensors(operands)
-    bodies = _bodies(walk, zip(("then", "else"), graphs, strict=True), lambda graph: _inputs(graph, operands))
-    attrs = {"then": bodies[0].name, "otherwise": bodies[1].name, **_shaped(types)}
-    return _built(walk.b.branch(_scalar(walk, condition), *values, *close(walk.b, bodies, outside), **attrs))
+    parts: list[tuple[str, Build]] = [
+        (label, functools.partial(walk.inline, graph)) for label, graph in zip(("then", "else"), graphs, strict=True)
+    ]
+    bodies = _bodies(walk, parts, lambda graph: _inputs(graph, operands))
+    attrs = {"then": bodies[0].name, "otherwise": bodies[1].name, **result_attrs(types)}
+    return walk.b.build(OPS["branch"], [_scalar(walk, condition), *values, *close(walk.b, bodies, outside)], attrs)
 
 
 def _while_loop(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
@@ -66,22 +73,21 @@ def _while_loop(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType
 
     (condition,) = walk.inline(goes_on, walk.graph, [*carried, *captured])
     bodies = _bodies(walk, [("loop", body)], inputs)
-    count = walk.module.add_constant("endless", _endless(), None)
+    count = walk.module.add_constant("endless", np.asarray(ENDLESS, np.int64))
     operands = [count, _scalar(walk, condition), *values, *_tensors(captured), *close(walk.b, bodies, outside)]
-    return _built(walk.b.loop(*operands, body=bodies[0].name, carried=len(values), **_shaped(types)))
+    return walk.b.build(OPS["loop"], operands, {"body": bodies[0].name, "carried": len(values), **result_attrs(types)})
 
 
 _RULES: dict[str, Callable[[Walk, Sequence[Any], Sequence[TensorType]], tuple[Value, ...]]] = {"cond": _cond, "while_loop": _while_loop}
 
 
-def _bodies(walk: Walk, parts: Any, inputs: Callable[[Graph], list[Any]]) -> list[Graph]:
-    """A function for each part: a graph module, or what builds its results in the function."""
+def _bodies(walk: Walk, parts: Sequence[tuple[str, Build]], inputs: Callable[[Graph], list[Any]]) -> list[Graph]:
+    """A function for each part."""
     made: list[Graph] = []
     try:
-        for label, part in parts:
+        for label, build in parts:
             made.append(open_body(walk.module, f"{walk.graph.name}.{label}"))
-            given = inputs(made[-1])
-            results = part(made[-1], given) if callable(part) and not hasattr(part, "graph") else walk.inline(part, made[-1], given)
+            results = build(made[-1], inputs(made[-1]))
             if not all(isinstance(result, Value) for result in results):
                 raise UnsupportedError(f"the {label} part of control flow gives something else than tensors", hint="return tensors only")
             made[-1].set_outputs(results, [f"y{number}" for number in range(len(results))])
@@ -113,17 +119,3 @@ def _scalar(walk: Walk, value: Any, graph: Graph | None = None) -> Value:
         raise UnsupportedError("a condition is no single bool", hint="compute it with torch, as a tensor of one bool")
     made: Value = Builder(walk.module, graph or walk.graph).reshape(value, shape=()) if value.type.rank else value
     return made
-
-
-def _endless() -> Any:
-    import numpy as np
-
-    return np.asarray(ENDLESS, np.int64)
-
-
-def _shaped(types: Sequence[TensorType]) -> dict[str, Any]:
-    return {"dtypes": tuple(type.dtype for type in types), "shapes": tuple(type.shape for type in types)}
-
-
-def _built(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return made if isinstance(made, tuple) else (made,)

@@ -189,7 +189,7 @@ def symbol_of(fake: Any, symbols: Symbols) -> str | None:
 
 def bind_numbers(module: Module, graph: Graph, symbols: Symbols) -> None:
     """Give symbols of sizes that are numbers their value by an `item`; facts of symbols that no size names are forgotten."""
-    used = _mentioned(graph)
+    used = graph.symbols
     made = {str(size) for op in graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
     for name in sorted(used - symbols.sizes):
         number = symbols.number(name)
@@ -198,16 +198,8 @@ def bind_numbers(module: Module, graph: Graph, symbols: Symbols) -> None:
         if number is not None:
             before = number.op.next if number.op is not None else graph.first
             Builder(module, graph, before, number.source).item(number, symbol=dims.symbol(name))
-    used = used.union(*map(_mentioned, module.functions.values()))
+    used = used.union(*(each.symbols for each in module.functions.values()))
     module.facts = dims.Facts({name: bounds for name, bounds in module.facts.ranges.items() if name in used}, module.facts.divisors)
-
-
-def _mentioned(graph: Graph) -> set[str]:
-    """The symbols of a function's sizes and attributes."""
-    values = [*graph.inputs, *(result for op in graph for result in op.results)]
-    attrs = [value for op in graph for value in op.attrs.values()]
-    used = set().union(*(dims.symbols(size) for value in values for size in value.shape))
-    return used | set().union(*(dims.symbols(part) for part in flat(attrs) if isinstance(part, dims.Expr)))
 
 
 def flat(argument: Any) -> Iterator[Any]:

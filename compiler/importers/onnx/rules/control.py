@@ -8,7 +8,8 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.ops.control import ENDLESS
+from .....ir.ops.control import ENDLESS, result_attrs
+from .....ir.ops.table import OPS
 from .....ir.types import TensorType, boolean, i64
 from ...bodies import close, drop_body
 from ..context import Item, Node, cast, rule
@@ -35,16 +36,12 @@ def _if(n: Node) -> Sequence[Item]:
         raise n.fail(f"its branches give {counts[0]} and {counts[1]} results")
     types = [_common(n, one.type, other.type, outside) for one, other in zip(*(body.outputs for body in bodies), strict=True)]
     operands = close(n.b, bodies, outside)
-    made = {"dtypes": tuple(type.dtype for type in types), "shapes": tuple(type.shape for type in types)}
-    return _results(n.b.branch(_scalar(n, n.x(0), "the condition"), *operands, then=bodies[0].name, otherwise=bodies[1].name, **made))
+    attrs = {"then": bodies[0].name, "otherwise": bodies[1].name, **result_attrs(types)}
+    return n.b.build(OPS["branch"], [_scalar(n, n.x(0), "the condition"), *operands], attrs)
 
 
 def _nested(n: Node, graph: object) -> Callable[[list[Value]], Sequence[Item]]:
     return lambda values: n.runner.inline(graph, values, n)
-
-
-def _results(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
-    return made if isinstance(made, tuple) else (made,)
 
 
 def _scalar(n: Node, value: Value, what: str) -> Value:
@@ -114,8 +111,8 @@ def looped(
     inside = set(outside) | dims.symbols(turns)
     results = [type.with_shape(tuple(s if dims.symbols(s) <= inside else n.fresh("size") for s in type.shape)) for type in (*types, *rows)]
     operands = close(n.b, [body], outside)
-    shaped = {"dtypes": tuple(type.dtype for type in results), "shapes": tuple(type.shape for type in results)}
-    return list(_results(n.b.loop(count, condition, *carried, *operands, body=body.name, carried=len(carried), **shaped)))
+    attrs = {"body": body.name, "carried": len(carried), **result_attrs(results)}
+    return list(n.b.build(OPS["loop"], [count, condition, *carried, *operands], attrs))
 
 
 def _is_true(n: Node, value: Value) -> bool:
