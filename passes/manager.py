@@ -40,8 +40,8 @@ class PassRecord:
 class PassManager:
     """Runs `passes` in order.
 
-    `verify` checks the module before and between passes; `strict` compares each pass's answer with the module's text.
-    `print_change` is given a pass's text and a unified diff when the module changed. `stop_after` bounds the passes
+    `verify` checks the module before the passes, after each that changed it and after the last; `strict` compares each
+    pass's answer with the module's text. `print_change` is given a pass's text and a unified diff when the module changed. `stop_after` bounds the passes
     and `rewrite_limit` the rewrites of all passes together (for bisecting). `reproducers` is the folder that gets a
     file on any exception (None: no file).
     """
@@ -64,9 +64,10 @@ class PassManager:
         context = PassContext(self.listeners, self.chooser, self.rewrite_limit)
         before = _Snapshot(module, self.reproducers) if self.reproducers is not None else None
         records: list[PassRecord] = []
-        for step in self.passes if self.stop_after is None else self.passes[: self.stop_after]:
+        steps = self.passes if self.stop_after is None else self.passes[: self.stop_after]
+        for number, step in enumerate(steps, 1):
             try:
-                records.append(self._run_pass(step, module, context, verifier))
+                records.append(self._run_pass(step, module, context, verifier, is_last=number == len(steps)))
             except Exception as error:
                 path = before.write(step, self.passes, error) if before is not None else None
                 if isinstance(error, CompilerError) and not isinstance(error, VerifyError):
@@ -77,7 +78,7 @@ class PassManager:
                 raise InternalError(f"pass {step.name} failed: {error}{where}", path) from error
         return records
 
-    def _run_pass(self, step: Pass, module: Module, context: PassContext, verifier: Verifier) -> PassRecord:
+    def _run_pass(self, step: Pass, module: Module, context: PassContext, verifier: Verifier, is_last: bool) -> PassRecord:
         shows = self.strict or self.print_change is not None
         text = module_text(module) if shows else ""
         rewrites: Counter[str] = Counter()
@@ -86,7 +87,7 @@ class PassManager:
         start = time.perf_counter()
         changed = step.run(module, context)
         seconds = time.perf_counter() - start
-        if self.verify:
+        if self.verify and (changed or is_last):
             verifier.verify(module)
         step.ensures(module)
         if not changed and rewrites:
