@@ -41,9 +41,9 @@ class PassManager:
     """Runs `passes` in order.
 
     `verify` checks the module before the passes, after each that changed it and after the last; `strict` compares each
-    pass's answer with the module's text. `print_change` is given a pass's text and a unified diff when the module changed. `stop_after` bounds the passes
-    and `rewrite_limit` the rewrites of all passes together (for bisecting). `reproducers` is the folder that gets a
-    file on any exception (None: no file).
+    pass's answer with the module's text. `print_change` is given a pass's text and a unified diff when the module
+    changed. `stop_after` bounds the passes and `rewrite_limit` the rewrites of all passes together (for bisecting).
+    `reproducers` is the folder that gets a file on any exception (None: no file).
     """
 
     passes: Sequence[Pass]
