@@ -81,15 +81,17 @@ def compose(
     facts: dims.Facts,
     orders: Mapping[Value, tuple[int, ...]],
     views: Sequence[Op] = (),
+    beside: Sequence[Value] = (),
 ) -> Group:
     """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside.
 
-    `views` are movements that follow the root: what is stored is the last one's result.
+    `views` are movements that follow the root: what is stored is the last one's result. The values `beside` it are
+    computed inside and stored as well.
 
     `orders` gives the memory order of buffers that are not row-major, slowest dimension first; the region sees their
     dimensions in that order.
     """
-    return _Composer(regions, is_inlined, facts, orders).compose(root, views)
+    return _Composer(regions, is_inlined, facts, orders, tuple(beside)).compose(root, views)
 
 
 def viewed(subscripts: tuple[Dim, ...], view: Op, facts: dims.Facts) -> tuple[Dim, ...]:
@@ -140,6 +142,7 @@ class _Composer:
     is_inlined: Callable[[Value], bool]
     facts: dims.Facts
     orders: Mapping[Value, tuple[int, ...]]
+    beside: tuple[Value, ...] = ()
     axes: list[Axis] = field(default_factory=list)
     body: list[Statement] = field(default_factory=list)
     inputs: dict[Value, Operand] = field(default_factory=dict)
@@ -152,7 +155,8 @@ class _Composer:
     roundings: Roundings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.roundings = Roundings(self.regions, self.is_inlined)
+        # What is stored is rounded, and so is what reads it here.
+        self.roundings = Roundings(self.regions, lambda value: self.is_inlined(value) and value not in self.beside)
 
     def compose(self, root: Op, views: Sequence[Op]) -> Group:
         region = self._region(root)
@@ -161,7 +165,10 @@ class _Composer:
         values = dict(zip((o.name for o in region.outputs), results, strict=True))
         renamed = dict(zip((o.name for o in region.outputs), outputs, strict=True))
         axis_map = {axis.name: self._axis(axis.name, axis.extent) for axis in region.axes}
-        for statement in _run(self._inline(_Inlined(root, region, self._operands(root, region), axis_map, anywhere=False))):
+        stores = _run(self._inline(_Inlined(root, region, self._operands(root, region), axis_map, anywhere=False)))
+        extra = tuple(Operand(f"y{len(results) + n}", value.type) for n, value in enumerate(self.beside))
+        self.body += [self._store_beside(value, operand) for value, operand in zip(self.beside, extra, strict=True)]
+        for statement in stores:
             subscripts = tuple(self._simplify(dims.substitute(s, axis_map)) for s in statement.subscripts)
             for view in views:
                 subscripts = viewed(subscripts, view, self.facts)
@@ -169,8 +176,19 @@ class _Composer:
             axes = tuple(str(axis_map[a]) for a in statement.axes)
             self.body.append(replace(statement, output=renamed[statement.output].name, axes=axes, subscripts=subscripts))
         self._check_folds()
-        result = Region(results[0].name, tuple(self.inputs.values()), outputs, tuple(self.axes), tuple(self.body))
-        return Group(result, tuple(self.inputs), results, (*reversed(self.ops), *views))
+        result = Region(results[0].name, tuple(self.inputs.values()), (*outputs, *extra), tuple(self.axes), tuple(self.body))
+        return Group(result, tuple(self.inputs), (*results, *self.beside), (*reversed(self.ops), *views))
+
+    def _store_beside(self, value: Value, operand: Operand) -> Store:
+        """The store of a value that is computed inside, at a place where all of its elements pass once."""
+        extents = {axis.name: axis.extent for axis in self.axes}
+        for (known, subscripts, anywhere), element in self.known.items():
+            names = [str(subscript) for subscript in subscripts if subscript != 0]
+            sizes = [extents.get(str(subscript), 1) for subscript in subscripts]
+            if known is value and not anywhere and len(set(names)) == len(names) and set(names) <= extents.keys():
+                if all(dims.equal(size, own, self.facts) is True for size, own in zip(sizes, value.shape, strict=True)):
+                    return Store(operand.name, self._names(subscripts), subscripts, element)
+        raise CannotInline(value, "the kernel that reads it passes no place where it could store each element once")
 
     def _region(self, op: Op) -> Region:
         region = self.regions(op)
@@ -355,7 +373,7 @@ class _Composer:
             self.copies[value] = self.copies.get(value, 0) + 1
             if self.copies[value] > COPIES:
                 raise CannotInline(value, f"it is read at more than {COPIES} places of one kernel")
-            if shared or sum(value.uses.values()) > 1:
+            if shared or sum(value.uses.values()) > 1 or value in self.beside:
                 element = self._named(element)
         self.known[key] = element
         return element

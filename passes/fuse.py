@@ -8,6 +8,9 @@ Walking from the outputs to the inputs, every op is either *materialised* (its r
 - a reduction goes into the pointwise or reduction group that reads it
 - a contraction goes into the pointwise group that reads each of its elements once (an epilogue)
 
+A pointwise value or a reduction that several groups read, or the caller, can be *stored beside* the results of the first group that reads
+it: that computes it and stores it for the others. So a group may have several results.
+
 A group has at most `GROUP_OPS` ops. Whatever fails when a group is made one kernel is a choice of the compiler's own:
 some of its values are kept in memory after all, with the reason, down to one op in each group.
 """
@@ -25,6 +28,7 @@ from ..ir.expression import Apply
 from ..ir.graph import Graph, Module, Op, Value
 from ..ir.ops.structure import region_of
 from ..ir.region import Axis, Load, Reduce, Region, Scan, Store, subscripted, walk
+from ..ir.region_stores import together
 from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
 from .shadows import copy_out, seen_outside, shadows_of
@@ -40,6 +44,9 @@ EXPENSIVE = frozenset(
 
 GROUP_OPS = 128
 """At most so many ops are computed by one kernel; by then arithmetic, not memory, is what takes its time."""
+
+RESULTS = 8
+"""At most so many values are stored beside the results of one group: each is one more place that is written at once."""
 
 T = TypeVar("T")
 
@@ -114,6 +121,7 @@ class Fusion:
     kept: dict[Value, str] = field(default_factory=dict)
     facts: dict[Op, _Facts] = field(default_factory=dict)
     inlined: set[Value] = field(default_factory=set)
+    beside: dict[Value, Op] = field(default_factory=dict)
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
@@ -124,8 +132,9 @@ class Fusion:
         for op in self.graph:
             self.facts[op] = self._describe(op)
         outputs = set(self.graph.outputs)
+        places = {op: place for place, op in enumerate(self.graph)}
         for op in self.graph.reversed():
-            self._decide(op, outputs)
+            self._decide(op, outputs, places)
         self._bound_groups()
         hosted = frozenset(op for op, facts in self.facts.items() if facts.region is None)
         self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
@@ -134,7 +143,7 @@ class Fusion:
         """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
         made_of: dict[Op, frozenset[Op]] = {}
         for op in self.graph:
-            read = {v: made_of[v.op] for v in op.operands if v is not None and v in self.inlined and v.op is not None}
+            read = {v: made_of[v.op] for v in op.operands if v is not None and self._is_inside(v, self.sinks[op]) and v.op is not None}
             while len(cone := frozenset({op}).union(*read.values())) > GROUP_OPS:
                 largest = max(read, key=lambda value: len(read[value]))
                 self._keep_in_memory(largest, f"with it the kernel that reads it would have more than {GROUP_OPS} ops")
@@ -149,7 +158,7 @@ class Fusion:
         seen = {view for views in self.views.values() for view in views}
         found: list[T | HostOp] = []
         for op in self.graph.reversed():
-            if op in seen or any(result in self.inlined for result in op.results):
+            if op in seen or any(result in self.inlined or result in self.beside for result in op.results):
                 continue
             if self.facts[op].region is None:
                 found.append(HostOp(op))
@@ -178,8 +187,16 @@ class Fusion:
                 attempts += 1
 
     def _keep_in_memory(self, value: Value, why: str) -> None:
+        if value in self.beside:
+            # It has a kernel of its own, as without that group.
+            del self.beside[value]
+            return
         self.inlined.remove(value)
         self.kept[value] = why
+
+    def _is_inside(self, value: Value, groups: frozenset[Op]) -> bool:
+        """Whether a value is computed inside of one of these groups that reads it."""
+        return value in self.inlined or self.beside.get(value) in groups
 
     def _shrink(self, op: Op, attempts: int, failure: str) -> bool:
         """Keep values of a group that failed in memory; False if it is one op already.
@@ -204,7 +221,7 @@ class Fusion:
         found: dict[Value, None] = {}
         pending = [op]
         for reader in pending:
-            fresh = [v for v in reader.operands if v is not None and v in self.inlined and v not in found]
+            fresh = [v for v in reader.operands if v is not None and self._is_inside(v, frozenset({op})) and v not in found]
             found.update(dict.fromkeys(fresh))
             pending += [value.op for value in dict.fromkeys(fresh) if value.op is not None]
         return list(found)
@@ -216,18 +233,28 @@ class Fusion:
         return _Facts(region, kind, inlinable)
 
     def _group(self, op: Op) -> Group:
-        group = compose(
-            op, lambda o: self.facts[o].region, self.inlined.__contains__, self.module.facts, self.orders, self.views.get(op, ())
-        )
+        here, beside = frozenset({op}), [value for value, root in self.beside.items() if root is op]
+        regions, views = (lambda o: self.facts[o].region), self.views.get(op, ())
+        group = compose(op, regions, lambda value: self._is_inside(value, here), self.module.facts, self.orders, views, beside)
         region = hoist_scales(simplify_region(group.region, self.module.facts))
+        if beside and len(together(region)) > 1:
+            raise CannotInline(beside[-1], "the kernel that reads it would run along fewer axes in parallel, or twice")
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
         return Group(region, inputs, outputs, group.ops)
 
-    def _decide(self, op: Op, outputs: set[Value]) -> None:
+    def _decide(self, op: Op, outputs: set[Value], places: Mapping[Op, int]) -> None:
         facts = self.facts[op]
         readers = frozenset(sink for result in op.results for user in result.uses for sink in self.sinks[user])
         value = op.results[0] if op.results else None
-        if value is None or not facts.inlinable or not readers or value in outputs:
+        if value is None or not facts.inlinable or not readers:
+            self._keep(op)
+            return
+        first = min(readers, key=places.__getitem__)
+        if (value in outputs or len(readers) > 1) and not self._stays_small(op) and self._may_store_beside(op, value, first):
+            self.beside[value] = first
+            self._compute_in(op, frozenset({first}))
+            return
+        if value in outputs:
             self._keep(op)
             return
         sums = facts.kind in ("contract", "reduce")
@@ -240,10 +267,14 @@ class Fusion:
                 self._view(op)
             return
         self.inlined.add(value)
-        self.sinks[op] = readers
-        if facts.kind in ("contract", "reduce"):
-            for sink in readers:
-                self.group_kinds[sink] = facts.kind
+        self._compute_in(op, readers)
+
+    def _compute_in(self, op: Op, groups: frozenset[Op]) -> None:
+        """The op is computed by the groups that read it."""
+        self.sinks[op] = groups
+        if self.facts[op].kind in ("contract", "reduce"):
+            for sink in groups:
+                self.group_kinds[sink] = self.facts[op].kind
                 self.group_rows[sink] = self._rows(op)
 
     def _keep(self, op: Op) -> None:
@@ -280,10 +311,7 @@ class Fusion:
         if kind == "movement":
             return self._movement_pays(op, value, readers)
         if len(readers) != 1:
-            # A weight's narrow form is what is kept in memory, however many kernels read it.
-            return (
-                kind == "map" and all(v is None or v.constant is not None for v in op.operands) and (not op.operands or op.name in STORED)
-            )
+            return kind == "map" and self._stays_small(op)
         (root,) = readers
         if kind == "map":
             return self._map_pays(op, value, root)
@@ -294,6 +322,29 @@ class Fusion:
         same_size = dims.equal(value.type.elements, root.results[0].type.elements) is True
         moves = not self._is_chained(op)
         return same_size and len(root.results) == 1 and self._path_is_pointwise(value, root, moves)
+
+    def _stays_small(self, op: Op) -> bool:
+        """A weight's narrow form is what is kept in memory, however many kernels read it."""
+        return all(v is None or v.constant is not None for v in op.operands) and (not op.operands or op.name in STORED)
+
+    def _may_store_beside(self, op: Op, value: Value, root: Op) -> bool:
+        """Whether the first group that reads a value should store it as well; its root comes before those of all others.
+
+        The end of a contraction is stored by that contraction, and what is dear is not computed once for each fold.
+        """
+        kind, group = self.facts[op].kind, self.group_kinds[root]
+        if kind not in ("map", "reduce") or group not in ("map", "movement", "reduce") or value in self.orders:
+            return False
+        if self.facts[root].region is None or sum(other is root for other in self.beside.values()) >= RESULTS:
+            return False
+        if kind == "reduce" and not (self._keeps_parallelism(op) and self._shares_rows(op, root)):
+            return False
+        if any(self._comes_from_contraction(operand, value) for operand in op.operands):
+            return False
+        users = [user for user in value.uses if root in self.sinks[user]]
+        if not all(self._reads_plainly(user, value) for user in users):
+            return False
+        return kind == "reduce" or group != "reduce" or not self._is_expensive(op) or _grows(value, [root])
 
     def _is_chained(self, op: Op) -> bool:
         """Whether sums are made of sums, as in attention: strategies know it by its axes, which a movement would mix."""

@@ -1,6 +1,6 @@
 """The strategy `nest`: a region as loops over its axes, one of them in vector lanes.
 
-One launch for each store of the region. The axes that all of the store's statements share become the grid; the other
+One launch for the stores of the region that go together. The axes that all of their statements share become the grid; the other
 statements run inside a grid point, in order: reductions sweep their axes with vector accumulators, named values that
 vary inside are kept in a cache tile where their size is bounded and small, and computed again where it is not. A fold
 that varies inside is always kept, and so must be bounded.
@@ -15,7 +15,8 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
-from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Statement, Store, subscripted, values_of, walk
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Store, subscripted, values_of, walk
+from ....ir.region_stores import Fold, needed, parallel_axes, together
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
@@ -38,7 +39,7 @@ class Nest:
 
     def applies(self, problem: Problem, target: CpuLevel) -> str | None:
         """It applies to every region whose folds vary over what is bounded, or over the grid alone."""
-        reasons = (_why_not(problem, store) for store in problem.region.body if isinstance(store, Store))
+        reasons = (_why_not(problem, stores) for stores in together(problem.region))
         return next((reason for reason in reasons if reason is not None), None)
 
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
@@ -58,54 +59,34 @@ class Nest:
         """A fold goes along its axes one by one, or over the lanes in steps and then across them."""
         if not folds_floats(problem.region):
             return ()
-        stores = (s for s in problem.region.body if isinstance(s, Store))
-        return self.name, *(_Nest(problem, schedule, target, store, "").order() for store in stores)
+        return self.name, *(_Nest(problem, schedule, target, stores, "").order() for stores in together(problem.region))
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
-        """One launch for each store."""
-        region = problem.region
-        stores = [s for s in region.body if isinstance(s, Store)]
+        """One launch for stores that go together."""
+        kernels = together(problem.region)
         launches = tuple(
-            _Nest(problem, schedule, target, store, f"{n}" if len(stores) > 1 else "").launch() for n, store in enumerate(stores)
+            _Nest(problem, schedule, target, stores, f"{n}" if len(kernels) > 1 else "").launch() for n, stores in enumerate(kernels)
         )
-        return TileProgram(region.name, launches, symbols=tuple(problem.symbols.ranges))
+        return TileProgram(problem.region.name, launches, symbols=tuple(problem.symbols.ranges))
 
 
-def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
-    """The statements that a store depends on, in order."""
-    names = _references(store)
-    kept: list[Let | Reduce | Scan] = []
-    for statement in reversed(region.body):
-        if not isinstance(statement, Store) and statement.name in names:
-            kept.append(statement)
-            names |= _references(statement)
-    return kept[::-1]
-
-
-def _references(statement: Statement) -> set[str]:
-    return {part.name for value in values_of(statement) for part in walk(value) if isinstance(part, Ref)}
-
-
-def grid_axes(region: Region, store: Store, statements: Sequence[Let | Reduce | Scan]) -> tuple[str, ...]:
+def grid_axes(region: Region, stores: Sequence[Store], statements: Sequence[Fold]) -> tuple[str, ...]:
     """Axes that every statement varies over; of a scatter, whose points may meet, those that keep its points apart."""
-    shared = set(store.axes)
-    if store.gathers:
-        shared &= {str(subscript) for subscript in store.subscripts if not isinstance(subscript, int)}
-    for statement in statements:
-        if isinstance(statement, Let):
-            continue
-        shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
+    shared = parallel_axes(statements, *stores)
+    for store in stores:
+        if store.gathers:
+            shared &= {str(subscript) for subscript in store.subscripts if not isinstance(subscript, int)}
     return tuple(axis.name for axis in region.axes if axis.name in shared)
 
 
-def _why_not(problem: Problem, store: Store) -> str | None:
-    """Why the launch of a store cannot be made; None if it can."""
-    region, statements = problem.region, needed(problem.region, store)
+def _why_not(problem: Problem, stores: Sequence[Store]) -> str | None:
+    """Why the launch of stores cannot be made; None if it can."""
+    region, statements = problem.region, needed(problem.region, *stores)
     folds = [statement for statement in statements if isinstance(statement, Reduce)]
     scans = [statement for statement in statements if isinstance(statement, Scan)]
     if len(scans) > 1 or (scans and folds):
         return f"%{scans[0].name} is a running fold, which goes with no other fold"
-    grid = grid_axes(region, store, statements)
+    grid = grid_axes(region, stores, statements)
     for fold in folds:
         free = [name for name in fold.axes if name not in grid and upper_bound(region.axis(name).extent, problem.symbols) is None]
         if free:
@@ -114,19 +95,19 @@ def _why_not(problem: Problem, store: Store) -> str | None:
 
 
 class _Nest:
-    """Builds the launch of one store."""
+    """Builds the launch of stores that go together; the last of them has the most axes."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, target: CpuLevel, store: Store, suffix: str) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, target: CpuLevel, stores: Sequence[Store], suffix: str) -> None:
         self.problem = problem
         self.region = problem.region
-        self.store = store
-        self.statements = needed(problem.region, store)
+        self.stores = tuple(stores)
+        self.statements = needed(problem.region, *stores)
         self.step = target.lanes * schedule["vectors"]
         self.narrow = target.lanes
         self.block_size = schedule["block"]
         self.suffix = suffix
         self.scans = [s for s in self.statements if isinstance(s, Scan)]
-        self.parallel = grid_axes(problem.region, store, self.statements)
+        self.parallel = grid_axes(problem.region, stores, self.statements)
         self.lane = self._lane()
         self.turned = self._turned()
 
@@ -155,8 +136,8 @@ class _Nest:
         else:
             self._statements(block)
         name = f"{self.region.name}.nest{self.suffix}"
-        combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
-        return Launch(name, used_parameters(self.problem, (*self.statements, self.store), combined), tuple(grid), tuple(block.body))
+        combined = frozenset(store.output for store in self.stores if store.combine)
+        return Launch(name, used_parameters(self.problem, (*self.statements, *self.stores), combined), tuple(grid), tuple(block.body))
 
     def _turn(self, block: Block) -> None:
         """The statements; for each element of a block of the turned axis, if there is one."""
@@ -185,17 +166,17 @@ class _Nest:
                 return along[0]
         return None
 
-    def _side_by_side(self) -> set[str]:
+    def _side_by_side(self, store: Store) -> set[str]:
         """The axes of a scatter along which its points lie inside and side by side, wherever the others put them."""
-        moved = {name for _, gather in self.store.gathers for name in subscripted(gather)}
-        shape = self.region.operand(self.store.output).type.shape
-        plain = {str(own) for own, size in zip(self.store.subscripts, shape, strict=True) if self._is_inside(own, size)}
+        moved = {name for _, gather in store.gathers for name in subscripted(gather)}
+        shape = self.region.operand(store.output).type.shape
+        plain = {str(own) for own, size in zip(store.subscripts, shape, strict=True) if self._is_inside(own, size)}
         return (plain & set(self.parallel)) - moved
 
     def _accesses(self) -> list[tuple[str, tuple[Dim, ...]]]:
         """Every operand with the subscripts that it is stored or read at."""
-        found = [(self.store.output, self.store.subscripts)]
-        for statement in (*self.statements, self.store):
+        found = [(store.output, store.subscripts) for store in self.stores]
+        for statement in (*self.statements, *self.stores):
             for value in values_of(statement):
                 found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
         return found
@@ -211,8 +192,8 @@ class _Nest:
 
     def _lane(self) -> str | None:
         """The axis that most accesses step through with stride 1; None where nothing gains."""
-        if self.store.gathers:
-            banned = set(self.region.extents) - self._side_by_side()
+        if self.stores[-1].gathers:
+            banned = set(self.region.extents) - self._side_by_side(self.stores[-1])
         elif self.scans or any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in self.statements):
             banned = set(self.region.extents) - set(self.parallel)
         else:
@@ -244,26 +225,34 @@ class _Nest:
                 self._reduction(block, statement)
             elif isinstance(statement, Let):
                 self._named(block, statement)
-        self._sweep(block, self._rest(self.store.axes), lambda: self._write(block))
+        rests = [self._rest(store.axes) for store in self.stores]
+        for n, rest in enumerate(rests):
+            if rest not in rests[:n]:
+                stores = [store for store, own in zip(self.stores, rests, strict=True) if own == rest]
+                self._sweep(block, rest, lambda stores=stores: self._write(block, stores))  # type: ignore[misc]
 
     def _rest(self, axes: tuple[str, ...]) -> list[str]:
         """The axes that are not the grid's, the lane axis last."""
         rest = [name for name in axes if name not in self.parallel]
         return sorted(rest, key=lambda name: name == self.lane)
 
-    def _write(self, block: Block) -> None:
-        subscripts = block.subscripts(self.store.subscripts, self.store.gathers)
-        if self.store.gathers:
-            with block.condition(self._lies_inside(block, subscripts)):
-                self._put(block, subscripts)
-        else:
-            self._put(block, subscripts)
+    def _write(self, block: Block, stores: Sequence[Store]) -> None:
+        (*others, last) = stores
+        if last.gathers:
+            subscripts = block.subscripts(last.subscripts, last.gathers)
+            with block.condition(self._lies_inside(block, last, subscripts)):
+                self._put(block, last, subscripts, block.lower(last.value))
+            return
+        # Nothing is written before all is read: the C compiler cannot tell that no store changes what the next one needs.
+        values = [block.let("stored", block.lower(store.value)) for store in others]
+        for store, value in zip(stores, (*values, block.lower(last.value)), strict=True):
+            self._put(block, store, block.subscripts(store.subscripts, ()), value)
 
-    def _lies_inside(self, block: Block, subscripts: tuple[Dim, ...]) -> Value:
+    def _lies_inside(self, block: Block, store: Store, subscripts: tuple[Dim, ...]) -> Value:
         """Whether a scattered element lies inside the output; one that does not is not written."""
-        shape = self.region.operand(self.store.output).type.shape
+        shape = self.region.operand(store.output).type.shape
         inside: Value | None = None
-        for size, own, subscript in zip(shape, self.store.subscripts, subscripts, strict=True):
+        for size, own, subscript in zip(shape, store.subscripts, subscripts, strict=True):
             if self._is_inside(own, size):
                 continue
             place = block.index_value(subscript)
@@ -275,13 +264,12 @@ class _Nest:
         facts = self.region.facts(self.problem.symbols)
         return dims.at_most(0, subscript, facts) is True and dims.at_most(subscript + 1, size, facts) is True
 
-    def _put(self, block: Block, subscripts: tuple[Dim, ...]) -> None:
-        value = block.lower(self.store.value)
-        if self.store.combine:
-            shape = self.region.operand(self.store.output).type
-            present = block.load(self.store.output, subscripts, shape.dtype)
-            value = block.apply(self.store.combine, present, value)
-        block.store(self.store.output, subscripts, self._spread(block, value, subscripts))
+    def _put(self, block: Block, store: Store, subscripts: tuple[Dim, ...], value: Value) -> None:
+        if store.combine:
+            shape = self.region.operand(store.output).type
+            present = block.load(store.output, subscripts, shape.dtype)
+            value = block.apply(store.combine, present, value)
+        block.store(store.output, subscripts, self._spread(block, value, subscripts))
 
     def _spread(self, block: Block, value: Value, subscripts: tuple[Dim, ...]) -> Value:
         """A value that does not vary over the lanes, where the store does, broadcast to them."""
@@ -354,7 +342,7 @@ class _Nest:
 
         uses = sum(
             1
-            for s in (*self.statements, self.store)
+            for s in (*self.statements, *self.stores)
             for v in values_of(s)
             for p in walk(v)
             if isinstance(p, Ref) and p.name == statement.name
@@ -487,7 +475,7 @@ class _Nest:
         """A running fold: one loop along its axis that also does what follows from it."""
         (scan,) = self.scans
         along, extent = scan.along, self.region.axis(scan.along).extent
-        others = [name for name in self._rest(self.store.axes) if name != along]
+        others = [name for name in self._rest(self.stores[-1].axes) if name != along]
 
         def run() -> None:
             dtype = scan.dtype
@@ -511,7 +499,7 @@ class _Nest:
                         block.readers[statement.name] = lambda _, value=value: value  # type: ignore[misc]
                     else:
                         raise InternalError(f"region {self.region.name}: a reduction {'after' if following else 'before'} a scan")
-                self._write(block)
+                self._write(block, self.stores)
 
         self._sweep(block, others, run)
 

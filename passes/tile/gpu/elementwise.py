@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
+from ....ir.region_stores import needed, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..schedule import Order, Problem, Schedule
-from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, power_of_two, stride_class, traffic
+from .shape import LAUNCH_SECONDS, memory_seconds, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
 
 PROGRAM_SECONDS = 2e-7
@@ -35,7 +36,7 @@ class Elementwise:
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """1024 elements a program, fewer and more; squares where an operand is read across."""
-        crossed = any(_crossing(problem.region, s) is not None for s in problem.region.body if isinstance(s, Store))
+        crossed = any(_crossing(problem.region, s) is not None for s in stores_of(problem.region))
         for turned in (1, 0) if crossed else (0,):
             for elements, warps in ((1024, 4), (512, 4), (2048, 4), (4096, 8)):
                 yield Schedule(self.name, (("elements", elements), ("turned", turned), ("warps", warps)))
@@ -44,8 +45,8 @@ class Elementwise:
         """Time to move all operands once, more where reads or writes are not contiguous or lanes are empty."""
         region = problem.region
         seconds = 0.0
-        stores = [s for s in region.body if isinstance(s, Store)]
-        for store in stores:
+        kernels = together(region)
+        for *_, store in kernels:
             sizes = {name: problem.typical(region.axis(name).extent) for name in store.axes}
             tiling = tile_axes(problem, store, schedule["elements"], bool(schedule["turned"]), schedule["warps"])
             programs, lanes, points = 1.0, 1.0, 1.0
@@ -54,7 +55,7 @@ class Elementwise:
                 lanes *= -(-sizes[axis] // (step or 1)) * (step or 1)
                 points *= sizes[axis]
             scattered = 1.0 if schedule["turned"] or _crossing(region, store) is None else 4.0
-            seconds += memory_seconds(traffic(problem) / len(stores) * scattered, programs, target) * (0.7 + 0.3 * lanes / points)
+            seconds += memory_seconds(traffic(problem) / len(kernels) * scattered, programs, target) * (0.7 + 0.3 * lanes / points)
             seconds += LAUNCH_SECONDS + programs * PROGRAM_SECONDS / target.processors
         return seconds
 
@@ -63,14 +64,13 @@ class Elementwise:
         return ()
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
-        """One launch for each store."""
-        region = problem.region
-        stores = [s for s in region.body if isinstance(s, Store)]
+        """One launch for stores that go together."""
+        region, kernels = problem.region, together(problem.region)
         launches = []
-        for n, store in enumerate(stores):
-            tiling = tile_axes(problem, store, schedule["elements"], bool(schedule["turned"]), schedule["warps"])
-            suffix = str(n) if len(stores) > 1 else ""
-            launches.append(Sweep(problem, needed(region, store), store, tiling).launch(f"{region.name}.elementwise{suffix}"))
+        for n, stores in enumerate(kernels):
+            tiling = tile_axes(problem, stores[-1], schedule["elements"], bool(schedule["turned"]), schedule["warps"])
+            suffix = str(n) if len(kernels) > 1 else ""
+            launches.append(Sweep(problem, needed(region, *stores), stores, tiling).launch(f"{region.name}.elementwise{suffix}"))
         return TileProgram(region.name, tuple(launches), symbols=tuple(problem.symbols.ranges))
 
 

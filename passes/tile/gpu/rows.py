@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir.region import Let, Reduce, Scan, Store
+from ....ir.region_stores import Fold, needed, parallel_axes, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..schedule import Order, Problem, Schedule, by_tile
 from .elementwise import in_store_order
-from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, needed, padded, stride_class, traffic, warps_for
+from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
 
 WHOLE = 16_384
 """Elements of a tile that is kept in registers at once."""
 KEPT = 4_096
 """Elements along axes that must be kept while others are walked."""
-
-Fold = Let | Reduce | Scan
 
 
 @dataclass(frozen=True)
@@ -29,32 +28,32 @@ class Rows:
     name: str = "rows"
 
     def applies(self, problem: Problem, target: GpuTarget) -> str | None:
-        for store in (s for s in problem.region.body if isinstance(s, Store)):
-            found = tile_rows(problem, needed(problem.region, store), store, 4096, False)
+        for stores in together(problem.region):
+            found = tile_rows(problem, needed(problem.region, *stores), stores, 4096, False)
             if isinstance(found, str):
                 return found
         return None
 
     def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
         """Small and large tiles; whole rows first."""
-        stores = [s for s in problem.region.body if isinstance(s, Store)]
+        region, kernels = problem.region, together(problem.region)
         for loop in (0, 1):
             for elements in (4096, 1024, 2048, 8192):
-                if not any(isinstance(tile_rows(problem, needed(problem.region, s), s, elements, bool(loop)), str) for s in stores):
+                if not any(isinstance(tile_rows(problem, needed(region, *s), s, elements, bool(loop)), str) for s in kernels):
                     yield Schedule(self.name, (("elements", elements), ("loop", loop)))
 
     def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
         """Time to move all operands, once more for each walk over them, with what padding and idle processors waste."""
         region, seconds = problem.region, 0.0
-        stores = [s for s in region.body if isinstance(s, Store)]
-        for store in stores:
-            statements = needed(region, store)
-            tiling = tile_rows(problem.whole, statements, store, schedule["elements"], bool(schedule["loop"]))
+        kernels = together(region)
+        for stores in kernels:
+            statements = needed(region, *stores)
+            tiling = tile_rows(problem.whole, statements, stores, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 return float("inf")
             folds = sum(isinstance(s, (Reduce, Scan)) for s in statements)
-            walks = folds + any(axis in tiling.loops for axis in store.axes) if tiling.loops else 1
-            seconds += _seconds(problem, tiling, walks, target) / len(stores) + LAUNCH_SECONDS
+            walks = folds + any(axis in tiling.loops for store in stores for axis in store.axes) if tiling.loops else 1
+            seconds += _seconds(problem, tiling, walks, target) / len(kernels) + LAUNCH_SECONDS
         return seconds
 
     def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
@@ -62,16 +61,15 @@ class Rows:
         return by_tile(problem, schedule)
 
     def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
-        """One launch for each store."""
-        region = problem.region
-        stores = [s for s in region.body if isinstance(s, Store)]
+        """One launch for stores that go together."""
+        region, kernels = problem.region, together(problem.region)
         launches = []
-        for n, store in enumerate(stores):
-            statements = needed(region, store)
-            tiling = tile_rows(problem, statements, store, schedule["elements"], bool(schedule["loop"]))
+        for n, stores in enumerate(kernels):
+            statements = needed(region, *stores)
+            tiling = tile_rows(problem, statements, stores, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 raise ValueError(tiling)
-            launches.append(Sweep(problem, statements, store, tiling).launch(f"{region.name}.rows{n if len(stores) > 1 else ''}"))
+            launches.append(Sweep(problem, statements, stores, tiling).launch(f"{region.name}.rows{n if len(kernels) > 1 else ''}"))
         return TileProgram(region.name, tuple(launches), symbols=tuple(problem.symbols.ranges))
 
 
@@ -92,18 +90,9 @@ def _seconds(problem: Problem, tiling: Tiling, walks: int, target: GpuTarget) ->
     return memory_seconds(traffic(problem) * walks, programs, target) * (0.7 + 0.3 * min(4.0, lanes / points)) + arithmetic + latency
 
 
-def parallel_axes(statements: Sequence[Fold], store: Store) -> set[str]:
-    """Axes that every fold and the store vary over: points along them are independent."""
-    shared = set(store.axes)
-    for statement in statements:
-        if not isinstance(statement, Let):
-            shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
-    return shared
-
-
-def tile_rows(problem: Problem, statements: Sequence[Fold], store: Store, elements: int, loop: bool) -> Tiling | str:
-    """Steps of all axes, or why the region does not fit this form."""
-    if store.gathers or store.combine:
+def tile_rows(problem: Problem, statements: Sequence[Fold], stores: Sequence[Store], elements: int, loop: bool) -> Tiling | str:
+    """Steps of all axes, or why stores and what they need do not fit this form."""
+    if any(store.gathers or store.combine for store in stores):
         return "the result is scattered"
     if not any(isinstance(s, (Reduce, Scan)) for s in statements):
         return "nothing is folded"
@@ -116,13 +105,13 @@ def tile_rows(problem: Problem, statements: Sequence[Fold], store: Store, elemen
             and not can_shift(statements, statement.value, statement.over[0])
         ):
             return f"%{statement.name} reads a fold along the axis that it searches from its end"
-    return _tile(problem, statements, store, elements, loop)
+    return _tile(problem, statements, stores, elements, loop)
 
 
-def _tile(problem: Problem, statements: Sequence[Fold], store: Store, elements: int, loop: bool) -> Tiling | str:
+def _tile(problem: Problem, statements: Sequence[Fold], stores: Sequence[Store], elements: int, loop: bool) -> Tiling | str:
     region, symbols = problem.region, problem.symbols
-    parallel = parallel_axes(statements, store)
-    used = set(store.axes)
+    parallel = parallel_axes(statements, *stores)
+    used = {axis for store in stores for axis in store.axes}
     kept: set[str] = set()
     for statement in statements:
         used |= set(statement.axes) | (set(statement.over) if isinstance(statement, Reduce) else set())
@@ -140,20 +129,20 @@ def _tile(problem: Problem, statements: Sequence[Fold], store: Store, elements: 
             return f"what is kept along {names} does not fit the registers: more than {KEPT} elements"
         whole = must
     room = max(1, elements // math.prod(whole.values()))
-    loops = _walked(problem, statements, store, [name for name in inner if name not in whole], sizes, room)
+    loops = _walked(problem, statements, stores, [name for name in inner if name not in whole], sizes, room)
     room = max(1, room // math.prod(loops.values()))
-    grid = _rows_of_tile(problem, statements, store, parallel, room, bool(loops))
+    grid = _rows_of_tile(problem, statements, stores, parallel, room, bool(loops))
     total = math.prod((*whole.values(), *loops.values(), *(step or 1 for step in grid.values())))
     return Tiling(grid, whole, loops, (("warps", warps_for(total)),))
 
 
 def _walked(
-    problem: Problem, statements: Sequence[Fold], store: Store, names: list[str], sizes: dict[str, int | None], room: int
+    problem: Problem, statements: Sequence[Fold], stores: Sequence[Store], names: list[str], sizes: dict[str, int | None], room: int
 ) -> dict[str, int]:
     """Steps of walked axes: the contiguous one in long steps, short ones at once, the others by single indices."""
-    scores = contiguous_axes(problem.region, (*statements, store))
+    scores = contiguous_axes(problem.region, (*statements, *stores))
     steps = dict.fromkeys(names, 1)
-    contiguous = _parallel_is_contiguous(problem, statements, store)
+    contiguous = _parallel_is_contiguous(problem, statements, stores)
     left = max(1, min(room, 32 if contiguous else 1024))
     for name in sorted(names, key=lambda n: (-scores[n], names.index(n))):
         steps[name] = max(1, min(left, sizes[name] or left))
@@ -161,24 +150,24 @@ def _walked(
     return steps
 
 
-def _parallel_is_contiguous(problem: Problem, statements: Sequence[Fold], store: Store) -> bool:
+def _parallel_is_contiguous(problem: Problem, statements: Sequence[Fold], stores: Sequence[Store]) -> bool:
     """Whether the lanes of reads are a parallel axis, not a folded one."""
-    scores = contiguous_axes(problem.region, statements or (store,))
-    parallel = parallel_axes(statements, store)
+    scores = contiguous_axes(problem.region, statements or stores)
+    parallel = parallel_axes(statements, *stores)
     best = max(scores, key=lambda name: scores[name], default=None)
     return best is not None and scores[best] > 0 and best in parallel
 
 
 def _rows_of_tile(
-    problem: Problem, statements: Sequence[Fold], store: Store, parallel: set[str], room: int, looped: bool
+    problem: Problem, statements: Sequence[Fold], stores: Sequence[Store], parallel: set[str], room: int, looped: bool
 ) -> dict[str, int | None]:
     """Steps of the parallel axes: one of them in tiles, long where it is contiguous in memory."""
-    region = problem.region
+    region, store = problem.region, stores[-1]
     grid: dict[str, int | None] = {axis.name: None for axis in region.axes if axis.name in parallel}
     order = [name for name in in_store_order(region, store) if name in parallel]
     if not order:
         return grid
-    scores = contiguous_axes(region, (*statements, store))
+    scores = contiguous_axes(region, (*statements, *stores))
     lane = max(order, key=lambda name: (scores[name], order.index(name)))
     if scores[lane] <= 0:
         lane = order[-1]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ....ir import dims
 from ....ir.dims import Dim, Facts
-from ....ir.region import Let, Reduce, Ref, Region, Scan, Statement, Store, accesses, values_of, walk
+from ....ir.region import Region, Statement, accesses
 from ....ir.target import GpuTarget
 from ..lower import upper_bound
 from ..schedule import Problem
@@ -37,22 +37,6 @@ def warps_for(elements: int) -> int:
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
-
-
-def references(statement: Statement) -> set[str]:
-    """The named values that a statement reads."""
-    return {part.name for value in values_of(statement) for part in walk(value) if isinstance(part, Ref)}
-
-
-def needed(region: Region, store: Store) -> list[Let | Reduce | Scan]:
-    """The statements that a store depends on, in order."""
-    names = references(store)
-    kept: list[Let | Reduce | Scan] = []
-    for statement in reversed(region.body):
-        if not isinstance(statement, Store) and statement.name in names:
-            kept.append(statement)
-            names |= references(statement)
-    return kept[::-1]
 
 
 def stride_class(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int:

@@ -142,7 +142,7 @@ def _parts(problem: Problem, found: Contraction, schedule: Schedule, space: Oper
 def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> Launch:
     """The parts added along their own axis, then what follows the contraction."""
     after, statements, tiling = _adding(problem, found, space, splits)
-    return Sweep(after, statements, found.store, tiling).launch(f"{problem.region.name}.split_k_sum")
+    return Sweep(after, statements, (found.store,), tiling).launch(f"{problem.region.name}.split_k_sum")
 
 
 def _adding(problem: Problem, found: Contraction, space: Operand, splits: int) -> tuple[Problem, tuple[Let | Reduce | Scan, ...], Tiling]:
@@ -153,7 +153,7 @@ def _adding(problem: Problem, found: Contraction, space: Operand, splits: int) -
     statements: tuple[Let | Reduce | Scan, ...] = (total, *found.epilogue)
     axes = (*(axis for axis in region.axes if axis.name in found.reduce.axes), Axis(part, splits))
     after = replace(problem, region=Region(region.name, (*region.inputs, space), region.outputs, axes, (*statements, found.store)))
-    tiling = tile_rows(after, statements, found.store, 1024 * power_of_two(splits) // 4, False)
+    tiling = tile_rows(after, statements, (found.store,), 1024 * power_of_two(splits) // 4, False)
     if isinstance(tiling, str):
         raise ValueError(tiling)
     return after, statements, tiling

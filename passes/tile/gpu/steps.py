@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Store, transform
+from ....ir.region_stores import needed, stores_of
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType
@@ -15,7 +16,7 @@ from .elementwise import tile_axes
 from .rows import tile_rows
 from .scatter import Scatter
 from .sequence import Sequence
-from .shape import LAUNCH_SECONDS, needed, traffic
+from .shape import LAUNCH_SECONDS, traffic
 from .sweep import Sweep
 
 
@@ -65,15 +66,15 @@ def _role(space: Operand, launches: tuple[Launch, ...]) -> Param:
 
 def _launch(piece: Problem, elements: int, name: str) -> Launch:
     region = piece.region
-    (store,) = (s for s in region.body if isinstance(s, Store))
+    (store,) = stores_of(region)
     statements = needed(region, store)
     if store.gathers or store.combine:
         return Scatter(piece, statements, store).launch(name)
     if not any(isinstance(s, (Reduce, Scan)) for s in statements):
-        return Sweep(piece, statements, store, tile_axes(piece, store, elements, True, 4)).launch(name)
-    tiling = tile_rows(piece, statements, store, elements, False)
+        return Sweep(piece, statements, (store,), tile_axes(piece, store, elements, True, 4)).launch(name)
+    tiling = tile_rows(piece, statements, (store,), elements, False)
     if not isinstance(tiling, str):
-        return Sweep(piece, statements, store, tiling).launch(name)
+        return Sweep(piece, statements, (store,), tiling).launch(name)
     return Sequence(piece, statements, store).launch(name)
 
 

@@ -10,13 +10,14 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
 from ....ir.region import Ref as ScalarRef
+from ....ir.region_stores import references
 from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
 from ..lower import COMBINE, Block, identity, is_long, used_parameters, zero
 from ..schedule import Problem
-from .shape import is_covered, references
+from .shape import is_covered
 
 SCAN_KIND = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
@@ -51,13 +52,13 @@ def spread(block: Block, value: Value, axes: Sequence[str]) -> Value:
 
 
 class Sweep:
-    """Builds the launch of one store and of the statements that it needs."""
+    """Builds the launch of stores that go together and of the statements that they need."""
 
-    def __init__(self, problem: Problem, statements: Sequence[Let | Reduce | Scan], store: Store, tiling: Tiling) -> None:
+    def __init__(self, problem: Problem, statements: Sequence[Let | Reduce | Scan], stores: Sequence[Store], tiling: Tiling) -> None:
         self.problem = problem
         self.region: Region = problem.region
         self.statements = list(statements)
-        self.store = store
+        self.stores = tuple(stores)
         self.tiling = tiling
         self.lets = {s.name: s for s in self.statements if isinstance(s, Let)}
 
@@ -75,10 +76,12 @@ class Sweep:
             block.index[axis] = dims.symbol(block.axis(axis, 0, region.axis(axis).extent, extent))
         for statement in self.statements:
             self._statement(block, statement)
-        rest = [axis for axis in self.store.axes if axis in tiling.loops]
-        self._loops(block, rest, (), lambda: self._write(block))
-        combined = frozenset({self.store.output}) if self.store.combine else frozenset[str]()
-        params = used_parameters(self.problem, (*self.statements, self.store), combined)
+        rests = [tuple(axis for axis in store.axes if axis in tiling.loops) for store in self.stores]
+        for rest in dict.fromkeys(rests):
+            stores = [store for store, own in zip(self.stores, rests, strict=True) if own == rest]
+            self._loops(block, rest, (), lambda stores=stores: self._write(block, stores))  # type: ignore[misc]
+        combined = frozenset(store.output for store in self.stores if store.combine)
+        params = used_parameters(self.problem, (*self.statements, *self.stores), combined)
         return Launch(name, params, tuple(grid), tuple(block.body), hints=tiling.hints)
 
     # --- statements ---------------------------------------------------------------------------------------------------
@@ -95,11 +98,11 @@ class Sweep:
             value = self._scan(block, statement)
         block.readers[statement.name] = lambda _: value
 
-    def _write(self, block: Block) -> None:
-        subscripts = block.subscripts(self.store.subscripts, self.store.gathers)
-        value = block.lower(self.store.value)
-        atomic = self.store.combine
-        block.store(self.store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))), atomic)
+    def _write(self, block: Block, stores: Sequence[Store]) -> None:
+        for store in stores:
+            subscripts = block.subscripts(store.subscripts, store.gathers)
+            value = block.lower(store.value)
+            block.store(store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))), store.combine)
 
     # --- folds --------------------------------------------------------------------------------------------------------
 

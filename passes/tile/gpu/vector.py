@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
+from ....ir.region_stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..contraction import Contraction, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Order, Problem, Schedule, by_tile
 from .matrix import FEWEST
-from .shape import LAUNCH_SECONDS, memory_seconds, needed, padded, stride_class, traffic, warps_for
+from .shape import LAUNCH_SECONDS, memory_seconds, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling
 
 SHORTEST = 64
@@ -74,7 +75,7 @@ class Vector:
             raise ValueError(found)
         region = problem.region
         tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
-        launch = Sweep(problem, needed(region, found.store), found.store, tiling).launch(f"{region.name}.vector")
+        launch = Sweep(problem, needed(region, found.store), (found.store,), tiling).launch(f"{region.name}.vector")
         return TileProgram(region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 
