@@ -61,7 +61,7 @@ def _onnx(name: str, model: Any, result: dict[str, Any]) -> Any:
         start = time.perf_counter()
         engine = build(str(path), build_options({"targets": ["native"], "shapes": zoo.shapes_of(model), "threads": 1}))
         result["build_seconds"] = round(time.perf_counter() - start, 2)
-    (parts,) = engine.contents.targets.values()
+    (parts,) = engine.contents.parts.values()
     (rows,) = engine.contents.report["kernels"].values()
     result["kernels"] = len(rows)
     result["launches"] = sum(isinstance(step, Launch) for step in parts.plan.steps)

@@ -11,8 +11,10 @@ from typing import Any
 
 from ..ir import dims
 from ..ir.errors import EngineError, IndexRangeError, InputError, Source, UnsupportedError, UsageError, ZeroDivisorError
+from ..ir.target import level_for
 from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
+from ..runtime.native import cpu_flags
 from .contract import FALLBACK, SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .importers.torch.decompositions import decompositions
 from .importers.torch.fallback import callback, with_strides
@@ -102,13 +104,17 @@ def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOp
 
 def check_runs_here(targets: Sequence[Target]) -> None:
     """UsageError where this machine runs none of the targets that were asked for."""
-    if any(target.family == "cpu" for target in targets):
+    from .target_cpu import levels_of
+
+    if any(target.family == "cpu" and cpu_flags().issuperset(levels_of(target)[0].features) for target in targets):
         return
     cuda = probe_cuda()
     found = ", ".join(gpu.target for gpu in cuda.gpus)
     if not any(gpu.target == target.name for gpu in cuda.gpus for target in targets):
         names = ", ".join(target.name for target in targets)
         here = f"the GPUs here are {found}" if found else cuda.problem or "there is no GPU"
+        if any(target.family == "cpu" for target in targets):
+            here = f"this CPU is {level_for(cpu_flags()).name}"
         hint = "leave the option out: the target is that of the inputs' device; ourcc.build makes engines for other machines"
         raise UsageError(f"target: torch.compile runs what it compiles on this machine, got {names}: {here}", hint=hint)
 

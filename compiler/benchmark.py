@@ -98,7 +98,7 @@ def _launches(options: BenchOptions, engine: Engine, arrays: list[Array], progre
     """A row for each launch; the trace and the picture are written beside."""
     from .profile import draw_roofline, measured_rates, profile, profile_table, trace
 
-    profiles, rates = profile(engine.contents, arrays, options.threads, options.rounds, progress), measured_rates()
+    profiles, rates = profile(engine, arrays, options.threads, options.rounds, progress), measured_rates()
     if options.trace is not None:
         replace_file(options.trace, trace(profiles))
     if options.picture is not None:

@@ -1,7 +1,8 @@
-"""What compiling for one target gives: its part of the engine, its weights, and the rows that reports show."""
+"""What compiling for one level or GPU gives: a part of the engine, its weights, and the rows that reports show."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +12,16 @@ from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.plan.storage import Constant
 from ..passes.build_plan import Kept
-from ..runtime.contents import TargetContents
+from ..runtime.contents import PartContents
 
 
 @dataclass(frozen=True)
 class Built:
-    """One target's part of an engine."""
+    """A part of an engine, by its name, and the target that asked for it."""
 
-    contents: TargetContents
+    name: str
+    target: str
+    contents: PartContents
     weights: dict[str, np.ndarray[Any, Any]]
     rows: list[dict[str, Any]] = field(default_factory=list)
     kept: tuple[Kept, ...] = ()
@@ -26,6 +29,21 @@ class Built:
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""
         return [dict(vars(row)) for row in self.kept]
+
+
+class Packed:
+    """A module's constants as plans want them in memory: each is packed once, however many parts hold it."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._made: dict[str, np.ndarray[Any, Any]] = {}
+
+    def of(self, constants: Mapping[str, Constant]) -> dict[str, np.ndarray[Any, Any]]:
+        """The constants of a part, by their keys, which say the layout."""
+        for key, held in constants.items():
+            if key not in self._made:
+                self._made[key] = pack(held, self._module)
+        return {key: self._made[key] for key in constants}
 
 
 def pack(held: Constant, module: Module) -> np.ndarray[Any, Any]:

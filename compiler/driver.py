@@ -27,7 +27,7 @@ from .options import (
 from .outputs import check_places
 from .progress import SILENT, Progress
 from .report.table import Report
-from .targets import part_of
+from .targets import loaded_as
 from .trust import open_contents, records_of_checks, watch
 
 
@@ -80,7 +80,7 @@ def load(
     check_engine(path)
     return Engine.load(
         path,
-        target=None if target is None else part_of(target),
+        target=None if target is None else loaded_as(target),
         threads=threads or settings.threads,
         verify=verify,
         trusted_keys=trusted_keys,

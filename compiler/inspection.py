@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..ir.errors import EngineError, UsageError
 from ..ir.text import module_text
 from ..runtime.contents import EngineContents
+from ..runtime.engine import why_not
 from .kinds import is_engine
 from .options import BuildOptions, InspectOptions
 from .progress import SILENT, Progress
@@ -16,7 +17,7 @@ from .report.engine import describe_engine, describe_module
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
 from .spelling import nearest
-from .targets import TARGETS, parse_target, part_of
+from .targets import loaded_as, parse_target
 from .trust import open_contents
 
 STAGES = ("import", "simplify", "regions", "tiles", "plan", "c")
@@ -35,7 +36,7 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
         return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
     looks = options.kernels or options.memory or options.precision or options.source is not None
     if is_built:
-        # Any target can be looked at, whether it runs here or not.
+        # Any part can be looked at, whether it runs here or not.
         contents = _contents(options, progress)
         return _look(options, contents) if looks else _summary(options, contents)
     return _look(options, _built(options, progress)) if looks else _model_summary(options, progress)
@@ -48,41 +49,41 @@ def _contents(options: InspectOptions, progress: Progress) -> EngineContents:
 
 def _look(options: InspectOptions, contents: EngineContents) -> Report:
     """What the options choose of an engine's contents."""
-    names = _targets(options, contents)
+    name = _part(options, contents)
     if options.source is not None:
-        return Report(text=_source(contents, names, options.source))
+        return Report(text=_source(contents, name, options.source))
     tables: list[Table] = []
-    kernels = contents.report.get("kernels", {})
-    for name in names:
-        if options.kernels:
-            tables.append(kernel_table(name, kernels.get(name, []), workload_of(contents)))
-        if options.memory:
-            plans = contents.targets[name].plans
-            for function, plan in plans.items():
-                of = [name] * (len(names) > 1) + [function] * (len(plans) > 1)
-                tables += memory_tables(plan, ", ".join(of) or None)
+    if options.kernels:
+        tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
+    if options.memory:
+        plans = contents.parts[name].plans
+        for function, plan in plans.items():
+            tables += memory_tables(plan, function if len(plans) > 1 else None)
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if is_engine(options.subject) else "model"
-    return Report({what: str(options.subject)}, tuple(tables))
+    others = ", ".join(other for other in contents.parts if other != name)
+    return Report({what: str(options.subject), "part": name, **({"other_parts": others} if others else {})}, tuple(tables))
 
 
 def _summary(options: InspectOptions, contents: EngineContents) -> Report:
-    _targets(options, contents)
-    return describe_engine(contents, options.subject, _part(options))
+    _part(options, contents)
+    return describe_engine(contents, options.subject, _wanted(options))
 
 
-def _targets(options: InspectOptions, contents: EngineContents) -> list[str]:
-    """The parts of an engine to show; EngineError for one that it does not hold."""
-    wanted = _part(options)
-    if wanted is not None and wanted not in contents.targets:
-        raise EngineError(f"engine holds no target {wanted}, expected one of {', '.join(contents.targets)}")
-    return list(contents.targets) if wanted is None else [wanted]
+def _part(options: InspectOptions, contents: EngineContents) -> str:
+    """The part of an engine to show: of those that are meant the best that runs here, else the best of all."""
+    wanted = _wanted(options)
+    names = tuple(contents.parts) if wanted is None else contents.named(wanted)
+    if not names:
+        raise EngineError(
+            f"engine holds no target {wanted}, expected one of {', '.join(dict.fromkeys([*contents.targets, *contents.parts]))}"
+        )
+    return next((name for name in names if why_not(contents, name) is None), names[0])
 
 
-def _part(options: InspectOptions) -> str | None:
-    """The part of an engine that a target makes: one for the CPU, whichever of its targets it was built for."""
-    return None if options.target is None else part_of(options.target)
+def _wanted(options: InspectOptions) -> str | None:
+    return None if options.target is None else loaded_as(options.target)
 
 
 def describe_engine_contract(report: object) -> Table:
@@ -92,12 +93,12 @@ def describe_engine_contract(report: object) -> Table:
     return Table("contract", columns, tuple(tuple(row.get(c) for c in columns) for row in rows))
 
 
-def _source(contents: EngineContents, targets: list[str], kernel: str) -> str:
-    """The text of one kernel among the source members of targets."""
-    found = [text for name in targets for text in _texts(contents.targets[name].files, kernel)]
+def _source(contents: EngineContents, part: str, kernel: str) -> str:
+    """The text of one kernel among the source members of a part."""
+    found = _texts(contents.parts[part].files, kernel)
     if found:
         return "\n".join(found)
-    rows = [row for name in targets for row in contents.report.get("kernels", {}).get(name, [])]
+    rows = contents.report.get("kernels", {}).get(part, [])
     known = [row["kernel"] for row in rows if row.get("kind", "kernel") == "kernel"]
     others = [row["kernel"] for row in rows if row.get("kind", "kernel") != "kernel"]
     if kernel in others:
@@ -149,15 +150,13 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
         hint = "ourcc inspect MODEL --ir import; all later stages are made from the engine"
         raise UsageError("stage import needs the model: an engine keeps its simplified program", hint=hint)
     contents = _contents(options, progress)
-    (name, *_) = _targets(options, contents)
+    name = _part(options, contents)
     if options.ir == "simplify" or options.ir is None:
         return contents.graph
     from .pipeline import stage_text
     from .reopen import module_of
 
-    built_for = [TARGETS[word] for word in contents.provenance.get("targets", ()) if word in TARGETS and part_of(word) == name]
-    target = built_for[0] if built_for else parse_target(name)
-    build = replace(options.build, targets=(target,), workload=recorded_workload(contents))
+    build = replace(options.build, targets=(parse_target(name),), workload=recorded_workload(contents))
     return stage_text(module_of(contents), build, options.ir)
 
 

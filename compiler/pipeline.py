@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from ..ir.errors import Source, UnsupportedError, UsageError
+from ..ir.errors import CompilerError, InternalError, Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.target import gpu_target
 from ..ir.text import module_text
@@ -16,12 +17,12 @@ from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.schedule import cheapest
-from ..runtime.contents import EngineContents, TargetContents
-from .built import Built
+from ..runtime.contents import EngineContents
+from .built import Built, Packed
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .options import BuildOptions
 from .progress import SILENT, Progress
-from .recorded import recorded_workload
+from .recorded import recorded_targets, recorded_workload
 from .reopen import exchange, module_of
 from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
 from .targets import Target
@@ -60,22 +61,19 @@ def compile_prepared(
     module: Module, asked: Mapping[Source, SourceOp], options: BuildOptions, progress: Progress = SILENT
 ) -> EngineContents:
     """Compile a module that `prepare` has simplified for every target of the options."""
-    targets: dict[str, TargetContents] = {}
-    weights: dict[str, Mapping[str, Any]] = {}
-    kernels: dict[str, Any] = {}
-    kept: dict[str, Any] = {}
     tuning = Tuning(options, progress)
-    for target in options.targets:
-        progress.stage(f"compile for {target.name}")
-        built = compile_target(module, target, options, progress, tuning)
-        name = built.contents.plan.target
-        targets[name], weights[name], kernels[name] = built.contents, built.weights, built.rows
-        kept[name] = built.kept_rows()
+    parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options)
-    enforce(contract, options.require, tuple(dict.fromkeys([*(target.name for target in options.targets), *targets])))
-    report = {"contract": [*contract.to_json(), *tuning.contract()], "kernels": kernels, "kept": kept, "tuning": tuning.report()}
-    rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options)}
-    return EngineContents.of(targets, weights, **rest)
+    report = {
+        "contract": [*contract.to_json(), *tuning.contract()],
+        "kernels": {part.name: part.rows for part in parts},
+        "kept": {part.name: part.kept_rows() for part in parts},
+        "tuning": tuning.report(),
+    }
+    rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
+    contents = EngineContents.of({part.name: part.contents for part in parts}, {part.name: part.weights for part in parts}, **rest)
+    enforce(contract, options.require, names_of(options, contents))
+    return contents
 
 
 def compile_again(contents: EngineContents, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
@@ -83,15 +81,8 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
     if options.workload is None:
         options = replace(options, workload=recorded_workload(contents))
     module, tuning = module_of(contents), Tuning(options, progress)
-    parts = []
-    for target in options.targets:
-        progress.stage(f"compile for {target.name}")
-        parts.append(compile_target(module, target, options, progress, tuning))
-    # An engine has one part for the CPU, whether it was built for `cpu` or for `native`.
-    anew = {"cpu", "native"} if any(target.family == "cpu" for target in options.targets) else set()
-    kept = [name for name in contents.provenance.get("targets", ()) if name not in anew]
-    names = dict.fromkeys([*kept, *(target.name for target in options.targets)])
-    return replace(exchange(contents, parts, tuning), provenance={**_provenance(options), "targets": list(names)})
+    parts = list(compile_parts(module, options, progress, tuning))
+    return replace(exchange(contents, parts, tuning), provenance=_provenance(options, parts, contents))
 
 
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
@@ -115,16 +106,37 @@ def weight_passes(options: BuildOptions) -> list[str]:
     return [*found, "eliminate_dead_code"] if found else []
 
 
-def compile_target(
-    module: Module, target: Target, options: BuildOptions, progress: Progress = SILENT, tuning: Tuning | None = None
-) -> Built:
-    """Graph to kernels to machine code, for one target."""
-    if target.family == "cpu":
-        return compile_cpu(module, target, options, progress, tuning)
-    # Triton is a heavy import that a CPU build does without.
-    from .target_cuda import compile_cuda
+def compile_parts(module: Module, options: BuildOptions, progress: Progress, tuning: Tuning) -> Iterator[Built]:
+    """Graph to kernels to machine code: a part for each level and GPU that the targets name, the best of a target first."""
+    packed, done = Packed(module), set[str]()
+    for target in options.targets:
+        progress.stage(f"compile for {target.name}")
+        if target.family != "cpu":
+            # Triton is a heavy import that a CPU build does without.
+            from .target_cuda import compile_cuda
 
-    return compile_cuda(module, target, options, progress, tuning)
+            with _compiling_for(target.name):
+                built = compile_cuda(module, target, options, progress, tuning, packed)
+            yield built
+            continue
+        for level in reversed(levels_of(target)):
+            if level.name not in done:  # `cpu` and `native` may mean one level
+                done.add(level.name)
+                with _compiling_for(level.name):
+                    built = compile_cpu(module, target, level, options, progress, tuning, packed)
+                yield built
+
+
+@contextmanager
+def _compiling_for(name: str) -> Iterator[None]:
+    """What fails inside is this part's error."""
+    try:
+        yield
+    except CompilerError as error:
+        error.note = "\n".join(filter(None, (error.note, f"while compiling for {name}")))
+        raise
+    except InternalError as error:
+        raise InternalError(f"{error}, while compiling for {name}", error.reproducer) from error
 
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
@@ -167,8 +179,16 @@ def lower(module: Module, target: Target, workload: Workload | None = None) -> L
     return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}, workload))
 
 
-def _provenance(options: BuildOptions) -> dict[str, Any]:
+def names_of(options: BuildOptions, contents: EngineContents) -> tuple[str, ...]:
+    """Every name by which somebody may require what an engine was built for."""
+    return tuple(dict.fromkeys([*(target.name for target in options.targets), *contents.targets, *contents.parts]))
+
+
+def _provenance(options: BuildOptions, parts: Sequence[Built], before: EngineContents | None = None) -> dict[str, Any]:
+    """Who made an engine, and for which target each of its parts; `before` is the engine of which the other parts are."""
     from .. import __version__
 
+    asked = {**({} if before is None else recorded_targets(before)), **{part.name: part.target for part in parts}}
+    targets = dict.fromkeys([*asked.values(), *(target.name for target in options.targets)])
     given = {} if options.workload is None else {"workload": [str(point) for point in options.workload.points]}
-    return {"producer": f"ourcc {__version__}", "targets": [target.name for target in options.targets], **given}
+    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, **given}

@@ -15,8 +15,9 @@ from ..ir import dims
 from ..ir.dims_text import parse_dim
 from ..ir.errors import UnsupportedError
 from ..ir.plan import Launch
-from ..runtime.contents import EngineContents
+from ..runtime.contents import CPU
 from ..runtime.cpu import CpuPart
+from ..runtime.engine import Engine
 from ..runtime.launches import holds
 from .inputs import Array
 from .machine import Rates, measure_rates, read_cpu
@@ -54,11 +55,12 @@ class Profile:
         return max(self.operations / (rates.fma_gflops * 1e9), self.bytes / (rates.read_gbytes_per_second * 1e9))
 
 
-def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rounds: int, progress: Progress) -> list[Profile]:
-    """Each launch in every round, after two calls that warm up."""
-    if "cpu" not in contents.targets:
-        raise UnsupportedError("launches are timed on a cpu only, and the engine has no such target", hint="bench it without --kernels")
-    part = CpuPart(contents, "cpu", threads)
+def profile(engine: Engine, inputs: Sequence[Array], threads: int, rounds: int, progress: Progress) -> list[Profile]:
+    """Each launch of the part that runs in every round, after two calls that warm up."""
+    contents = engine.contents
+    if engine.part is None or engine.target != CPU:
+        raise UnsupportedError("launches are timed on a cpu only, and the engine runs on none here", hint="bench it without --kernels")
+    part = CpuPart(contents, engine.part, threads)
     executor, states = part.executor(next(iter(contents.functions))), part.states()
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
@@ -70,7 +72,7 @@ def profile(contents: EngineContents, inputs: Sequence[Array], threads: int, rou
         samples.append(executor.times(inputs, states))
         progress.advance()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
-    rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get("cpu", ())}
+    rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get(engine.part, ())}
     kernels = [_serving(step, values) for step in launches]
     return [
         Profile(n, step, kernel, rows.get(kernel, {}), times, *_cost(rows.get(kernel, {}), step, values))

@@ -18,6 +18,13 @@ def recorded_workload(contents: EngineContents) -> Workload | None:
         raise EngineError(f"the engine's workload is damaged: {error}", hint="build the engine again") from error
 
 
+def recorded_targets(contents: EngineContents) -> dict[str, str]:
+    """For each part the target that its builder asked for."""
+    said = contents.provenance.get("parts")
+    known = said if isinstance(said, dict) else {}
+    return {name: str(known.get(name, name)) for name in contents.parts}
+
+
 def workload_of(contents: EngineContents) -> Workload:
     """The workload that its builder gave, else the one where nothing is said."""
     return recorded_workload(contents) or default_workload(contents.symbols)

@@ -1,4 +1,4 @@
-"""An engine opened again: its program with its constants, and the engine with some of its targets exchanged.
+"""An engine opened again: its program with its constants, and the engine with some of its parts exchanged.
 
 An engine keeps both, so that tuning it or building it for one more machine needs no model.
 """
@@ -24,8 +24,8 @@ from .tuning import Tuning
 def module_of(contents: EngineContents) -> Module:
     """The engine's program with its constants, from the order in which kernels read them back to their own."""
     holders: dict[str, tuple[str, storage.Constant]] = {}
-    for name, target in contents.targets.items():
-        for constant in target.constants.values():
+    for name, part in contents.parts.items():
+        for constant in part.constants.values():
             holders.setdefault(constant.value, (name, constant))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))
@@ -41,25 +41,25 @@ def _unpacker(
         name = names.get(digest)
         if name is None:
             raise EngineError(f"engine holds no values of the constant with digest {digest[:16]}", hint="build it again from the model")
-        target, held = holders[name]
-        return unpack(held, contents.constant(target, held.key).array(), bound(type.shape))
+        part, held = holders[name]
+        return unpack(held, contents.constant(part, held.key).array(), bound(type.shape))
 
     return array
 
 
 def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -> EngineContents:
-    """The contents with these parts new or in the place of old ones; what is for other targets stays as it is."""
-    new = {part.contents.plan.target: part for part in parts}
-    targets = {**contents.targets, **{name: part.contents for name, part in new.items()}}
+    """The contents with these parts new or in the place of old ones; the others stay as they are."""
+    new = {part.name: part for part in parts}
+    held = {**contents.parts, **{name: part.contents for name, part in new.items()}}
     weights: dict[str, Mapping[str, Constant | Any]] = {name: part.weights for name, part in new.items()}
-    for name, target in contents.targets.items():
+    for name, part in contents.parts.items():
         if name not in new:
-            weights[name] = {key: contents.constant(name, key) for key in target.constants}
+            weights[name] = {key: contents.constant(name, key) for key in part.constants}
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}
     report = _merged(contents.report, new, tuning)
     rest = {"graph": contents.graph, "lock": lock.text(), "report": report, "provenance": contents.provenance}
-    return EngineContents.of(targets, weights, **rest)
+    return EngineContents.of(held, weights, **rest)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Built], tuning: Tuning) -> dict[str, Any]:

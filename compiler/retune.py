@@ -1,58 +1,60 @@
-"""`ourcc tune`: measures schedules for an engine's CPU part on this machine and writes the engine with the better ones."""
+"""`ourcc tune`: measures schedules for an engine's CPU parts on this machine and writes the engine with the better ones."""
 
 from __future__ import annotations
 
+import platform
+
 from ..ir.errors import UnsupportedError
-from ..runtime.contents import EngineContents
+from ..ir.target import CpuLevel, cpu_level
+from ..runtime.contents import CPU, EngineContents
 from ..runtime.file import write_engine
+from ..runtime.native import cpu_flags, why_not
+from .built import Packed
 from .options import BuildOptions, TuneOptions
 from .outputs import check_places, keep_signature
 from .progress import SILENT, Progress
-from .recorded import recorded_workload
+from .recorded import recorded_targets, recorded_workload
 from .reopen import exchange, module_of
 from .report.table import Report, Table
-from .target_cpu import compile_cpu, levels_of
-from .targets import TARGETS, Target
+from .target_cpu import compile_cpu
+from .targets import parse_target
 from .trust import open_contents
 from .tuning import Tuning
 
-CPU = "cpu"
-
 
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
-    """Measure, choose again, and write the engine; what is not for the CPU stays as it is."""
+    """Measure, choose again, and write the engine; parts that this machine cannot measure stay as they are."""
     check_places({"-o": options.output}, {"ENGINE": options.engine} if options.output else {}, options.trust)
     keep_signature(options.output or options.engine, options.trust)
     progress.stage("read the engine")
     contents = open_contents(options.engine, options.environment.directory, options.trust, progress)
-    target = _cpu_target(contents)
+    levels, asked = _levels(contents), recorded_targets(contents)
     workload = recorded_workload(contents)
-    build = BuildOptions(targets=(target,), workload=workload, tune=options.budget, environment=options.environment)
-    tuning = Tuning(build, progress)
-    progress.stage(f"compile for {target.name}")
-    built = compile_cpu(module_of(contents), target, build, progress, tuning)
-    better = exchange(contents, [built], tuning)
+    build = BuildOptions(workload=workload, tune=options.budget, environment=options.environment)
+    module, tuning = module_of(contents), Tuning(build, progress)
+    packed, built = Packed(module), []
+    for level in levels:
+        progress.stage(f"compile for {level.name}")
+        built.append(compile_cpu(module, parse_target(asked[level.name]), level, build, progress, tuning, packed))
+    better = exchange(contents, built, tuning)
     path = options.output or options.engine
     progress.stage(f"saving {path}")
     write_engine(path, better, signing_key=options.trust.signing_key)
     return _report(contents, tuning, str(path))
 
 
-def _cpu_target(contents: EngineContents) -> Target:
-    """The target that the engine's CPU part was built for; an error if this machine would make another part."""
-    names = [str(name) for name in contents.provenance.get("targets", ())]
-    target = next((TARGETS[name] for name in names if name in TARGETS and TARGETS[name].family == "cpu"), None)
-    if CPU not in contents.targets or target is None:
-        held = ", ".join(contents.targets)
+def _levels(contents: EngineContents) -> list[CpuLevel]:
+    """The levels of the engine's parts that run here; an error if there is none."""
+    names = contents.named(CPU)
+    if not names:
+        held = ", ".join(contents.parts)
         raise UnsupportedError(f"tuning measures cpu kernels: got an engine for {held}", hint="build it with --target cpu as well")
-    theirs = {library.file for library in contents.targets[CPU].libraries}
-    ours = {f"{level.name}.so" for level in levels_of(target)}
-    if theirs != ours:
-        got, expected = ", ".join(sorted(theirs)), ", ".join(sorted(ours))
-        raise UnsupportedError(
-            f"the engine was built for another machine: got {got}, expected {expected}", hint="build it here, with --tune"
-        )
-    return target
+    reasons = {name: why_not(contents.parts[name], platform.machine(), cpu_flags()) for name in names}
+    found = [cpu_level(name) for name in names if reasons[name] is None]
+    if not found:
+        note = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise UnsupportedError("the engine was built for another machine", note=note, hint="build it here, with --tune")
+    return found
 
 
 def _report(contents: EngineContents, tuning: Tuning, path: str) -> Report:

@@ -1,26 +1,25 @@
-"""From a module to the CPU part of an engine: schedules, C, shared objects, packed weights."""
+"""From a module to a CPU part of an engine: schedules, C, a shared object, packed weights."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
 from ..codegen.host.c import print_plans
-from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
 from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
-from ..passes.lower import fuse, kept, lower_printed, printing
+from ..passes.lower import fuse, lower_printed, printing
 from ..passes.schedule import Choose, Scheduler
 from ..passes.tile.cpu import STRATEGIES
-from ..runtime.contents import Library, TargetContents
+from ..runtime.contents import LIBRARY, PartContents
 from ..runtime.native import cpu_flags
-from .built import Built, pack
+from .built import Built, Packed
 from .options import BuildOptions
 from .progress import Progress
 from .report.kernels import kernel_rows
@@ -28,33 +27,21 @@ from .targets import Target
 from .tuning import Tuning
 
 
-def compile_cpu(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
-    """One shared object for each instruction-set level of the target; all share one plan of buffers and weights."""
+def compile_cpu(
+    module: Module, target: Target, level: CpuLevel, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+) -> Built:
+    """The part of an engine for one level of the target: fusion, plans, kernels and layouts of its own."""
     compiler = find_compiler(options.environment.compiler)
-    tuning = tuning or Tuning(options, progress)
-    libraries: list[Library] = []
-    files: dict[str, bytes] = {}
-    best: tuple[Lowered, CpuLevel, SharedObject] | None = None
-    levels = sorted(levels_of(target), key=lambda item: -item.vector_bits)
     workload = options.workload_for(module.facts)
+    lowered, sources = _lower_printed(module, level, tuning.for_cpu(target.name, level, compiler), workload)
+    tuning.done(target.name, level.name, lowered)
+    progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
     jobs, cache = len(os.sched_getaffinity(0)), options.environment.directory / "objects"
-    choosers = [tuning.for_cpu(target.name, level, compiler) for level in levels]
-    for level, (lowered, sources) in zip(levels, _lower_levels(module, levels, choosers, workload), strict=True):
-        tuning.done(target.name, level.name, lowered)
-        progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
-        compiled = compile_shared(sources, level, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
-        files[f"{level.name}.so"] = compiled.data
-        files |= {f"{level.name}/{name}": text.encode() for name, text in sources.items()}
-        libraries.append(Library(f"{level.name}.so", requires=level.features))
-        best = best or (lowered, level, compiled)
-        if _memory(lowered) != _memory(best[0]):
-            raise InternalError(f"the plans of {level.name} and {best[1].name} do not use the same buffers")
-    if best is None:
-        raise ValueError(f"target {target.name} names no instruction-set level")
-    lowered, level, compiled = best
-    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
+    compiled = compile_shared(sources, level, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
+    files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled), workload)
-    return Built(TargetContents(lowered.plans, files, tuple(libraries)), weights, rows, lowered.kept)
+    contents = PartContents(lowered.plans, files, requires=level.features)
+    return Built(level.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept)
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
@@ -62,36 +49,19 @@ def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
     return {name: {"registers": code.registers, "spills": code.spills, "instructions": code.mix} for name, code in compiled.kernels.items()}
 
 
-def _memory(lowered: Lowered) -> tuple[object, ...]:
-    """What all levels must agree on: they share one manifest of buffers, constants among them, and slots."""
-    return tuple((plan.buffers, plan.slots) for plan in lowered.plans.values())
-
-
 def levels_of(target: Target) -> list[CpuLevel]:
-    """The instruction-set levels of a target; `native` looks at this machine."""
+    """The instruction-set levels of a target, best last; `native` looks at this machine."""
     return [level_for(cpu_flags()) if name == "native" else cpu_level(name) for name in target.levels]
 
 
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
-    scheduler = _scheduler(level, choose, workload)
-    return lower_printed(fuse(module, channels_last), scheduler, "cpu", partial(print_cpu, level=level))[0]
+    return _lower_printed(module, level, choose, workload)[0]
 
 
-def _scheduler(level: CpuLevel, choose: Choose, workload: Workload | None) -> Scheduler:
-    return Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
-
-
-def _lower_levels(
-    module: Module, levels: Sequence[CpuLevel], choosers: Sequence[Choose], workload: Workload | None
-) -> list[tuple[Lowered, Mapping[str, str]]]:
-    """The plan and the C files of each level; what one of them has to keep in memory the others keep as well."""
-    fusions = fuse(module, channels_last)
-    schedulers = [_scheduler(level, choose, workload) for level, choose in zip(levels, choosers, strict=True)]
-    while True:
-        made = [lower_printed(fusions, s, "cpu", partial(print_cpu, level=level)) for s, level in zip(schedulers, levels, strict=True)]
-        if all(lowered.kept == kept(fusions) for lowered, _ in made):
-            return made
+def _lower_printed(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None) -> tuple[Lowered, Mapping[str, str]]:
+    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
+    return lower_printed(fuse(module, channels_last), scheduler, level.name, partial(print_cpu, level=level))
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:

@@ -22,8 +22,8 @@ from ..passes.build_plan import Lowered, verified
 from ..passes.lower import fuse, lower, lower_printed, printing
 from ..passes.schedule import Scheduled, Scheduler
 from ..passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ..runtime.contents import TargetContents
-from .built import Built, pack
+from ..runtime.contents import PartContents
+from .built import Built, Packed
 from .options import BuildOptions
 from .progress import Progress
 from .report.kernels import kernel_rows
@@ -43,11 +43,10 @@ class _Printed:
     aligned: tuple[str, ...]
 
 
-def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning | None = None) -> Built:
+def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
     fusions, workload = fuse(module), options.workload_for(module.facts)
-    tuning = tuning or Tuning(options, progress)
     scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {}, workload)
     known: dict[str, CompiledKernel] = {}
     while True:
@@ -64,10 +63,10 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     tuning.done(target.name, device.name, lowered)
     plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
     files = dict(_files(compiled.values()))
-    weights = {key: pack(held, module) for key, held in lowered.constants.items()}
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
-    return Built(TargetContents(plans, files), weights, kernel_rows(lowered, *rates, resources, workload), lowered.kept)
+    rows = kernel_rows(lowered, *rates, resources, workload)
+    return Built(device.name, target.name, PartContents(plans, files, "cuda", ""), packed.of(lowered.constants), rows, lowered.kept)
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..ir.errors import UsageError
+from ..ir.target import CPU_LEVELS
 from .spelling import nearest
 
 Family = Literal["cpu", "cuda"]
@@ -14,7 +15,7 @@ Family = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to build for; `levels` are the instruction sets that the engine then holds, best last."""
+    """One thing to build for; `levels` are the instruction sets that the engine then holds a part for, best last."""
 
     name: str
     family: Family
@@ -27,6 +28,9 @@ TARGETS: dict[str, Target] = {
     for target in (
         Target("cpu", "cpu", ("x86-64-v3", "x86-64-v4"), "any x86-64 machine with AVX2, the best level chosen at load"),
         Target("native", "cpu", ("native",), "this very machine, looked at when building"),
+        Target("x86-64", "cpu", ("x86-64",), "any x86-64 machine at all"),
+        Target("x86-64-v3", "cpu", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
+        Target("x86-64-v4", "cpu", ("x86-64-v4",), "x86-64 machines with AVX-512"),
         Target("sm_90a", "cuda", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
         Target("sm_100a", "cuda", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
         Target("sm_120a", "cuda", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),
@@ -48,10 +52,10 @@ def parse_target(name: str) -> Target:
     return target
 
 
-def part_of(name: str) -> str:
-    """The part of an engine that a target makes: one for the CPU, whichever of its targets it was built for."""
+def loaded_as(name: str) -> str:
+    """What a target's name means of an engine: the best part for the CPU for `cpu` and `native`, else the part of that name."""
     target = parse_target(name)
-    return "cpu" if target.family == "cpu" else target.name
+    return "cpu" if target.family == "cpu" and target.name not in (level.name for level in CPU_LEVELS) else target.name
 
 
 def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:

@@ -30,6 +30,7 @@ from ..ir.plan import (
     touched,
 )
 from ..ir.plan.verify import verify
+from ..ir.target import GPU_TARGETS
 from ..ir.tile.program import GridAxis, TileProgram
 from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32, string
@@ -256,7 +257,7 @@ class _Planner:
         sources = (str(op.source),) if op.source else ()
         if op.name == "refuse_index":
             # Asking a GPU for a number waits for it: once, when all work of the call is queued; but before a state is written.
-            steps = self.steps if self.target == "cpu" or self.graph.states else self.late
+            steps = self.late if self.target in GPU_TARGETS and not self.graph.states else self.steps
             steps.append(Check(reads[0], op.attrs["size"], op.attrs["negative"], op.attrs["subject"], sources))
             return
         if op.name == "aten_call":

@@ -25,7 +25,7 @@ Fusions: TypeAlias = tuple[Fusion, ...]
 
 
 def fuse(module: Module, orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {}) -> Fusions:
-    """The choices for each of a module's functions, which all levels of a target share; `orders` as in `compose`."""
+    """The choices for each of a module's functions, of one level or GPU; `orders` as in `compose`."""
     return tuple(Fusion(module, graph, orders(graph)) for graph in module.functions.values())
 
 

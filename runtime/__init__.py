@@ -1,6 +1,6 @@
-"""How an engine runs: file format, loader, and an executor per target."""
+"""How an engine runs: file format, loader, and an executor per part."""
 
-from .contents import Contract, ContractRow, EngineContents, Library, Port, TargetContents
+from .contents import Contract, ContractRow, EngineContents, PartContents, Port
 from .engine import Engine
 from .file import write_engine
 from .reader import Reading, read_engine
@@ -12,10 +12,9 @@ __all__ = [
     "ContractRow",
     "Engine",
     "EngineContents",
-    "Library",
+    "PartContents",
     "Port",
     "Reading",
-    "TargetContents",
     "read_engine",
     "write_engine",
 ]

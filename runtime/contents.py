@@ -1,4 +1,4 @@
-"""What an engine holds: ports, one plan and kernels per target, weights, and the rows of its contract."""
+"""What an engine holds: ports, parts with plans and kernels of their own, weights, and the rows of its contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.dims import NO_FACTS, Facts
 from ..ir.errors import EngineError
-from ..ir.plan import Plan, Planned, StateDeclaration
+from ..ir.plan import Plan, Planned, StateDeclaration, segments
 from ..ir.types import TensorType
 from .weights import Constant, aligned
 
@@ -23,8 +23,14 @@ def is_public(function: str) -> bool:
     return "." not in function
 
 
+CPU = "cpu"
+"""The family of all parts for instruction-set levels, and the target that means the best of them."""
+
 SHARED = "shared"
-"""The weights file that every target reads after its own."""
+"""The weights file that every part reads after its own."""
+
+LIBRARY = "engine.so"
+"""The file of a CPU part that is its native code."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +63,24 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Library:
-    """A shared object of a CPU target: its file among the target's kernels, the machine and the CPU flags it needs."""
+class PartContents(Planned):
+    """What can be loaded of an engine: the plan of each function, the files under kernels/<part>/, and what they run on.
 
-    file: str
-    machine: str = "x86_64"
-    requires: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TargetContents(Planned):
-    """One target of an engine: the plan of each function, the files under kernels/<target>/, on the CPU its libraries, best first.
-
-    A GPU target keeps kernel K of the plans as the file K.cubin, whose entry function is K.
+    A part of the family `cpu` is for one instruction-set level: its code is the file `LIBRARY`, for machines of this kind
+    whose CPUs have all flags in `requires`. One of the family `cuda` keeps kernel K of the plans as the file K.cubin, whose
+    entry function is K, and its name says the architecture.
     """
 
     plans: Mapping[str, Plan]
     files: Mapping[str, bytes] = field(default_factory=dict)
-    libraries: tuple[Library, ...] = ()
+    family: str = CPU
+    machine: str = "x86_64"
+    requires: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def has_native_steps(self) -> bool:
+        """Whether any step is native code."""
+        return any(is_native for plan in self.plans.values() for is_native, _ in segments(plan.steps))
 
     @functools.cached_property
     def states(self) -> Mapping[str, StateDeclaration]:
@@ -132,15 +138,16 @@ class Contract:
 
 @dataclass(frozen=True)
 class EngineContents:
-    """Everything in an engine file: the ports of its functions, the entry first, and each target.
+    """Everything in an engine file: the ports of its functions, the entry first, and its parts by name, best first.
 
-    `weights` maps a file (a target's name, or "shared") to constants by name.
+    A part is named by its instruction-set level or its GPU target. `weights` maps a file (a part's name, or "shared") to
+    constants by name.
 
     `report["contract"]` holds the contract's rows.
     """
 
     functions: Mapping[str, Ports]
-    targets: Mapping[str, TargetContents]
+    parts: Mapping[str, PartContents]
     symbols: Facts = NO_FACTS
     graph: str = ""
     weights: Mapping[str, Mapping[str, Constant]] = field(default_factory=dict)
@@ -150,24 +157,21 @@ class EngineContents:
 
     @staticmethod
     def of(
-        targets: Mapping[str, TargetContents],
+        parts: Mapping[str, PartContents],
         weights: Mapping[str, Mapping[str, Constant | np.ndarray[Any, Any]]] | None = None,
         **rest: Any,
     ) -> EngineContents:
-        """Contents whose functions and symbols are those of the first target; numpy arrays become constants.
+        """Contents whose functions and symbols are those of the best part; numpy arrays become constants.
 
-        A constant that several targets keep alike is kept once.
+        Parts are put in order: GPUs first, then CPUs, those that need more first. A constant that several parts keep
+        alike is kept once.
         """
-        if not targets:
+        if not parts:
             raise EngineError("an engine needs a plan for at least one target")
-        plans = next(iter(targets.values())).plans
-        constants = {
-            file: {name: aligned(array if isinstance(array, Constant) else Constant.of(array)) for name, array in group.items()}
-            for file, group in (weights or {}).items()
-        }
-        merged = _share(constants)
+        parts = dict(sorted(parts.items(), key=lambda item: (item[1].family == CPU, -len(item[1].requires))))
+        plans = next(iter(parts.values())).plans
         functions = {name: Ports.of(plan) for name, plan in plans.items() if is_public(name)}
-        return EngineContents(functions, targets, next(iter(plans.values())).symbols, weights=merged, **rest)
+        return EngineContents(functions, parts, next(iter(plans.values())).symbols, weights=_share(_constants(weights or {})), **rest)
 
     @property
     def entry(self) -> Ports:
@@ -184,26 +188,63 @@ class EngineContents:
         """The outputs of the entry."""
         return self.entry.outputs
 
-    def constant(self, target: str, name: str) -> Constant:
-        """A constant as the target keeps it; EngineError if there is none."""
-        for file in (target, SHARED):
+    @property
+    def best(self) -> PartContents:
+        """The first part, of which all others have the functions."""
+        return next(iter(self.parts.values()))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What a caller may ask for beside the parts' own names: `cpu` for the best of the CPU's, and each GPU's."""
+        return tuple(dict.fromkeys(CPU if part.family == CPU else name for name, part in self.parts.items()))
+
+    def named(self, target: str) -> tuple[str, ...]:
+        """The parts that a target means, best first: all of the CPU's for `cpu`, else the one of that name."""
+        return tuple(name for name, part in self.parts.items() if target in ((name, CPU) if part.family == CPU else (name,)))
+
+    def constant(self, part: str, name: str) -> Constant:
+        """A constant as the part keeps it; EngineError if there is none."""
+        for file in (part, SHARED):
             if name in self.weights.get(file, {}):
                 return self.weights[file][name]
-        raise EngineError(f"engine holds no constant {name!r} for target {target}")
+        raise EngineError(f"engine holds no constant {name!r} for {part}")
+
+
+def _constants(weights: Mapping[str, Mapping[str, Constant | np.ndarray[Any, Any]]]) -> dict[str, dict[str, Constant]]:
+    """Arrays as constants; an array that several parts hold becomes one."""
+    made: dict[int, Constant] = {}
+    for group in weights.values():
+        for array in group.values():
+            if id(array) not in made:
+                made[id(array)] = aligned(array if isinstance(array, Constant) else Constant.of(array))
+    return {file: {name: made[id(array)] for name, array in group.items()} for file, group in weights.items()}
 
 
 def _share(weights: Mapping[str, Mapping[str, Constant]]) -> Mapping[str, Mapping[str, Constant]]:
+    """Of each name what most parts hold alike is held once, the rest by its parts."""
     shared = dict(weights.get(SHARED, {}))
     own: dict[str, dict[str, Constant]] = {file: dict(group) for file, group in weights.items() if file != SHARED}
     for name in sorted({name for group in own.values() for name in group} - shared.keys()):
-        holders = [file for file in sorted(own) if name in own[file]]
-        alike = [file for file in holders if own[file][name] == own[holders[0]][name]]
+        alike = max(_alike({file: own[file][name] for file in sorted(own) if name in own[file]}), key=len)
         if len(alike) > 1:
             shared[name] = own[alike[0]][name]
             for file in alike:
                 del own[file][name]
     kept = {file: group for file, group in own.items() if group}
     return {**kept, SHARED: shared} if shared else kept
+
+
+def _alike(constants: Mapping[str, Constant]) -> list[list[str]]:
+    """The files of equal constants."""
+    groups: list[list[str]] = []
+    for file, constant in constants.items():
+        for group in groups:
+            if constants[group[0]] is constant or constants[group[0]] == constant:
+                group.append(file)
+                break
+        else:
+            groups.append([file])
+    return groups
 
 
 def ports(plan: Plan, pairs: tuple[tuple[str, str], ...]) -> tuple[Port, ...]:

@@ -32,17 +32,17 @@ class CpuPart:
 
     device = "cpu"
 
-    def __init__(self, contents: EngineContents, target: str, threads: int = 0, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, name: str, threads: int = 0, callback: Callback | None = None) -> None:
         self.contents = contents
-        self.target = target
+        self.name = name
         self.threads = threads or len(os.sched_getaffinity(0))
         self.callback = callback
-        parts = contents.targets[target]
-        self.order = {name: number for number, name in enumerate(parts.plans)}
-        needed = any(is_native for plan in parts.plans.values() for is_native, _ in segments(plan.steps))
-        self.library = native.load(parts.libraries, parts.files) if needed else None
+        part = contents.parts[name]
+        self.plans = part.plans
+        self.order = {function: number for number, function in enumerate(part.plans)}
+        self.library = native.load(name, part) if part.has_native_steps else None
         self.constants: dict[str, Constant] = {}
-        self._executors = {name: CpuExecutor(_Loaded(self, name)) for name in parts.plans}
+        self._executors = {function: CpuExecutor(_Loaded(self, function)) for function in part.plans}
 
     def executor(self, function: str) -> CpuExecutor:
         """What runs a function."""
@@ -50,12 +50,12 @@ class CpuPart:
 
     def states(self) -> HostStates:
         """Memory for the states of one session, as they begin."""
-        return HostStates(self.contents, self.target)
+        return HostStates(self.contents, self.name)
 
     def constant(self, key: str) -> Constant:
         """A constant where kernels can read it."""
         if key not in self.constants:
-            self.constants[key] = aligned(self.contents.constant(self.target, key))
+            self.constants[key] = aligned(self.contents.constant(self.name, key))
         return self.constants[key]
 
 
@@ -63,7 +63,7 @@ class _Loaded:
     """A plan with its native code and constants: what all contexts of a function share."""
 
     def __init__(self, part: CpuPart, function: str) -> None:
-        plan = part.contents.targets[part.target].plans[function]
+        plan = part.plans[function]
         self.program = Program(plan)
         self.threads = part.threads
         self.constants = _constants(part, self.program)

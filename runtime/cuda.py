@@ -20,7 +20,7 @@ from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
 from ..ir.types import TensorType, string
 from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
-from .contents import EngineContents, TargetContents
+from .contents import EngineContents, PartContents
 from .driver import Device
 from .function import call_function
 from .launches import PreparedLaunch
@@ -75,21 +75,21 @@ class CudaPart:
 
     device = "cuda"
 
-    def __init__(self, contents: EngineContents, target: str, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, name: str, callback: Callback | None = None) -> None:
         self.contents = contents
-        self.target = target
-        parts = contents.targets[target]
-        programs = {name: Program(plan) for name, plan in parts.plans.items()}
+        self.name = name
+        part = contents.parts[name]
+        programs = {function: Program(plan) for function, plan in part.plans.items()}
         self.gpu = _device(0)
         with self.gpu:
-            self.functions = _kernels(self.gpu, parts)
-            self.host_constants, self.places, size = _constants(contents, target, programs.values())
+            self.functions = _kernels(self.gpu, part)
+            self.host_constants, self.places, size = _constants(contents, name, programs.values())
             self.constants = _Memory(self.gpu, size)
             for key, constant in self.host_constants.items():
                 self.gpu.upload(self.constants.address + self.places[key], pointer(constant.data), constant.data.size, 0)
             self.gpu.synchronize(0)
         call = functools.partial(call_function, weakref.ref(self))
-        self._executors = {name: CudaExecutor(_Loaded(self, program, callback, call)) for name, program in programs.items()}
+        self._executors = {function: CudaExecutor(_Loaded(self, program, callback, call)) for function, program in programs.items()}
 
     def executor(self, function: str) -> CudaExecutor:
         """What runs a function."""
@@ -97,23 +97,23 @@ class CudaPart:
 
     def states(self) -> DeviceStates:
         """Memory for the states of one session, as they begin."""
-        return DeviceStates(self.gpu, self.contents, self.target)
+        return DeviceStates(self.gpu, self.contents, self.name)
 
 
 class DeviceStates:
     """States in the memory of a GPU."""
 
-    def __init__(self, gpu: Device, contents: EngineContents, target: str) -> None:
+    def __init__(self, gpu: Device, contents: EngineContents, part: str) -> None:
         self.changed = False
         self.gpu = gpu
-        self._types = {name: state.type for name, state in contents.targets[target].states.items()}
+        self._types = {name: state.type for name, state in contents.parts[part].states.items()}
         sizes = {name: nbytes(type) or 0 for name, type in self._types.items()}
         with gpu:
             self._memory = _Memory(gpu, sum(map(_rounded, sizes.values())))
             places = itertools.accumulate(map(_rounded, sizes.values()), initial=self._memory.address)
             self._addresses = dict(zip(sizes, places, strict=False))
-            for name, state in contents.targets[target].states.items():
-                given = initial(contents, target, state)
+            for name, state in contents.parts[part].states.items():
+                given = initial(contents, part, state)
                 if given is None:
                     gpu.zero(self._addresses[name], sizes[name], 0)
                 else:
@@ -215,20 +215,20 @@ def _stream(inputs: Sequence[Any]) -> int:
     return 0
 
 
-def _kernels(gpu: Device, parts: TargetContents) -> Mapping[str, int]:
+def _kernels(gpu: Device, part: PartContents) -> Mapping[str, int]:
     functions: dict[str, int] = {}
-    for step in (step for plan in parts.plans.values() for step in plan.steps):
+    for step in (step for plan in part.plans.values() for step in plan.steps):
         for variant in step.variants if isinstance(step, Launch) else ():
             if variant.kernel in functions:
                 continue
             file = f"{variant.kernel}.cubin"
-            if file not in parts.files:
-                raise EngineError(f"engine holds no kernel {file} for target {parts.plan.target}")
-            functions[variant.kernel] = gpu.load(parts.files[file], variant.kernel, variant.shared)
+            if file not in part.files:
+                raise EngineError(f"engine holds no kernel {file} for {part.plan.target}")
+            functions[variant.kernel] = gpu.load(part.files[file], variant.kernel, variant.shared)
     return functions
 
 
-def _constants(contents: EngineContents, target: str, programs: Iterable[Program]) -> tuple[dict[str, Constant], dict[str, int], int]:
+def _constants(contents: EngineContents, part: str, programs: Iterable[Program]) -> tuple[dict[str, Constant], dict[str, int], int]:
     """Constants on the host by key, their places in one piece of device memory, and its size."""
     found: dict[str, Constant] = {}
     offsets: dict[str, int] = {}
@@ -238,7 +238,7 @@ def _constants(contents: EngineContents, target: str, programs: Iterable[Program
             continue
         key, expected = buffer.storage.key, nbytes(buffer.type)
         if key not in found:
-            found[key], offsets[key] = contents.constant(target, key), total
+            found[key], offsets[key] = contents.constant(part, key), total
             total += _rounded(found[key].data.size)
         if buffer.type.dtype != string and (expected is None or found[key].data.size < expected):
             raise EngineError(f"constant {key!r} has {found[key].data.size} bytes, expected {buffer.type}")

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ..ir.errors import EngineError
-from ..ir.plan import called, segments
+from ..ir.plan import called
 from . import native
-from .contents import Contract, EngineContents, Port
+from .contents import CPU, Contract, EngineContents, Port
 from .cpu import CpuPart
 from .digests import Watch
 from .file import write_engine
@@ -71,7 +71,7 @@ class Engine:
     outputs as well. Numpy arrays, Python numbers and lists of them, and what speaks DLPack give numpy arrays; torch
     tensors give torch tensors; always in fresh memory. That calls the entry; `engine.functions` has it and the others by
     name, and those that keep state are called in a session, `engine.session()`. `target` picks one of the engine's targets (default: the
-    best that runs here), `threads` the CPU threads (default: all that this process may use), `call` serves the calls
+    best that runs here) or parts, `threads` the CPU threads (default: all that this process may use), `call` serves the calls
     back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
     and looked at like any other, only a call says why it does not run, and only a call loads its code.
     """
@@ -88,16 +88,16 @@ class Engine:
         if threads is not None and threads < 0:
             raise EngineError(f"got {threads} threads, expected 0 (all) or more")
         self._contents = contents
-        self._target: str | None = None
+        self._part_name: str | None = None
         try:
-            self._target = choose_target(contents, target)
+            self._part_name = choose_part(contents, target)
         except EngineError as error:
             if must_run:
                 raise
             self._part: Part = _Elsewhere(error)
         else:
-            make = partial(_part, contents, self._target, threads or 0, call)
-            self._part = make() if must_run else _Later("cpu" if self._target == "cpu" else "cuda", make)
+            make = partial(_part, contents, self._part_name, threads or 0, call)
+            self._part = make() if must_run else _Later(contents.parts[self._part_name].family, make)
         self._functions = {name: Function(name, ports, self._part) for name, ports in contents.functions.items()}
         self._entry = next(iter(self._functions.values()))
 
@@ -141,7 +141,7 @@ class Engine:
 
     def session(self) -> Session:
         """What functions keep between calls, for one caller: states as they begin, and the functions on them."""
-        states = self._contents.targets[self._target].states if self._target is not None else {}
+        states = self._contents.parts[self._part_name].states if self._part_name is not None else {}
         types = {name: state.type for name, state in states.items()}
         return Session(self._part, self._contents.functions, types)
 
@@ -167,13 +167,24 @@ class Engine:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets that the engine holds."""
-        return tuple(self._contents.targets)
+        """The targets that the engine holds: `cpu` for all instruction-set levels, and GPUs by name."""
+        return self._contents.targets
 
     @property
     def target(self) -> str | None:
         """The target that runs here; None if none does."""
-        return self._target
+        name = self._part_name
+        return CPU if name is not None and self._contents.parts[name].family == CPU else name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What can be loaded, best first: instruction-set levels and GPU targets, each with plans and kernels of its own."""
+        return tuple(self._contents.parts)
+
+    @property
+    def part(self) -> str | None:
+        """The part that runs here; None if none does."""
+        return self._part_name
 
     @property
     def contract(self) -> Contract:
@@ -184,73 +195,69 @@ class Engine:
         raise TypeError("an engine is neither copied nor pickled: it is immutable, and save writes it to a file that load opens")
 
     def __repr__(self) -> str:
-        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.targets)}, running {self._target or 'elsewhere'})"
+        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.parts)}, running {self.part or 'elsewhere'})"
 
 
 def _list(ports: Iterable[Port]) -> str:
     return f"({', '.join(str(port) for port in ports)})"
 
 
-def choose_target(contents: EngineContents, wanted: str | None = None) -> str:
-    """The target to run: `wanted`, or a GPU's if one fits this machine, else the CPU's; EngineError says why none is."""
-    held = tuple(contents.targets)
-    if wanted is not None and wanted not in held:
-        raise EngineError(f"engine holds no target {wanted}, it holds {', '.join(held)}", hint=_rebuild(wanted))
+def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
+    """The best part that runs here, or the best that `wanted` means; EngineError says why none does."""
+    held = ", ".join(contents.parts)
+    names = tuple(contents.parts) if wanted is None else contents.named(wanted)
+    if not names:
+        raise EngineError(f"engine holds no target {wanted}, it holds {held}", hint=_rebuild(str(wanted)))
     reasons = {}
-    for target in (wanted,) if wanted else sorted(held, key=lambda name: name == "cpu"):
-        reasons[target] = why_not(contents, target)
-        if reasons[target] is None:
-            _LOG.debug("target %s of %s", target, ", ".join(held))
-            return target
-        _LOG.info("target %s does not run here: %s", target, reasons[target])
-    note = "\n".join(f"{target}: {reason}" for target, reason in reasons.items())
+    for name in names:
+        reasons[name] = why_not(contents, name)
+        if reasons[name] is None:
+            _LOG.debug("part %s of %s", name, held)
+            return name
+        _LOG.info("part %s does not run here: %s", name, reasons[name])
+    note = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
     if wanted is not None:
         raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=_rebuild("native"))
-    raise EngineError(f"engine holds no target for this machine, it holds {', '.join(held)}", note=note, hint=_rebuild("native"))
+    raise EngineError(f"engine holds no target for this machine, it holds {held}", note=note, hint=_rebuild("native"))
 
 
 def _rebuild(target: str) -> str:
     return f"build the missing one: ourcc build --rebuild ENGINE --target {target}"
 
 
-def why_not(contents: EngineContents, target: str) -> str | None:
-    """Why a target of the engine does not run on this machine; None if it does."""
-    if target.startswith("sm_"):
+def why_not(contents: EngineContents, name: str) -> str | None:
+    """Why a part of the engine does not run on this machine; None if it does."""
+    part = contents.parts[name]
+    if part.family == "cuda":
         from .cuda import why_not as why_not_cuda
 
-        return why_not_cuda(target)
-    if target != "cpu":
-        return f"this version runs the targets cpu and sm_*, got {target}"
-    parts = contents.targets[target]
-    if not any(is_native for plan in parts.plans.values() for is_native, _ in segments(plan.steps)):
-        return None
-    machine, flags = platform.machine(), native.cpu_flags()
-    reasons = [native.why_not(library, machine, flags) for library in parts.libraries]
-    if None in reasons:
-        return None
-    return "; ".join(str(reason) for reason in reasons) or "it holds no library"
+        return why_not_cuda(name)
+    if part.family != CPU:
+        return f"this version runs parts of the families cpu and cuda, got {part.family}"
+    return native.why_not(part, platform.machine(), native.cpu_flags()) if part.has_native_steps else None
 
 
-def _part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
+def _part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
+    held = contents.parts[name]
     # What functions keep is one thing to all of them: where they disagree this is an error.
-    _ = contents.targets[target].states
-    part = _make_part(contents, target, threads, call)
-    for function, plan in contents.targets[target].plans.items():
+    _ = held.states
+    part = _make_part(contents, name, threads, call)
+    for function, plan in held.plans.items():
         # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
         program = part.executor(function).program
-        lost = sorted({name for step in plan.steps for name in called(step)} - contents.targets[target].plans.keys())
+        lost = sorted({callee for step in plan.steps for callee in called(step)} - held.plans.keys())
         if lost:
-            raise EngineError(f"the plan of {function} for {target} runs the function {lost[0]}, which the engine does not hold")
+            raise EngineError(f"the plan of {function} for {name} runs the function {lost[0]}, which the engine does not hold")
         expected = contents.functions.get(function, program.ports)
         if program.ports != expected:
             got = f"got {program.ports}, expected {expected}"
-            raise EngineError(f"inputs of the plan of {function} for {target} are not those of the engine: {got}")
+            raise EngineError(f"inputs of the plan of {function} for {name} are not those of the engine: {got}")
     return part
 
 
-def _make_part(contents: EngineContents, target: str, threads: int, call: Callback | None) -> Part:
-    if target == "cpu":
-        return CpuPart(contents, target, threads, call)
+def _make_part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
+    if contents.parts[name].family == CPU:
+        return CpuPart(contents, name, threads, call)
     from .cuda import CudaPart
 
-    return CudaPart(contents, target, call)
+    return CudaPart(contents, name, call)

@@ -20,7 +20,7 @@ from .digests import digest_parts
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 4
+SCHEMA = 5
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000
@@ -120,12 +120,12 @@ def _serialise(contents: EngineContents, signing_key: bytes | None, replaced: Si
 
 def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memoryview]]]:
     yield "graph.ir", [contents.graph.encode()]
-    for target in sorted(contents.targets):
-        parts = contents.targets[target]
-        for function, plan in parts.plans.items():
-            yield f"plan/{target}/{function}.json", [_json(to_json(plan))]
-        for file in sorted(parts.files):
-            yield f"kernels/{target}/{file}", [parts.files[file]]
+    for name in sorted(contents.parts):
+        part = contents.parts[name]
+        for function, plan in part.plans.items():
+            yield f"plan/{name}/{function}.json", [_json(to_json(plan))]
+        for file in sorted(part.files):
+            yield f"kernels/{name}/{file}", [part.files[file]]
     for file in sorted(contents.weights):
         header, pieces = encode(contents.weights[file])
         yield f"weights/{file}.safetensors", [header, *pieces]
@@ -146,12 +146,9 @@ def _manifest(contents: EngineContents, records: list[MemberRecord]) -> dict[str
         "format": "ourcc engine",
         "schema": SCHEMA,
         "functions": [_function_to_json(name, ports) for name, ports in contents.functions.items()],
-        "bodies": [name for name in next(iter(contents.targets.values())).plans if name not in contents.functions],
+        "bodies": [name for name in contents.best.plans if name not in contents.functions],
         "symbols": [[name, r.low, r.high, contents.symbols.divisors.get(name, 1)] for name, r in contents.symbols.ranges.items()],
-        "targets": [
-            [target, [[library.file, library.machine, list(library.requires)] for library in contents.targets[target].libraries]]
-            for target in contents.targets
-        ],
+        "parts": [[name, part.family, part.machine, list(part.requires)] for name, part in contents.parts.items()],
         "provenance": dict(contents.provenance),
         "members": [[r.member.name, r.member.size, r.member.crc, r.digest, list(r.head) if r.head else None] for r in records],
     }

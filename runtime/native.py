@@ -1,4 +1,4 @@
-"""Native code: shared objects opened from checked bytes, the choice among them, and the thread pool they share."""
+"""Native code: shared objects opened from checked bytes, the machines they are for, and the thread pool they share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import ctypes
 import fcntl
 import functools
 import os
-import platform
 import threading
 import weakref
 from _ctypes import dlclose, dlopen, dlsym
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from ..ir.errors import EngineError
-from .contents import Library
+from .contents import LIBRARY, PartContents
 
 ABI = 1
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # no more seals, no shrinking, no growing, no writing (linux/fcntl.h)
@@ -34,23 +33,12 @@ def cpu_flags() -> frozenset[str]:
     return frozenset.intersection(*sets) if sets else frozenset()
 
 
-def why_not(library: Library, machine: str, flags: frozenset[str]) -> str | None:
-    """Why a library does not run on a machine with these CPU flags; None if it does."""
-    if library.machine != machine:
-        return f"{library.file} is for {library.machine}, this machine is {machine}"
-    missing = [flag for flag in library.requires if flag not in flags]
-    return f"{library.file} needs {', '.join(missing)}, which this cpu lacks" if missing else None
-
-
-def choose(libraries: tuple[Library, ...]) -> Library:
-    """The first library (they are listed best first) that this machine runs; EngineError says why none does."""
-    machine, flags = platform.machine(), cpu_flags()
-    reasons = [(library, why_not(library, machine, flags)) for library in libraries]
-    for library, reason in reasons:
-        if reason is None:
-            return library
-    note = "\n".join(str(reason) for _, reason in reasons) or "it holds no library at all"
-    raise EngineError("engine has no cpu code for this machine", note=note)
+def why_not(part: PartContents, machine: str, flags: frozenset[str]) -> str | None:
+    """Why the code of a CPU part does not run on a machine with these CPU flags; None if it does."""
+    if part.machine != machine:
+        return f"it is for {part.machine}, this machine is {machine}"
+    missing = [flag for flag in part.requires if flag not in flags]
+    return f"it needs {', '.join(missing)}, which this cpu lacks" if missing else None
 
 
 class _Handle:
@@ -169,9 +157,9 @@ def _open(name: str, data: bytes) -> _Handle:
         os.close(descriptor)
 
 
-def load(libraries: tuple[Library, ...], files: Mapping[str, bytes]) -> NativeLibrary:
-    """Load the best library for this machine; the files give checked bytes."""
-    library = choose(libraries)
-    if library.file not in files:
-        raise EngineError(f"engine names the library {library.file} and does not hold it")
-    return NativeLibrary(library.file, files[library.file])
+def load(name: str, part: PartContents) -> NativeLibrary:
+    """Load the code of a CPU part; its files give checked bytes."""
+    if LIBRARY not in part.files:
+        hint = f"build it again: ourcc build --rebuild ENGINE --target {name}"
+        raise EngineError(f"engine holds no native code for its part {name}", hint=hint)
+    return NativeLibrary(f"{name}.so", part.files[LIBRARY])

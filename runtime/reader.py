@@ -12,7 +12,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..ir.types import DTYPES, TensorType
 from . import archive, sign
 from .archive import Member, Placed
 from .checked import Checked, same_file
-from .contents import EngineContents, Lazy, Library, Port, Ports, TargetContents
+from .contents import EngineContents, Lazy, PartContents, Port, Ports
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
 from .sign import Signature
@@ -242,7 +242,7 @@ class _Reader:
     def contents(self, manifest: Mapping[str, Any]) -> EngineContents:
         """The contents, plans and files read when first asked for."""
         try:
-            targets = {name: tuple(_read_library(entry) for entry in libraries) for name, libraries in manifest["targets"]}
+            needs = dict(_read_needs(entry) for entry in manifest["parts"])
             ranges = {name: dims.Range(low, high) for name, low, high, _ in manifest["symbols"]}
             divisors = {name: divisor for name, _, _, divisor in manifest["symbols"] if divisor != 1}
             weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
@@ -251,13 +251,15 @@ class _Reader:
             plans = (*functions, *(str(name) for name in manifest["bodies"]))
             if not functions or len(functions) != len(manifest["functions"]):
                 raise self.damaged("engine has two functions of one name" if functions else "engine has no function")
-            for target in targets:
+            if not needs or len(needs) != len(manifest["parts"]):
+                raise self.damaged("engine has two parts of one name" if needs else "engine has no part")
+            for part in needs:
                 for function in plans:
-                    if f"plan/{target}/{function}.json" not in self.records:
-                        raise self.damaged(f"engine has no plan of its function {function} for its target {target}")
+                    if f"plan/{part}/{function}.json" not in self.records:
+                        raise self.damaged(f"engine has no plan of its function {function} for its part {part}")
             return EngineContents(
                 functions,
-                Lazy(tuple(targets), lambda name: self.target(name, plans, targets[name])),
+                Lazy(tuple(needs), lambda name: self.part(name, plans, needs[name])),
                 dims.Facts(ranges, divisors),
                 self.member("graph.ir").decode(),
                 Lazy(weights, self.weights),
@@ -274,11 +276,11 @@ class _Reader:
         member = f"weights/{file}.safetensors"
         return decode(self.heads[member], self.view(member)[len(self.heads[member]) :], f"{self.path}: {member}")
 
-    def target(self, name: str, functions: tuple[str, ...], libraries: tuple[Library, ...]) -> TargetContents:
+    def part(self, name: str, functions: tuple[str, ...], needs: _Needs) -> PartContents:
         prefix = f"kernels/{name}/"
         files = tuple(member[len(prefix) :] for member in self.records if member.startswith(prefix))
         plans = Lazy(functions, lambda function: self.plan(f"plan/{name}/{function}.json"))
-        return TargetContents(plans, Lazy(files, lambda file: self.member(prefix + file), keep=False), libraries)
+        return PartContents(plans, Lazy(files, lambda file: self.member(prefix + file), keep=False), *needs)
 
     def plan(self, member: str) -> Plan:
         try:
@@ -321,9 +323,15 @@ def _read_record(entry: Any) -> MemberRecord:
     return MemberRecord(Member(name, size, crc), digest, None if head is None else (head[0], head[1]))
 
 
-def _read_library(entry: Any) -> Library:
-    file, machine, requires = entry
-    return Library(str(file), str(machine), tuple(str(flag) for flag in requires))
+_Needs: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""What a part runs on: family, machine, CPU flags."""
+
+
+def _read_needs(entry: Any) -> tuple[str, _Needs]:
+    name, family, machine, requires = entry
+    if not all(isinstance(text, str) for text in (name, family, machine, *requires)):
+        raise ValueError(f"part {name!r} is for {family!r}, {machine!r}, {requires!r}")
+    return name, (family, machine, tuple(requires))
 
 
 def _read_function(entry: Any) -> tuple[str, Ports]:

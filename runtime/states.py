@@ -30,20 +30,20 @@ class KeptStates(StateMemory, Protocol):
         """Let a state hold an array of its type."""
 
 
-def initial(contents: EngineContents, target: str, state: StateDeclaration) -> Array | None:
+def initial(contents: EngineContents, part: str, state: StateDeclaration) -> Array | None:
     """The bytes that a state begins with; None for zeros."""
-    return contents.constant(target, state.initial).data if state.initial else None
+    return contents.constant(part, state.initial).data if state.initial else None
 
 
 class HostStates:
     """States in the memory of the CPU."""
 
-    def __init__(self, contents: EngineContents, target: str) -> None:
+    def __init__(self, contents: EngineContents, part: str) -> None:
         self.changed = False
-        self._types = {name: state.type for name, state in contents.targets[target].states.items()}
+        self._types = {name: state.type for name, state in contents.parts[part].states.items()}
         self._memory: dict[str, Array] = {}
-        for name, state in contents.targets[target].states.items():
-            given = initial(contents, target, state)
+        for name, state in contents.parts[part].states.items():
+            given = initial(contents, part, state)
             memory = self._memory[name] = aligned_bytes(nbytes(state.type) or 0)
             memory[:] = 0 if given is None else given[: memory.size]
         self._addresses = {name: pointer(memory) for name, memory in self._memory.items()}

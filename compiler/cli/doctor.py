@@ -10,6 +10,7 @@ import click
 from ...codegen.c.compile import Compiler, find_compiler
 from ...ir.errors import ToolchainError
 from ...ir.extras import install_hint
+from ...ir.target import cpu_level
 from .. import machine
 from ..options import Environment, environment
 from ..report.table import Cell, Report, Table
@@ -68,7 +69,7 @@ def _targets(cpu: machine.Cpu, cuda: machine.CudaDriver, no_compiler: ToolchainE
 
 def _target_row(target: Target, cpu: machine.Cpu, cuda: machine.CudaDriver, no_compiler: ToolchainError | None) -> tuple[Cell, ...]:
     if target.family == "cpu":
-        runs = target.name == "native" or cpu.level in target.levels
+        runs = target.name == "native" or cpu.features.issuperset(cpu_level(target.levels[0]).features)
         reasons = ([] if no_compiler is None else [f"{no_compiler.message}: {no_compiler.hint}"]) + (
             [] if runs else [f"this CPU is {cpu.level}, expected {target.levels[0]}"]
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...ir.errors import EngineError
 from ...runtime.contents import Contract, EngineContents
-from ...runtime.engine import choose_target
+from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
 from ..contract import is_notable
 from ..recorded import workload_of
@@ -31,17 +31,18 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "engine": str(path),
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
+        "parts": ", ".join(contents.parts),
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
     }
-    values = Table("kept in memory", ("target", *KEPT), tuple(kept))
+    values = Table("kept in memory", ("part", *KEPT), tuple(kept))
     return Report(facts, (signature(contents), *([contract] if rows else []), *([values] if kept else [])))
 
 
 def signature(contents: EngineContents) -> Table:
     """What each function takes, gives and keeps."""
-    states = {name: str(state.type) for target in list(contents.targets)[:1] for name, state in contents.targets[target].states.items()}
+    states = {name: str(state.type) for name, state in contents.best.states.items()}
     rows: list[tuple[str, ...]] = []
     for function, ports in contents.functions.items():
         rows += [(function, port.name, "input", str(port.type)) for port in ports.inputs]
@@ -62,7 +63,7 @@ def _signed_by(path: Path) -> str | None:
 
 def _runs_here(contents: EngineContents, target: str | None) -> str | None:
     try:
-        return choose_target(contents, target)
+        return choose_part(contents, target)
     except EngineError:
         return None
 

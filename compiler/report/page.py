@@ -34,15 +34,15 @@ def page(contents: EngineContents, title: str) -> str:
     ports = signature(contents)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>For {escape(', '.join(contents.targets))}, made by {escape(str(contents.provenance.get('producer', 'ourcc')))}.</p>",
+        f"<p>For {escape(', '.join(contents.parts))}, made by {escape(str(contents.provenance.get('producer', 'ourcc')))}.</p>",
         _table(ports.columns, ports.rows),
         *_contract(Contract.from_json(contents.report.get("contract", []))),
     ]
     sizes = workload_of(contents).sizes
-    for name, target in contents.targets.items():
+    for name, part in contents.parts.items():
         parts += _times(name, sizes, contents.report.get("kernels", {}).get(name, []))
-        for function, plan in target.plans.items():
-            parts += _memory(f"{name}, {function}" if len(target.plans) > 1 else name, plan, sizes)
+        for function, plan in part.plans.items():
+            parts += _memory(f"{name}, {function}" if len(part.plans) > 1 else name, plan, sizes)
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'

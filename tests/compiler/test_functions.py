@@ -101,7 +101,7 @@ def test_functions_share_parameters_and_states(built: tuple[Any, dict[str, Cache
 
 
 def test_what_is_written_is_written_where_it_lies(built: tuple[Any, dict[str, Cache]]) -> None:
-    plans = built[0].contents.targets["cpu"].plans
+    plans = built[0].contents.best.plans
     for name in ("append", "read"):
         copied = [step for step in plans[name].steps if isinstance(step, Copy) and plans[name].moves(step)]
         assert [plans[name].named[step.target].type.rank for step in copied if plans[name].named[step.target].type.rank > 1] == []

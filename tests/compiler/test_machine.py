@@ -73,6 +73,15 @@ def test_doctor_answers_for_machines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "record.json").write_text("{}")
     assert run(["doctor", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [row["target"] for row in data["targets"]] == ["cpu", "native", "sm_90a", "sm_100a", "sm_120a"]
+    assert [row["target"] for row in data["targets"]] == [
+        "cpu",
+        "native",
+        "x86-64",
+        "x86-64-v3",
+        "x86-64-v4",
+        "sm_90a",
+        "sm_100a",
+        "sm_120a",
+    ]
     assert [(row["place"], row["entries"]) for row in data["caches"][1:]] == [(str(tmp_path), 1), ("redis://team", None)]
     assert next(row["version"] for row in data["libraries"] if row["name"] == "numpy")

@@ -164,7 +164,7 @@ def test_targets_by_the_names_of_others(capsys: pytest.CaptureFixture[str]) -> N
         ["verify", "m.ourcc", "m.onnx", "--target", "foo"],
     ):
         assert run(line) == 2
-        assert "unknown target: got 'foo', expected one of cpu, native, sm_90a" in capsys.readouterr().err
+        assert "unknown target: got 'foo', expected one of cpu, native, x86-64, x86-64-v3, x86-64-v4, sm_90a" in capsys.readouterr().err
     assert run(["run", "m.ourcc", "--target", "native", "--input", "x.npz"]) == 0
 
 
@@ -243,7 +243,7 @@ def test_the_package_runs_as_a_module() -> None:
 def test_the_memory_of_two_targets_is_told_apart() -> None:
     from ourcc.compiler.report.kernels import kernel_table, memory_tables
 
-    plan = ourcc.load("m.ourcc").contents.targets["cpu"].plan
+    plan = ourcc.load("m.ourcc").contents.best.plan
     assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
     assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
     assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[0]

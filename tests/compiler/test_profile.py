@@ -44,11 +44,11 @@ def contents() -> EngineContents:
 
 @pytest.fixture(scope="module")
 def profiles(contents: EngineContents) -> list[Profile]:
-    return profile(contents, [np.ones((24, 96), np.float32), np.ones((96, 32), np.float32)], 1, 3, SILENT)
+    return profile(Engine(contents), [np.ones((24, 96), np.float32), np.ones((96, 32), np.float32)], 1, 3, SILENT)
 
 
 def test_every_launch_is_timed_in_every_round(contents: EngineContents, profiles: list[Profile]) -> None:
-    launches = [step for step in contents.targets["cpu"].plan.steps if isinstance(step, Launch)]
+    launches = [step for step in contents.best.plan.steps if isinstance(step, Launch)]
     assert [item.launch for item in profiles] == launches and len(launches) >= 2
     assert all(len(item.samples) == 3 and min(item.samples) > 0 for item in profiles)
 
@@ -80,7 +80,7 @@ def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineCont
     engine = Engine(contents, threads=1)
     x, w = np.random.default_rng(0).standard_normal((5, 96), np.float32), np.ones((96, 32), np.float32)
     before = engine(x, w)
-    profile(contents, [x, w], 2, 2, SILENT)
+    profile(Engine(contents), [x, w], 2, 2, SILENT)
     for one, other in zip(before, engine(x, w), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -132,7 +132,9 @@ def test_wrong_words(words: list[str], status: int, message: str, engine_file: P
 
 
 def test_a_launch_is_told_by_the_kernel_that_ran(contents: EngineContents) -> None:
-    few, many = (profile(contents, [np.ones((rows, 96), np.float32), np.ones((96, 32), np.float32)], 1, 1, SILENT)[0] for rows in (8, 40))
+    few, many = (
+        profile(Engine(contents), [np.ones((rows, 96), np.float32), np.ones((96, 32), np.float32)], 1, 1, SILENT)[0] for rows in (8, 40)
+    )
     assert few.launch == many.launch and few.kernel != many.kernel
     assert (few.row["when"], many.row["when"]) == ("1 <= N0 <= 16", None)
     assert few.operations / 8 == many.operations / 40

@@ -122,7 +122,7 @@ def test_an_engine_with_state_is_right_against_numpy(engine: Engine) -> None:
 
 
 def test_the_cache_is_written_where_it_lies(engine: Engine) -> None:
-    parts = engine.contents.targets["cpu"]
+    parts = engine.contents.best
     append, read = parts.plans["append"], parts.plans["read"]
     assert [
         step for step in append.steps if isinstance(step, Copy) and append.moves(step) and append.named[step.target].type.rank == 2

@@ -132,7 +132,7 @@ def test_engine_computes_the_compressed_program(make: Callable[[], Net], form: s
     expect_right(net.module, net, got)
     # It is another program than the original one: had nothing been done, this test would show nothing.
     assert any(not np.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(got, original, strict=True))
-    plan = contents.targets["cpu"].plan
+    plan = contents.best.plan
     constants = {b.storage.value: b.type for b in plan.buffers if isinstance(b.storage, storage.Constant)}
     weights = {name: type for name, type in constants.items() if type.rank > 1}
     assert weights
@@ -152,7 +152,7 @@ def test_the_file_is_a_quarter(tmp_path: Path) -> None:
         sizes[quantize, sparsity] = sum(constant.data.size for file in engine.contents.weights.values() for constant in file.values())
         engine.save(tmp_path / "m.ourcc")
         # Code, also that for classes of sizes, graph and plan come on top of the weights.
-        files = sum(len(data) for data in engine.contents.targets["cpu"].files.values())
+        files = sum(len(data) for data in engine.contents.best.files.values())
         assert (tmp_path / "m.ourcc").stat().st_size < sizes[quantize, sparsity] + files + 100_000
     dense = sizes[None, None]
     assert sizes["int8-weight", None] < dense * 0.255

@@ -24,6 +24,7 @@ from ourcc.compiler.trust import Trust
 from ourcc.ir.errors import EngineError, UsageError
 from ourcc.passes.tile.schedule import Schedule
 from ourcc.runtime import Engine, EngineContents, write_engine
+from ourcc.runtime.contents import LIBRARY
 
 PRIVATE = {name: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number, name in enumerate(("ours", "other"))}
 OURS, OTHER = (key.private_bytes_raw() for key in PRIVATE.values())
@@ -197,9 +198,9 @@ def trap(tmp_path: Path, contents: EngineContents) -> tuple[Path, Path]:
     source = f'#include <stdio.h>\n__attribute__((constructor)) static void start(void) {{ fclose(fopen("{mark}", "w")); }}\n'
     (tmp_path / "trap.c").write_text(source)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", "trap.so", "trap.c"], check=True, cwd=tmp_path)
-    parts = contents.targets["cpu"]
-    files = {**parts.files, **{library.file: (tmp_path / "trap.so").read_bytes() for library in parts.libraries}}
-    write_engine(tmp_path / "trap.ourcc", replace(contents, targets={"cpu": replace(parts, files=files)}))
+    ((name, part),) = contents.parts.items()
+    files = {**part.files, LIBRARY: (tmp_path / "trap.so").read_bytes()}
+    write_engine(tmp_path / "trap.ourcc", replace(contents, parts={name: replace(part, files=files)}))
     return tmp_path / "trap.ourcc", mark
 
 

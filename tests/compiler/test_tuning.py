@@ -137,7 +137,7 @@ def test_classes_of_sizes_are_problems_that_are_measured_and_locked(ask: Run, sy
         ask("build", symbolic, "-o", tmp_path / f"{name}.ourcc", "--locked", lock, "--shape", "B=1..512")
     assert (tmp_path / "b.ourcc").read_bytes() == (tmp_path / "c.ourcc").read_bytes()
     assert read_engine(tmp_path / "b.ourcc").lock == lock.read_text()
-    made, again = (read_engine(tmp_path / f"{name}.ourcc").targets["cpu"].plan for name in ("a", "b"))
+    made, again = (read_engine(tmp_path / f"{name}.ourcc").best.plan for name in ("a", "b"))
     assert made == again
 
 
@@ -234,19 +234,21 @@ def test_an_engine_is_tuned_without_its_model(ask: Run, model: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"provenance": {"targets": ["sm_90a"]}}, "tuning measures cpu kernels"), ({"libraries": ()}, "was built for another machine")],
+    [
+        ({"family": "cuda"}, "tuning measures cpu kernels: got an engine for x86-64"),
+        ({"requires": ("amx_fp4",)}, "was built for another machine\n  note: x86-64[-v0-9]*: it needs amx_fp4, which this cpu lacks"),
+        ({"machine": "riscv64"}, "was built for another machine\n  note: x86-64[-v0-9]*: it is for riscv64"),
+    ],
 )
 def test_an_engine_that_cannot_be_tuned_here_says_why(ask: Run, model: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
     from dataclasses import replace
 
-    from ourcc.compiler.retune import _cpu_target
+    from ourcc.compiler.retune import _levels
 
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "off")
     contents = read_engine(tmp_path / "a.ourcc")
-    if "libraries" in change:
-        change = {"targets": {"cpu": replace(contents.targets["cpu"], **change)}}
     with pytest.raises(CompilerError, match=message):
-        _cpu_target(replace(contents, **change))
+        _levels(replace(contents, parts={name: replace(part, **change) for name, part in contents.parts.items()}))
 
 
 def test_a_constant_that_the_engine_lacks_is_an_error(ask: Run, model: Path, tmp_path: Path) -> None:
@@ -259,11 +261,13 @@ def test_a_constant_that_the_engine_lacks_is_an_error(ask: Run, model: Path, tmp
     value = module_of(contents).constants["weight"]
     assert value.constant is not None
     np.testing.assert_array_equal(value.constant.array, numpy_helper.to_array(onnx.load(str(model)).graph.initializer[0]))
-    plan = contents.targets["cpu"].plan
+    plan = contents.best.plan
     bare = replace(
         plan, buffers=tuple(buffer for buffer in plan.buffers if not str(getattr(buffer.storage, "value", "")).startswith("weight"))
     )
-    value = module_of(replace(contents, targets={"cpu": replace(contents.targets["cpu"], plans={"main": bare})})).constants["weight"]
+    value = module_of(replace(contents, parts={name: replace(contents.best, plans={"main": bare}) for name in contents.parts})).constants[
+        "weight"
+    ]
     assert value.constant is not None
     with pytest.raises(EngineError, match="holds no values of the constant with digest"):
         _ = value.constant.array

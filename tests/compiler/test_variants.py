@@ -37,7 +37,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> EngineContents:
 
 @pytest.fixture(scope="module")
 def plan(contents: EngineContents) -> Plan:
-    return contents.targets["sm_90a"].plan
+    return contents.parts["sm_90a"].plan
 
 
 def test_products_run_on_the_matrix_units_and_nothing_spills(contents: EngineContents) -> None:

@@ -32,7 +32,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def plan_of(graph: Any) -> Plan:
-    plan: Plan = graph.engine.contents.targets["cpu"].plans["main"]
+    plan: Plan = graph.engine.contents.best.plans["main"]
     return plan
 
 

@@ -229,7 +229,7 @@ def test_names_of_inputs(tmp_path: Path, engine: Path, refused: Command) -> None
 def test_an_engine_for_another_target(tmp_path: Path, engine: Path, refused: Command) -> None:
     given = array(tmp_path / "x.npy", np.zeros((2, 4)))
     text = refused("run", engine, "--input", given, "--target", "sm_90a")
-    assert "engine holds no target sm_90a, it holds cpu" in text and "--rebuild" in text
+    assert "engine holds no target sm_90a, it holds x86-64" in text and "--rebuild" in text
 
 
 def test_an_engine_of_another_machine(tmp_path: Path, engine: Path, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:

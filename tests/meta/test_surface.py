@@ -35,7 +35,21 @@ def test_the_signatures_are_these() -> None:
     assert names(ourcc.load) == ["path", "target", "threads", "verify", "trusted_keys", "copy_weights"]
     assert names(ourcc.explain) == ["model", "*inputs", "**options"]
     public = {name for name in vars(ourcc.Engine) if not name.startswith("_")}
-    assert public == {"load", "save", "run", "session", "functions", "contents", "inputs", "outputs", "targets", "target", "contract"}
+    assert public == {
+        "load",
+        "save",
+        "run",
+        "session",
+        "functions",
+        "contents",
+        "inputs",
+        "outputs",
+        "targets",
+        "target",
+        "parts",
+        "part",
+        "contract",
+    }
 
 
 def test_the_typed_options_are_those_that_are_read() -> None:

@@ -107,7 +107,7 @@ def test_the_judge_sees_a_small_error(case: Case) -> None:
 
 
 def test_the_plan_is_a_few_kernels_and_no_host_step(case: Case) -> None:
-    (parts,) = case.engine.contents.targets.values()
+    (parts,) = case.engine.contents.parts.values()
     (rows,) = case.engine.contents.report["kernels"].values()
     # Indices of the caller are checked once: a kernel, and a step that reads what it found.
     checks = [step for step in parts.plan.steps if isinstance(step, Check)]

@@ -124,7 +124,7 @@ def test_everything_is_compiled(case: Case) -> None:
     for graph in case.graphs:
         assert graph.imported is not None and graph.engine is not None
         assert graph.imported.fallbacks == ()
-        (parts,) = graph.engine.contents.targets.values()
+        (parts,) = graph.engine.contents.parts.values()
         assert not [step for step in parts.plan.steps if isinstance(step, (Call, Host))]
 
 

@@ -17,7 +17,7 @@ def engine(node, inputs, outputs):
 
 def test_strings_that_are_returned_as_they_came():
     made = engine(helper.make_node("Identity", ["x"], ["y"]), [("x", TensorProto.STRING, ["B"])], [("y", TensorProto.STRING, ["B"])])
-    assert not any(isinstance(step, Copy) for step in made.contents.targets["cpu"].plan.steps)
+    assert not any(isinstance(step, Copy) for step in made.contents.best.plan.steps)
     given = np.array(["a", "bc"], dtype=object)
     got = made(given)
     assert got.tolist() == ["a", "bc"]
@@ -29,7 +29,7 @@ def test_a_size_of_two_results_is_bound_once():
     node = helper.make_node("Unique", ["x"], ["y", "first", "", "count"])
     outputs = [("y", TensorProto.FLOAT, None), ("first", TensorProto.INT64, None), ("count", TensorProto.INT64, None)]
     made = engine(node, [("x", TensorProto.FLOAT, ["B"])], outputs)
-    (step,) = (step for step in made.contents.targets["cpu"].plan.steps if isinstance(step, Host))
+    (step,) = (step for step in made.contents.best.plan.steps if isinstance(step, Host))
     assert [symbol for symbol, _, _ in step.binds] == list(dict.fromkeys(symbol for symbol, _, _ in step.binds))
     for values in ([3, 1, 3, 2], [], [5]):
         y, first, count = made(np.array(values, np.float32))

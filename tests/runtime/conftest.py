@@ -14,7 +14,8 @@ import pytest
 from ourcc.ir import dims
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant, storage
 from ourcc.ir.types import TensorType, f32
-from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime.contents import LIBRARY
 
 PREAMBLE = r"""
 #include <stdint.h>
@@ -113,14 +114,11 @@ def tiny_plan() -> Plan:
 @pytest.fixture(scope="session")
 def tiny(compiled: Callable[[str], bytes]) -> EngineContents:
     """The contents of the miniature engine."""
-    parts = TargetContents(
-        {"main": tiny_plan()},
-        {"baseline.so": compiled(SOURCE), "kernel_0.c": b"/* text */\n", "never.so": b"\x7fELF nonsense"},
-        (Library("never.so", requires=("no-such-flag",)), Library("baseline.so")),
-    )
+    never = PartContents({"main": tiny_plan()}, {LIBRARY: b"\x7fELF nonsense"}, requires=("no-such-flag",))
+    baseline = PartContents({"main": tiny_plan()}, {LIBRARY: compiled(SOURCE), "kernel_0.c": b"/* text */\n"})
     row = {"source": "fc1 (m.onnx)", "op": "mul", "requested": "f32", "realised": "f32", "why": ""}
     return EngineContents.of(
-        {"cpu": parts},
+        {"baseline": baseline, "never": never},
         {"shared": {"fc1.weight": np.array([3.0], np.float32), "other": np.arange(7, dtype=np.int64)}},
         graph="module @tiny {}\n",
         lock='{"gcc": "12"}',

@@ -14,7 +14,7 @@ from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
 from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, Zero, from_json, storage, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
-from ourcc.runtime import Engine, EngineContents, TargetContents
+from ourcc.runtime import Engine, EngineContents, PartContents
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
 
@@ -151,7 +151,7 @@ def plan() -> Plan:
 def contents(the_plan=None, **files) -> EngineContents:
     files = {"k_even.cubin": b"even", "k_any.cubin": b"any", **files}
     return EngineContents.of(
-        {"sm_90a": TargetContents({"main": the_plan or plan()}, files)}, {"sm_90a": {"w": np.array([3.0], np.float32)}}
+        {"sm_90a": PartContents({"main": the_plan or plan()}, files, "cuda", "")}, {"sm_90a": {"w": np.array([3.0], np.float32)}}
     )
 
 
@@ -402,7 +402,7 @@ def test_launches_that_cannot_run(gpu):
         Engine(contents(launch(grid=(1, 100_000))))(x)
     with pytest.raises(InputError, match="launch l0 needs the size 8589934592 for B = 3, N = 8, which does not fit 32 bits"):
         Engine(contents(launch(scalars=(N * 2**30, N))))(x)
-    with pytest.raises(EngineError, match=r"engine holds no kernel gone.cubin for target sm_90a"):
+    with pytest.raises(EngineError, match=r"engine holds no kernel gone.cubin for sm_90a"):
         Engine(contents(launch(kernel="gone")))
     with pytest.raises(EngineError, match="kernel k_any needs 300000 bytes of shared memory, Double GPU has 232448"):
         Engine(contents(launch(shared=300_000)))
@@ -491,7 +491,7 @@ def keeping() -> EngineContents:
         (("rows", "rows"),),
     )
     files = {"k_put.cubin": b"put", "k_add.cubin": b"add"}
-    parts = TargetContents({"append": append, "read": read}, files)
+    parts = PartContents({"append": append, "read": read}, files, "cuda", "")
     return EngineContents.of({"sm_90a": parts}, {"sm_90a": {"ones": np.ones(2, np.float32)}})
 
 

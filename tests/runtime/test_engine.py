@@ -14,7 +14,8 @@ from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
 from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, storage
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
-from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime.contents import LIBRARY
 from ourcc.runtime.program import Program
 
 
@@ -47,9 +48,10 @@ def test_inputs_that_are_not_dense_or_not_native_are_copied_first(engine, expect
 def test_properties(engine, tiny):
     assert [str(p) for p in engine.inputs] == ["x: f32[B, N]"] and [str(p) for p in engine.outputs] == ["y: f32[B, N]", "z: f32[N]"]
     assert engine.targets == ("cpu",) and engine.target == "cpu" and engine.contents is tiny
+    assert engine.parts == ("never", "baseline") and engine.part == "baseline"
     assert "fc1 (m.onnx)  mul  f32        f32" in str(engine.contract) and len(engine.contract) == 1
     assert next(iter(engine.contract)).why == ""
-    assert repr(engine) == "Engine((x: f32[B, N]) -> (y: f32[B, N], z: f32[N]); cpu, running cpu)"
+    assert repr(engine) == "Engine((x: f32[B, N]) -> (y: f32[B, N], z: f32[N]); never, baseline, running baseline)"
 
 
 class Packed:
@@ -118,7 +120,7 @@ def copies(pairs: list[tuple[TensorType, TensorType]], facts: dims.Facts = dims.
     """An engine with no native code: each output is its input, copied by the runtime."""
     inputs = tuple(Buffer(f"x{n}", a, storage.Input()) for n, (a, _) in enumerate(pairs))
     plan = Plan("cpu", facts, tuple((b.name, b.name) for b in inputs), tuple((f"y{b.name[1:]}", b.name) for b in inputs), inputs, (), ())
-    return Engine(EngineContents.of({"cpu": TargetContents({"main": plan})}))
+    return Engine(EngineContents.of({"cpu": PartContents({"main": plan})}))
 
 
 def test_equal_symbols_across_inputs():
@@ -279,21 +281,22 @@ def test_round_trip_through_a_file(tmp_path, engine, expected):
 
 
 def test_no_target_for_this_machine(tiny):
-    parts = tiny.targets["cpu"]
-    foreign = replace(parts, libraries=(Library("a.so", "riscv64"), Library("b.so", requires=("avx1024", "amx-fp4"))))
-    with pytest.raises(EngineError, match="engine holds no target for this machine, it holds cpu") as error:
-        Engine(replace(tiny, targets={"cpu": foreign}))
+    part = tiny.parts["baseline"]
+    foreign = {"a": replace(part, machine="riscv64"), "b": replace(part, requires=("avx1024", "amx-fp4"))}
+    with pytest.raises(EngineError, match="engine holds no target for this machine, it holds a, b") as error:
+        Engine(replace(tiny, parts=foreign))
     text = str(error.value)
-    assert "a.so is for riscv64" in text and "b.so needs avx1024, amx-fp4, which this cpu lacks" in text
+    assert "a: it is for riscv64" in text and "b: it needs avx1024, amx-fp4, which this cpu lacks" in text
     assert "ourcc build --rebuild ENGINE --target native" in text
-    with pytest.raises(EngineError, match="engine holds no target sm_90a, it holds cpu"):
+    with pytest.raises(EngineError, match="engine holds no target sm_90a, it holds never, baseline"):
         Engine(tiny, target="sm_90a")
-    with pytest.raises(EngineError, match="target cpu of the engine does not run on this machine"):
-        Engine(replace(tiny, targets={"cpu": foreign}), target="cpu")
-    with pytest.raises(EngineError, match="this version runs the targets cpu and sm_\\*, got npu"):
-        Engine(replace(tiny, targets={"npu": parts}))
-    with pytest.raises(EngineError, match="it holds no library"):
-        Engine(replace(tiny, targets={"cpu": replace(parts, libraries=())}))
+    with pytest.raises(EngineError, match="target cpu of the engine does not run on this machine") as error:
+        Engine(replace(tiny, parts=foreign), target="cpu")
+    assert "a: it is for" in str(error.value) and "b: it needs" in str(error.value)
+    with pytest.raises(EngineError, match="this version runs parts of the families cpu and cuda, got npu"):
+        Engine(replace(tiny, parts={"npu": replace(part, family="npu")}))
+    with pytest.raises(EngineError, match="engine holds no native code for its part baseline"):
+        Engine(replace(tiny, parts={"baseline": replace(part, files={})}))
     with pytest.raises(EngineError, match="an engine needs a plan for at least one target"):
         EngineContents.of({})
 
@@ -301,17 +304,19 @@ def test_no_target_for_this_machine(tiny):
 def test_damaged_plans_are_refused(tiny):
     def build(**change):
         return Engine(
-            replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plans={"main": replace(tiny.targets["cpu"].plan, **change)})})
+            replace(
+                tiny, parts={"baseline": replace(tiny.parts["baseline"], plans={"main": replace(tiny.parts["baseline"].plan, **change)})}
+            )
         )
 
-    plan = tiny.targets["cpu"].plan
+    plan = tiny.parts["baseline"].plan
     with pytest.raises(EngineError, match="has two buffers of one name, x"):
         build(buffers=(*plan.buffers, plan.buffers[0]))
     with pytest.raises(EngineError, match="buffer %q of the plan lies in slot 'gone', which the arena lacks"):
         build(buffers=(*plan.buffers, Buffer("q", plan.buffers[0].type, storage.Arena("gone"))))
     with pytest.raises(EngineError, match="names the buffer 'q', and the plan does not hold it"):
         build(steps=(*plan.steps, Copy("x", "q")))
-    with pytest.raises(EngineError, match="engine holds no constant 'gone' for target cpu"):
+    with pytest.raises(EngineError, match="engine holds no constant 'gone' for baseline"):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), storage.Constant("gone"))))
     with pytest.raises(EngineError, match=r"constant 'fc1.weight' has 4 bytes, expected f32\[2\]"):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), storage.Constant("fc1.weight"))))
@@ -324,11 +329,11 @@ def test_damaged_plans_are_refused(tiny):
 
 
 def test_a_strided_alias_is_refused_until_executors_run_one(tiny):
-    plan = tiny.targets["cpu"].plan
+    plan = tiny.parts["baseline"].plan
     alias = Buffer("q", TensorType(f32, (0, 2)), storage.Alias("w", 0, (4, 2)))
     damaged = {"main": replace(plan, buffers=(*plan.buffers, alias))}
     with pytest.raises(EngineError, match="plan for cpu has the strided alias q, and this version runs dense ones"):
-        Engine(replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], plans=damaged)}))
+        Engine(replace(tiny, parts={"baseline": replace(tiny.parts["baseline"], plans=damaged)}))
 
 
 def dynamic_plan(steps, extra=()) -> Plan:
@@ -355,7 +360,7 @@ int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *arena, int32_t
 """
     nonzero = Call("aten.nonzero", 3, ("x",), ("d",), (("K", 0, 1),))
     plan = dynamic_plan((nonzero, Copy("d", "y")))
-    parts = TargetContents({"main": plan}, {"l.so": compiled(source)}, (Library("l.so"),))
+    parts = PartContents({"main": plan}, {LIBRARY: compiled(source)})
     contents = EngineContents.of({"cpu": parts})
 
     def callback(step, operands):
@@ -380,12 +385,10 @@ def test_a_call_may_give_torch_tensors():
     torch = pytest.importorskip("torch")
     plan = dynamic_plan((Call("aten.nonzero", 0, ("x",), ("d",), (("K", 0, 1),)), Call("aten.mul", 1, ("d",), ("y",))))
     steps = {0: lambda x: torch.from_numpy(np.array(x)).nonzero().t(), 1: lambda d: torch.from_numpy(np.array(d)) * 2}
-    engine = Engine(EngineContents.of({"cpu": TargetContents({"main": plan})}), call=lambda step, operands: [steps[step.key](*operands)])
+    engine = Engine(EngineContents.of({"cpu": PartContents({"main": plan})}), call=lambda step, operands: [steps[step.key](*operands)])
     y, d = engine(torch.tensor([0.0, 3.0, 4.0]))
     assert torch.equal(d, torch.tensor([[1, 2]])) and torch.equal(y, d * 2)
-    quantized = Engine(
-        EngineContents.of({"cpu": TargetContents({"main": plan})}), call=lambda *_: [torch.zeros(1, 2, dtype=torch.complex32)]
-    )
+    quantized = Engine(EngineContents.of({"cpu": PartContents({"main": plan})}), call=lambda *_: [torch.zeros(1, 2, dtype=torch.complex32)])
     with pytest.raises(EngineError, match=r"a call gave the torch dtype torch.complex32, which has no element type here"):
         quantized(torch.ones(2))
 
@@ -428,13 +431,13 @@ def test_import_is_light():
 
 
 def test_an_engine_for_other_machines_is_saved_and_only_refuses_to_run(tiny, tmp_path):
-    elsewhere = replace(tiny, targets={"cpu": replace(tiny.targets["cpu"], libraries=(Library("a.so", "riscv64"),))})
+    elsewhere = replace(tiny, parts={"baseline": replace(tiny.parts["baseline"], machine="riscv64")})
     engine = Engine(elsewhere, must_run=False)
     assert engine.target is None and engine.targets == ("cpu",) and engine.inputs == tiny.inputs
-    assert repr(engine).endswith("cpu, running elsewhere)")
+    assert repr(engine).endswith("baseline, running elsewhere)")
     engine.save(tmp_path / "m.ourcc")
     for call in (lambda: engine(*[np.zeros(1, np.float32)] * len(tiny.inputs)), lambda: engine(), lambda: engine.run({})):
-        with pytest.raises(EngineError, match="engine holds no target for this machine, it holds cpu"):
+        with pytest.raises(EngineError, match="engine holds no target for this machine, it holds baseline"):
             call()
-    with pytest.raises(EngineError, match=r"a\.so is for riscv64"):
+    with pytest.raises(EngineError, match="baseline: it is for riscv64"):
         Engine.load(tmp_path / "m.ourcc")

@@ -23,7 +23,7 @@ from ourcc.runtime import Engine, EngineContents, Reading, read_engine, write_en
 from ourcc.runtime import replace as replace_module
 from ourcc.runtime.archive import Member, directory, local_header, place
 from ourcc.runtime.digests import digest_parts
-from ourcc.runtime.file import read_signature
+from ourcc.runtime.file import SCHEMA, read_signature
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def path(tmp_path, small):
 @pytest.fixture(scope="session")
 def small(tiny):
     """The miniature engine with short members, so that every byte can be visited."""
-    parts = replace(tiny.targets["cpu"], files={"baseline.so": b"\x7fELF" * 9, "kernel_0.c": b"/* text */\n"}, libraries=())
-    return replace(tiny, targets={"cpu": parts})
+    parts = replace(tiny.parts["baseline"], files={"engine.so": b"\x7fELF" * 9, "kernel_0.c": b"/* text */\n"})
+    return replace(tiny, parts={"baseline": parts})
 
 
 def test_it_is_an_ordinary_zip_with_aligned_members(path, small):
@@ -45,7 +45,7 @@ def test_it_is_an_ordinary_zip_with_aligned_members(path, small):
         assert archive.testzip() is None
         names = archive.namelist()
         assert names == [
-            *("manifest.json", "graph.ir", "plan/cpu/main.json", "kernels/cpu/baseline.so", "kernels/cpu/kernel_0.c"),
+            *("manifest.json", "graph.ir", "plan/baseline/main.json", "kernels/baseline/engine.so", "kernels/baseline/kernel_0.c"),
             *("weights/shared.safetensors", "ourcc.lock", "report.json"),
         ]
         manifest = archive.read("manifest.json")
@@ -62,10 +62,10 @@ def test_contents_come_back_equal(path, small):
     got = read_engine(path, Reading(verify=True))
     for field in ("functions", "inputs", "outputs", "symbols", "graph", "lock", "report", "provenance"):
         assert getattr(got, field) == getattr(small, field), field
-    assert got.targets["cpu"].plan == small.targets["cpu"].plan
-    assert dict(got.targets["cpu"].files) == small.targets["cpu"].files
+    assert got.parts["baseline"].plan == small.parts["baseline"].plan
+    assert dict(got.parts["baseline"].files) == small.parts["baseline"].files
     assert dict(got.weights["shared"]) == small.weights["shared"]
-    assert "gone" not in got.targets and got.weights.get("gone") is None
+    assert "gone" not in got.parts and got.weights.get("gone") is None
 
 
 def test_weights_are_mapped_and_read_only(path, small):
@@ -81,12 +81,12 @@ import sys, os, time
 import numpy as np
 from ourcc.ir import dims
 from ourcc.ir.plan import Plan
-from ourcc.runtime import EngineContents, TargetContents, write_engine
+from ourcc.runtime import EngineContents, PartContents, write_engine
 names = [f"s{n}" for n in range(40)]
 files = {name: name.encode() for name in set(names)}
 plan = Plan("cpu", dims.Facts({n: dims.Range(0, 4) for n in names}), (), (), (), (), ())
 weights = {"shared": {name: np.arange(3.0) for name in set(names)}}
-targets = {"cpu": TargetContents({"main": plan}, files)}
+targets = {"cpu": PartContents({"main": plan}, files)}
 write_engine(sys.argv[1], EngineContents.of(targets, weights, provenance={name: 1 for name in set(names)}))
 """
     for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo")):
@@ -132,15 +132,17 @@ def test_every_truncation_is_found(path):
 
 def forge(path, change=None, members=None, raw=None, comment=None):
     """A file whose digests all fit, with a manifest that says something else."""
-    members = members if members is not None else [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]
+    members = (
+        members if members is not None else [("graph.ir", b"g"), ("plan/cpu/main.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")]
+    )
     manifest = {
         **{
             "format": "ourcc engine",
-            "schema": 4,
+            "schema": SCHEMA,
             "functions": [["main", [], [], []]],
             "bodies": [],
             "symbols": [],
-            "targets": [],
+            "parts": [["cpu", "cpu", "x86_64", []]],
             "provenance": {},
         },
         "members": [[name, len(data), zlib.crc32(data), digest_parts([data]), None] for name, data in members],
@@ -177,7 +179,7 @@ def put(key, value):
 
 HOSTILE = [
     (put("format", "other"), "its manifest names another format"),
-    (put("schema", 1), "engine has schema 1, expected 4"),
+    (put("schema", 1), f"engine has schema 1, expected {SCHEMA}"),
     (put("schema", "1"), "its manifest names another format"),
     (put("members", 5), "list of members is damaged"),
     (put("members", [["graph.ir", 1, 2]]), "list of members is damaged"),
@@ -200,8 +202,12 @@ HOSTILE = [
     (replaced(0, 4, ["a", "b"]), "digest of graph.ir is damaged"),
     (replaced(1, 0, "x"), "engine has [0-9]+ bytes, expected|directory of the archive does not match"),
     (replaced(0, 0, "graph.iq"), "directory of the archive does not match the manifest"),
-    (put("targets", [["cpu", []]]), "engine has no plan of its function main for its target cpu"),
-    (put("targets", {"cpu": 1}), "manifest is damaged: ValueError"),
+    (put("parts", [["x86-64-v3", "cpu", "x86_64", ["avx2"]]]), "engine has no plan of its function main for its part x86-64-v3"),
+    (put("parts", []), "engine has no part"),
+    (put("parts", [["a", "cpu", "x86_64", []], ["a", "cpu", "x86_64", []]]), "engine has two parts of one name"),
+    (put("parts", [["a", "cpu", 7, []]]), "part 'a' is for 'cpu', 7"),
+    (put("parts", [["a", "cpu", "x86_64", [1]]]), "part 'a' is for"),
+    (put("parts", {"cpu": 1}), "manifest is damaged: ValueError"),
     (put("functions", [["main", [["x", "f33", []]], [], []]]), "port 'x' has dtype 'f33'"),
     (put("functions", [["main", [["x", "f32", ["__import__('os')"]]], [], []]]), "manifest is damaged: ParseError"),
     (put("functions", []), "engine has no function"),
@@ -227,10 +233,12 @@ def test_hostile_members(tmp_path):
     with pytest.raises(EngineError, match="manifest is damaged"):
         read_engine(forge(tmp_path / "f", members=[graph, ("ourcc.lock", b""), ("report.json", b"{")]))
     plan = forge(
-        tmp_path / "f", put("targets", [["cpu", []]]), [graph, ("plan/cpu/main.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")]
+        tmp_path / "f",
+        put("parts", [["baseline", "cpu", "x86_64", []]]),
+        [graph, ("plan/baseline/main.json", b"{}"), ("ourcc.lock", b""), ("report.json", b"{}")],
     )
-    with pytest.raises(EngineError, match=r"plan/cpu/main.json is damaged: plan: got no target"):
-        read_engine(plan).targets["cpu"].plan  # noqa: B018
+    with pytest.raises(EngineError, match=r"plan/baseline/main.json is damaged: plan: got no target"):
+        read_engine(plan).best.plan  # noqa: B018
     bomb = b"[" * 100_000
     with pytest.raises(EngineError, match="manifest is not valid JSON"):
         read_engine(forge(tmp_path / "f", raw=bomb))
@@ -293,13 +301,13 @@ def test_a_manifest_that_claims_more_than_the_file(path):
 
 def test_a_member_changed_after_opening_is_found(path):
     contents = read_engine(path)
-    files = contents.targets["cpu"].files
+    files = contents.best.files
     data = bytearray(path.read_bytes())
     at = data.index(b"/* text */")
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(b"X")
-    with pytest.raises(EngineError, match=r"kernels/cpu/kernel_0.c does not match its digest"):
+    with pytest.raises(EngineError, match=r"kernels/baseline/kernel_0.c does not match its digest"):
         files["kernel_0.c"]
     os.truncate(path, 100)
     with pytest.raises(EngineError, match="engine ends early"):
@@ -390,12 +398,12 @@ def test_places_that_cannot_be_written(tmp_path, small):
 
 def test_names_that_may_not_be_members(tmp_path, small):
     for name in ("../evil.so", "a b", ".hidden", "x" * 300):
-        parts = replace(small.targets["cpu"], files={name: b""})
+        parts = replace(small.parts["baseline"], files={name: b""})
         with pytest.raises(EngineError, match=r"engine member name .* is not allowed"):
-            write_engine(tmp_path / "m", replace(small, targets={"cpu": parts}))
-    double = replace(small.targets["cpu"], files={"a": b""})
+            write_engine(tmp_path / "m", replace(small, parts={"baseline": parts}))
+    double = replace(small.parts["baseline"], files={"a": b""})
     with pytest.raises(EngineError, match="is not allowed"):
-        write_engine(tmp_path / "m", replace(small, targets={"cpu/../cpu": double}))
+        write_engine(tmp_path / "m", replace(small, parts={"cpu/../cpu": double}))
 
 
 def test_files_over_four_gigabytes_have_wide_headers():
@@ -474,7 +482,7 @@ def test_signing_without_the_package(path, small, monkeypatch):
 @pytest.fixture
 def big(tmp_path, tiny):
     """An engine with 9 MB of weights in two members, one of them small; its times are old enough to be believed."""
-    parts = tiny.targets["cpu"]
+    parts = tiny.parts["baseline"]
     contents = EngineContents.of({"cpu": parts}, {**tiny.weights, "spare": {"more": np.arange(9 << 17, dtype=np.int64)}})
     path = tmp_path / "big.ourcc"
     write_engine(path, contents)
@@ -582,7 +590,7 @@ def test_the_folder_of_records_stays_small(big, tmp_path, settled, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(big, tmp_path, settled):
     (tmp_path / "file").write_text("")
-    assert read_engine(big, Reading(checked=str(tmp_path / "file" / "checked"))).targets
+    assert read_engine(big, Reading(checked=str(tmp_path / "file" / "checked"))).parts
 
 
 def test_progress_is_told(big):
@@ -627,7 +635,7 @@ def test_a_file_that_is_cut_off_while_it_is_hashed_is_an_error(big, monkeypatch)
 def test_mapped_weights_are_not_copied(tmp_path, tiny, settled):
     weights = {"shared": {**tiny.weights["shared"], **{f"w{n}": np.zeros((15, 100, 1000), np.float32) for n in range(15)}}}
     path = tmp_path / "big.ourcc"
-    write_engine(path, EngineContents.of(tiny.targets, weights))
+    write_engine(path, EngineContents.of(tiny.parts, weights))
     assert path.stat().st_size > 90_000_000
     # Memory of its own, not the peak: a child inherits its parent's peak, which would hide what is added to it.
     code = """

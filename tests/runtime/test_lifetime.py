@@ -28,7 +28,7 @@ def descriptors() -> int:
 def path(tmp_path, tiny):
     big = {"shared": {**tiny.weights["shared"], "more": np.arange(1 << 19, dtype=np.int64)}}
     target = tmp_path / "m.ourcc"
-    write_engine(target, EngineContents.of(tiny.targets, big))
+    write_engine(target, EngineContents.of(tiny.parts, big))
     return target
 
 

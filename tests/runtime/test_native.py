@@ -9,8 +9,8 @@ import pytest
 
 from ourcc.ir.errors import EngineError
 from ourcc.runtime import native
-from ourcc.runtime.contents import Library
-from ourcc.runtime.native import NativeLibrary, choose, cpu_flags, load, why_not
+from ourcc.runtime.contents import PartContents
+from ourcc.runtime.native import NativeLibrary, cpu_flags, load, why_not
 
 SOURCE = """
 int64_t ourcc_arena_0(const int64_t *s) { return %d; }
@@ -69,21 +69,13 @@ def test_systems_without_anonymous_files(compiled, monkeypatch):
         NativeLibrary("x.so", compiled(SOURCE % (0, 0)))
 
 
-def test_the_best_library_that_runs_is_chosen(monkeypatch):
-    slow, fast = Library("slow.so", requires=("sse2",)), Library("fast.so", requires=("avx512f", "avx512vl"))
-    monkeypatch.setattr(native, "cpu_flags", lambda: frozenset({"sse2", "avx512f", "avx512vl"}))
-    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
-    assert choose((fast, slow)) is fast
-    monkeypatch.setattr(native, "cpu_flags", lambda: frozenset({"sse2", "avx512f"}))
-    assert choose((fast, slow)) is slow
-    assert why_not(fast, "x86_64", frozenset({"avx512f"})) == "fast.so needs avx512vl, which this cpu lacks"
-    assert why_not(fast, "aarch64", frozenset()) == "fast.so is for x86_64, this machine is aarch64"
-    with pytest.raises(EngineError, match=r"engine has no cpu code for this machine\n  note: fast.so needs avx512vl"):
-        choose((fast,))
-    with pytest.raises(EngineError, match="it holds no library at all"):
-        choose(())
-    with pytest.raises(EngineError, match=r"engine names the library slow.so and does not hold it"):
-        load((slow,), {})
+def test_a_part_says_why_it_does_not_run():
+    part = PartContents({}, requires=("avx512f", "avx512vl"))
+    assert why_not(part, "x86_64", frozenset({"sse2", "avx512f", "avx512vl"})) is None
+    assert why_not(part, "x86_64", frozenset({"avx512f"})) == "it needs avx512vl, which this cpu lacks"
+    assert why_not(part, "aarch64", frozenset()) == "it is for x86_64, this machine is aarch64"
+    with pytest.raises(EngineError, match="engine holds no native code for its part x86-64-v4\n  help: build it again"):
+        load("x86-64-v4", part)
 
 
 def test_flags_of_this_cpu(monkeypatch):

@@ -12,13 +12,13 @@ from ourcc.ir import dims
 from ourcc.ir.errors import EngineError
 from ourcc.ir.plan import Buffer, Host, Plan, Slot, from_json, storage, to_json
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64, string
-from ourcc.runtime import Engine, EngineContents, TargetContents
+from ourcc.runtime import Engine, EngineContents, PartContents
 
 B, K = dims.symbol("B"), dims.symbol("K")
 
 
 def engine_of(plan: Plan, weights=None) -> Engine:
-    return Engine(EngineContents.of({"cpu": TargetContents({"main": from_json(to_json(plan))})}, weights))
+    return Engine(EngineContents.of({"cpu": PartContents({"main": from_json(to_json(plan))})}, weights))
 
 
 def test_nonzero_binds_the_size_it_finds():

@@ -13,7 +13,8 @@ from ourcc.codegen.c.abi import support_files
 from ourcc.ir import dims
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant, storage
 from ourcc.ir.types import TensorType, f32
-from ourcc.runtime import Engine, EngineContents, Library, TargetContents
+from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime.contents import LIBRARY
 
 SOURCE = """
 #include "ourcc.h"
@@ -48,7 +49,7 @@ def contents(tmp_path_factory) -> EngineContents:
     launch = Launch("k", (Variant("kernel_0", Guard(), (b,), ("x", "y")),), ("x",), ("y",))
     buffers = (Buffer("x", kinds[0], storage.Input()), Buffer("y", kinds[1], storage.Output()))
     plan = Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
-    return EngineContents.of({"cpu": TargetContents({"main": plan}, {"e.so": (folder / "e.so").read_bytes()}, (Library("e.so"),))})
+    return EngineContents.of({"x86-64-v3": PartContents({"main": plan}, {LIBRARY: (folder / "e.so").read_bytes()})})
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_forked_child_runs_the_engine(contents, x):
 def test_an_engine_that_is_gone_leaves_no_code_behind(contents, x):
     def mapped() -> int:
         with open("/proc/self/maps", encoding="ascii") as maps:
-            return sum("memfd:e.so" in line for line in maps)
+            return sum("memfd:x86-64-v3.so" in line for line in maps)
 
     keep = Engine(contents)
     keep(x)

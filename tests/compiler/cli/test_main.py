@@ -233,7 +233,9 @@ def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: P
         save = lambda output, signing_key: Path(output).write_bytes(b"engine")  # noqa: E731
         made = {
             "functions": {"main": SimpleNamespace(inputs=ports, outputs=(), states=())},
-            "targets": {"sm_90a": SimpleNamespace(states={})},
+            "targets": ("sm_90a",),
+            "parts": {"sm_90a": SimpleNamespace(family="cuda")},
+            "best": SimpleNamespace(states={}),
         }
         contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={})
         return SimpleNamespace(save=save, contents=contents)

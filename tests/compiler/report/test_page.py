@@ -60,12 +60,12 @@ def test_the_page_shows_kernels_memory_and_contract(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     engine = build(model(), build_options({"targets": ["native"], "quantize": "int8-weight", "report": str(path)}))
     reader = Reader(path.read_text(encoding="utf-8"))
-    rows = engine.contents.report["kernels"]["cpu"]
+    rows = engine.contents.report["kernels"][engine.parts[0]]
     bars = [box for box in reader.boxes if box["class"] == "bar"]
     assert len(bars) == len(rows)
     longest = max(row["predicted_us"] * row["calls"] for row in rows)
     assert max(float(box["width"]) for box in reader.boxes if box["class"] == "slack") == 430 and longest > 0
-    plan = engine.contents.targets["cpu"].plan
+    plan = engine.contents.best.plan
     arena = [buffer for buffer in plan.buffers if isinstance(buffer.storage, storage.Arena)]
     slots = [box for box in reader.boxes if box["class"] == "slot"]
     assert len(slots) == len(arena) > 0 and slot_offsets(plan.slots, {"B": 128})[1] > 0

@@ -72,7 +72,7 @@ def agrees(proto: onnx.ModelProto, calls: Sequence[Sequence[Any]], folder: Path)
             for left, right in zip(got, expected, strict=True):
                 assert left.shape == right.shape
                 np.testing.assert_allclose(left, right, atol=1e-5, rtol=1e-5)
-    return list(engine.contents.targets["cpu"].plans)
+    return list(engine.contents.best.plans)
 
 
 def choice() -> onnx.ModelProto:
@@ -262,10 +262,10 @@ def test_an_engine_without_the_function_that_it_runs_is_damaged() -> None:
     from dataclasses import replace
 
     contents = compile_module(import_onnx(choice()), BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off")))
-    parts = contents.targets["cpu"]
-    lacking = replace(parts, plans={name: plan for name, plan in parts.plans.items() if name != "main.else0"})
-    with pytest.raises(EngineError, match=r"the plan of main for cpu runs the function main.else0, which the engine does not hold"):
-        Engine(replace(contents, targets={"cpu": lacking}))
+    ((name, part),) = contents.parts.items()
+    lacking = replace(part, plans={function: plan for function, plan in part.plans.items() if function != "main.else0"})
+    with pytest.raises(EngineError, match=rf"the plan of main for {name} runs the function main.else0, which the engine does not hold"):
+        Engine(replace(contents, parts={name: lacking}))
 
 
 def test_what_is_refused() -> None:

@@ -1,0 +1,254 @@
+"""A level is a whole part of an engine: what one level fuses, plans and packs is nothing to the others; constants are shared."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ourcc
+from ourcc.compiler import inspection, target_cpu
+from ourcc.compiler.benchmark import bench
+from ourcc.compiler.cli.main import run
+from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options, parse_tuning
+from ourcc.compiler.pipeline import compile_again, compile_module
+from ourcc.compiler.retune import tune
+from ourcc.compiler.target_cpu import levels_of
+from ourcc.compiler.targets import TARGETS, loaded_as
+from ourcc.ir.errors import EngineError, InternalError, UsageError
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.reference import interpret, judge
+from ourcc.ir.region import Reduce, Ref, Store
+from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel
+from ourcc.ir.types import TensorType, f32
+from ourcc.passes.tile.schedule import Order, Problem, Schedule, Strategy
+from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
+from ourcc.runtime.contents import LIBRARY
+
+V3, V4 = AVX2.name, AVX512.name
+X = np.random.default_rng(1).standard_normal((7, 64), np.float32)
+RUNS = pytest.mark.skipif(not native.cpu_flags().issuperset(AVX512.features), reason="needs a CPU that runs both levels")
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A strategy that on AVX2 computes nothing together with a sum, so that more is kept in memory there."""
+
+    inner: Strategy
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def applies(self, problem: Problem, target: Any) -> str | None:
+        body = problem.region.body
+        is_bare = all(isinstance(each.value, Ref) for each in body if isinstance(each, Store))
+        if target is AVX2 and not is_bare and any(isinstance(each, Reduce) for each in body):
+            return "nothing is computed with a sum here"
+        return self.inner.applies(problem, target)
+
+    def space(self, problem: Problem, target: Any) -> Iterator[Schedule]:
+        return self.inner.space(problem, target)
+
+    def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
+        return self.inner.cost(problem, schedule, target)
+
+    def order(self, problem: Problem, schedule: Schedule, target: Any) -> Order:
+        return self.inner.order(problem, schedule, target)
+
+    def tile(self, problem: Problem, schedule: Schedule, target: Any) -> Any:
+        return self.inner.tile(problem, schedule, target)
+
+
+class OnlyAbove(Bare):
+    """A strategy that takes nothing on AVX2."""
+
+    def applies(self, problem: Problem, target: Any) -> str | None:
+        return "not here" if target is AVX2 else self.inner.applies(problem, target)
+
+
+def model() -> Module:
+    """Two products, each with a bias and tanh after it."""
+    rng = np.random.default_rng(0)
+    made, graph = Module("two_products"), Graph("main")
+    made.functions["main"] = graph
+    value, b = graph.add_input("x", TensorType(f32, (7, 64))), Builder(made, graph)
+    for name, shape in (("w1", (64, 96)), ("w2", (96, 32))):
+        weight = made.add_constant(name, rng.standard_normal(shape, np.float32) / 10)
+        bias = made.add_constant(f"{name}_bias", rng.standard_normal(shape[1:], np.float32))
+        value = b.tanh(b.add(b.matmul(value, weight), bias))
+    graph.set_outputs([value], ["y"])
+    return made
+
+
+@pytest.fixture
+def unlike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX2 fuses nothing into products, and keeps constants as rows."""
+    lower, layouts = target_cpu._lower_printed, target_cpu.constant_layouts
+
+    def lower_unlike(module: Module, level: Any, *rest: Any) -> Any:
+        monkeypatch.setattr(target_cpu, "constant_layouts", layouts if level is AVX512 else lambda region, constants: {})
+        return lower(module, level, *rest)
+
+    monkeypatch.setattr(target_cpu, "STRATEGIES", tuple(Bare(each) for each in target_cpu.STRATEGIES))
+    monkeypatch.setattr(target_cpu, "_lower_printed", lower_unlike)
+
+
+@pytest.fixture
+def engine(unlike: None, tmp_path: Path) -> Path:
+    """An engine whose two levels have other plans and other constants."""
+    contents = compile_module(model(), build_options({"targets": ["cpu"], "tune": "off"}))
+    write_engine(tmp_path / "m.ourcc", contents)
+    return tmp_path / "m.ourcc"
+
+
+def right(answer: Any) -> bool:
+    """Whether an answer to X is right."""
+    (exact,), (plain,) = interpret(model(), [X], wide=True), interpret(model(), [X])
+    return judge(np.asarray(answer), plain, exact).passed
+
+
+def test_levels_share_nothing_but_constants(engine: Path) -> None:
+    contents = read_engine(engine)
+    high, low = contents.parts[V4], contents.parts[V3]
+    assert list(contents.parts) == [V4, V3] and contents.targets == ("cpu",) and contents.named("cpu") == (V4, V3)
+    assert len(low.plan.buffers) > len(high.plan.buffers) and low.plan.slots != high.plan.slots
+    assert low.plan.target == V3 and high.plan.target == V4
+    assert len(contents.report["kernels"][V3]) > len(contents.report["kernels"][V4])
+    assert contents.report["kept"][V3] and not contents.report["kept"][V4]
+    assert contents.provenance["targets"] == ["cpu"] and contents.provenance["parts"] == {V4: "cpu", V3: "cpu"}
+    held = {file: set(group) for file, group in contents.weights.items()}
+    assert held["shared"] == {"w1_bias", "w2_bias"} and held[V3] == {"w1", "w2"} and len(held[V4]) == 2 and not held[V4] & held[V3]
+    with zipfile.ZipFile(engine) as archive:
+        names = archive.namelist()
+    assert {f"{kind}/{level}" for kind in ("plan", "kernels") for level in (V3, V4)} == {
+        "/".join(name.split("/")[:2]) for name in names if name.startswith(("plan/", "kernels/"))
+    }
+
+
+def test_constants_alike_are_held_once(tmp_path: Path) -> None:
+    contents = compile_module(model(), build_options({"targets": ["cpu"], "tune": "off"}))
+    assert set(contents.weights) == {"shared"}
+    assert contents.parts[V3].constants.keys() == contents.parts[V4].constants.keys() == contents.weights["shared"].keys()
+    write_engine(tmp_path / "m.ourcc", contents)
+    with zipfile.ZipFile(tmp_path / "m.ourcc") as archive:
+        assert [name for name in archive.namelist() if name.startswith("weights/")] == ["weights/shared.safetensors"]
+
+
+@RUNS
+def test_each_level_runs_by_name(engine: Path, tmp_path: Path) -> None:
+    answers = {}
+    for target, part in ((None, V4), ("cpu", V4), ("native", V4), (V4, V4), (V3, V3)):
+        loaded = ourcc.load(engine, target=target)
+        assert (loaded.part, loaded.target, loaded.targets, loaded.parts) == (part, "cpu", ("cpu",), (V4, V3))
+        answers[part] = loaded(X)
+        assert right(answers[part])
+    loaded = ourcc.load(engine, target=V3)
+    loaded.save(tmp_path / "again.ourcc")
+    assert (tmp_path / "again.ourcc").read_bytes() == engine.read_bytes()
+    np.save(tmp_path / "x.npy", X)
+    for target, part in (("cpu", V4), (V3, V3)):
+        assert run(["run", str(engine), "--input", f"x={tmp_path / 'x.npy'}", "--target", target, "-o", str(tmp_path / "y.npz")]) == 0
+        assert np.array_equal(np.load(tmp_path / "y.npz")["y"], answers[part])
+
+
+def test_a_level_that_is_not_there_is_refused(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineError, match="engine holds no target x86-64, it holds x86-64-v4, x86-64-v3"):
+        ourcc.load(engine, target="x86-64")
+    with pytest.raises(UsageError, match="unknown target: got 'x86-64-v5'"):
+        ourcc.load(engine, target="x86-64-v5")
+    monkeypatch.setattr(native, "cpu_flags", lambda: frozenset(AVX2.features))
+    assert ourcc.load(engine).part == ourcc.load(engine, target="cpu").part == V3
+    with pytest.raises(EngineError, match=r"target x86-64-v4 of the engine does not run on this machine\n.*it needs avx512f"):
+        ourcc.load(engine, target=V4)
+    monkeypatch.setattr(native, "cpu_flags", lambda: frozenset({"sse2"}))
+    with pytest.raises(EngineError, match="engine holds no target for this machine") as refused:
+        ourcc.load(engine)
+    assert "x86-64-v4: it needs avx, " in str(refused.value) and "x86-64-v3: it needs avx, " in str(refused.value)
+
+
+def test_a_damaged_part_is_one_clear_error(engine: Path, tmp_path: Path) -> None:
+    contents = read_engine(engine)
+    low = contents.parts[V3]
+    for files, message in (
+        ({**low.files, LIBRARY: b"\x7fELF nonsense"}, f"cannot load native code {V3}.so"),
+        ({name: data for name, data in low.files.items() if name != LIBRARY}, f"engine holds no native code for its part {V3}"),
+    ):
+        write_engine(tmp_path / "bad.ourcc", replace(contents, parts={**contents.parts, V3: replace(low, files=files)}))
+        with pytest.raises(EngineError, match=message):
+            ourcc.load(tmp_path / "bad.ourcc", target=V3)
+    bare = {file: group for file, group in contents.weights.items() if file != V3}
+    write_engine(tmp_path / "bare.ourcc", replace(contents, weights=bare))
+    with pytest.raises(EngineError, match=f"engine holds no constant 'w1' for {V3}"):
+        ourcc.load(tmp_path / "bare.ourcc", target=V3)
+
+
+def test_a_plan_of_another_level_is_not_this_ones(engine: Path) -> None:
+    contents = read_engine(engine)
+    plan = contents.parts[V3].plan
+    foreign = replace(contents.parts[V3], plans={"main": replace(plan, outputs=(("z", plan.outputs[0][1]),))})
+    with pytest.raises(EngineError, match=f"inputs of the plan of main for {V3} are not those of the engine"):
+        Engine(replace(contents, parts={V3: foreign}))
+
+
+def test_a_level_that_cannot_be_lowered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_cpu, "STRATEGIES", tuple(OnlyAbove(each) for each in target_cpu.STRATEGIES))
+    with pytest.raises(InternalError) as failed:
+        compile_module(model(), build_options({"targets": ["cpu"], "tune": "off"}))
+    assert "while compiling for x86-64-v3" in str(failed.value)
+
+
+@RUNS
+def test_commands_work_on_one_part(engine: Path) -> None:
+    for target, part, other in ((None, V4, V3), ("cpu", V4, V3), (V3, V3, V4)):
+        report = inspection.inspect(InspectOptions(engine, kernels=True, memory=True, target=target))
+        assert (report.facts["part"], report.facts["other_parts"]) == (part, other)
+        assert report.tables[0].name == f"kernels of {part}"
+        assert len(report.tables[0].rows) == len(read_engine(engine).report["kernels"][part])
+        text = inspection.inspect(InspectOptions(engine, ir="plan", target=target)).text
+        assert text is not None and text.startswith(f'plan "{part}" ')
+    summary = inspection.inspect(InspectOptions(engine))
+    assert (summary.facts["targets"], summary.facts["parts"], summary.facts["runs_here"]) == ("cpu", f"{V4}, {V3}", V4)
+    launches = next(table for table in bench(BenchOptions(engine, rounds=2, kernels=True)).tables if table.name == "launches")
+    assert len(launches.rows) == len(read_engine(engine).report["kernels"][V4])
+
+
+@RUNS
+def test_tuning_and_rebuilding_keep_the_parts_apart(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_engine(engine)
+    with zipfile.ZipFile(engine) as archive:
+        low = {name: archive.read(name) for name in archive.namelist() if V3 in name}
+    again = compile_again(before, build_options({"targets": [V4], "tune": "off"}))
+    assert list(again.parts) == [V4, V3] and again.provenance["parts"] == {V4: V4, V3: "cpu"}
+    write_engine(engine, again)
+    with zipfile.ZipFile(engine) as archive:
+        assert {name: archive.read(name) for name in archive.namelist() if V3 in name} == low
+    assert right(ourcc.load(engine, target=V3)(X)) and right(ourcc.load(engine)(X))
+    monkeypatch.setattr("ourcc.compiler.retune.cpu_flags", lambda: frozenset(AVX2.features))
+    report = tune(TuneOptions(engine, parse_tuning("1")))
+    assert {row[1] for row in report.tables[0].rows} == {V3}
+    tuned = read_engine(engine)
+    assert list(tuned.parts) == [V4, V3] and set(json.loads(tuned.lock)["targets"]) == {V4, V3}
+    assert tuned.parts[V4].plan == again.parts[V4].plan
+    assert right(ourcc.load(engine, target=V3)(X)) and right(ourcc.load(engine)(X))
+
+
+@pytest.mark.parametrize("level", CPU_LEVELS, ids=lambda level: level.name)
+def test_every_level_is_a_target_by_its_name(level: CpuLevel) -> None:
+    assert levels_of(TARGETS[level.name]) == [level] and loaded_as(level.name) == level.name
+    contents = compile_module(model(), build_options({"target": level.name, "tune": "off"}))
+    ((name, part),) = contents.parts.items()
+    assert (name, part.family, part.requires) == (level.name, "cpu", level.features)
+    if native.cpu_flags().issuperset(level.features):
+        assert right(Engine(contents)(X))
+
+
+def test_targets_that_mean_one_level_make_one_part() -> None:
+    contents: EngineContents = compile_module(model(), build_options({"targets": ["native", "cpu", V3], "tune": "off"}))
+    assert list(contents.parts) == [V4, V3]
