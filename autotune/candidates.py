@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..codegen.c.abi import declaration, descriptor
 from ..codegen.c.compile import Compiler, compile_shared
 from ..codegen.c.printer import Kernel, SourceFile
 from ..ir import dims
@@ -54,11 +55,12 @@ class Buffer:
 
 @dataclass
 class Sources:
-    """C files of those candidates that could be printed, the buffers that they use, and why others could not."""
+    """C files of those candidates that could be printed, their kernels, the buffers that they use, and why others could not."""
 
     buffers: list[Buffer] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     calls: dict[int, list[str]] = field(default_factory=dict)
+    kernels: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
 
 
@@ -130,11 +132,13 @@ def _print_candidate(
             sources.buffers.append(Buffer("scratch", i32, extent))
         calls.append(_call(kernel, operands, dims.evaluate(kernel.points, sizes)))
     sources.files[number], sources.calls[number] = file.text(), calls
+    sources.kernels[number] = [kernel.name for kernel in file.kernels]
 
 
 def _call(kernel: Kernel, operands: Sequence[int], points: int) -> str:
     named = ", ".join(f"buffers[{n}]" for n in operands) or "0"
-    return f"{{ void *operands[] = {{{named}}}; {kernel.name}(operands, symbols, 0, INT64_C({points})); }}"
+    launch = f"ourcc_launch(1, INT64_C({points}), &{descriptor(kernel.name)}, operands, symbols)"
+    return f"{{ void *operands[] = {{{named}}}; if ((status = {launch}) != 0) return status; }}"
 
 
 def compile_candidates(sources: Sources, level: CpuLevel, compiler: Compiler, jobs: int = 2) -> bytes | None:
@@ -166,18 +170,18 @@ def _compile(sources: Sources, numbers: Sequence[int], level: CpuLevel, compiler
 
 
 def _driver(sources: Sources, numbers: Sequence[int]) -> str:
-    """`ourcc_measure(candidate, buffers, symbols, repeats)`: nanoseconds of so many runs on one thread."""
+    """`ourcc_measure(candidate, buffers, symbols, repeats)`: nanoseconds of so many runs on one thread, or a kernel's failure, below 0."""
     lines = ['#include "ourcc.h"', "#include <string.h>", "#include <time.h>", ""]
     for n in numbers:
-        kernels = dict.fromkeys(call.split("; ")[1].split("(")[0] for call in sources.calls[n] if call.startswith("{"))
-        lines += [f"void {name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);" for name in kernels]
-        lines += [f"static void run_{n}(void *const *buffers, const int64_t *symbols) {{", "    (void)buffers; (void)symbols;"]
-        lines += [*(f"    {call}" for call in sources.calls[n]), "}", ""]
+        lines += map(declaration, sources.kernels[n])
+        lines += [f"static int32_t run_{n}(void *const *buffers, const int64_t *symbols) {{", "    int32_t status = 0;"]
+        lines += [*(f"    {call}" for call in sources.calls[n]), "    return status;", "}", ""]
     signature = "int64_t ourcc_measure(int32_t candidate, void *const *buffers, const int64_t *symbols, int64_t repeats)"
-    lines += [f"OURCC_EXPORT {signature};", f"{signature} {{", "    void (*run)(void *const *, const int64_t *) = 0;"]
+    lines += [f"OURCC_EXPORT {signature};", f"{signature} {{", "    int32_t (*run)(void *const *, const int64_t *) = 0, status = 0;"]
     lines += [f"    if (candidate == {n}) run = run_{n};" for n in numbers]
     lines += ["    if (!run) return -1;", "    struct timespec start, end;", "    clock_gettime(CLOCK_MONOTONIC, &start);"]
-    lines += ["    for (int64_t n = 0; n < repeats; ++n) run(buffers, symbols);", "    clock_gettime(CLOCK_MONOTONIC, &end);"]
+    lines += ["    for (int64_t n = 0; n < repeats && status == 0; ++n) status = run(buffers, symbols);"]
+    lines += ["    clock_gettime(CLOCK_MONOTONIC, &end);", "    if (status != 0) return status;"]
     lines += ["    return (end.tv_sec - start.tv_sec) * INT64_C(1000000000) + (end.tv_nsec - start.tv_nsec);", "}"]
     return "\n".join(lines) + "\n"
 

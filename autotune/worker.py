@@ -100,8 +100,11 @@ class Bench:
         self.call.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
     def nanoseconds(self, candidate: int, repeats: int) -> int:
-        """The time of so many runs."""
-        return int(self.call(candidate, self.pointers, self.symbols, repeats))
+        """The time of so many runs; a kernel that fails ends this process, as one that crashes."""
+        found = int(self.call(candidate, self.pointers, self.symbols, repeats))
+        if found < 0:
+            raise RuntimeError(f"a kernel of the candidate failed with status {-found}")
+        return found
 
     def answer(self, candidate: int) -> list[bytes]:
         """The outputs of one run."""

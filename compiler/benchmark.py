@@ -37,7 +37,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         got = " and ".join(name for name, is_given in said.items() if is_given)
         raise UsageError(f"got {got} for an engine, expected one of them: each says the sizes to call it with")
     if is_built:
-        engine = load(options.subject, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
+        engine = load(options.subject, target=options.target, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
     else:
         engine = _built(options, progress)
     cases = _cases(options, engine)

@@ -114,12 +114,12 @@ def _texts(files: Mapping[str, bytes], kernel: str) -> list[str]:
         text = bytes(data).decode(errors="replace")
         if name in (f"{kernel}.py", f"{kernel}_aligned.py"):
             found.append(f"# {name}\n{text}")
-        start = text.find(f"void {kernel}(")
+        start = text.find(f"int32_t {kernel}(")
         while start >= 0:
             end = text.find("\n}\n", start)
             if ";" not in text[start : text.find("\n", start)]:
                 found.append(f"// {name}\n{text[start : end + 3]}")
-            start = text.find(f"void {kernel}(", start + 1)
+            start = text.find(f"int32_t {kernel}(", start + 1)
     return found
 
 

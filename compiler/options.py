@@ -433,6 +433,7 @@ class BenchOptions:
     kernels: bool = False
     trace: Path | None = None
     picture: Path | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)

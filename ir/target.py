@@ -12,7 +12,9 @@ class CpuInstruction:
     """A multiply-accumulate instruction: lanes of the accumulator, products per lane, element types, where it exists.
 
     `left` is broadcast (its `depth` elements of one lane lie together), `right` is a vector of `lanes` x `depth`
-    elements, contiguous, depth fastest; `feature` is the compiler's name of the CPU feature it needs.
+    elements, contiguous, depth fastest; `feature` is the compiler's name of the CPU feature it needs. `enter` and `leave`
+    are statements of C that a thread runs before and after a kernel that uses the feature; `enter` may `return` a
+    positive number where the thread cannot use it, and then neither the kernel nor `leave` is run.
     """
 
     name: str
@@ -22,6 +24,8 @@ class CpuInstruction:
     right: str
     accumulator: str
     feature: str
+    enter: str = ""
+    leave: str = ""
 
 
 @dataclass(frozen=True)

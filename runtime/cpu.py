@@ -188,8 +188,8 @@ class _Context:
             if part.segment is not None:
                 status = part.segment(pointers, self.binding.symbols, self.address, loaded.threads)
                 if status:
-                    if states is not None:
-                        # The check that failed is the last step that ran.
+                    if states is not None and status > 0:
+                        # The check that failed is the last step that ran; which kernel failed nobody knows.
                         states.changed = status > program.plan.first_write
                     raise self._failure(status, number)
             elif part.step is not None:
@@ -197,8 +197,12 @@ class _Context:
         return [self._result(result) for result in program.results]
 
     def _failure(self, status: int, part: int) -> CompilerError:
-        """What a status means: 1 + the number of the check that failed."""
+        """What a status means: 1 + the number of the check that failed, or minus what a kernel that failed gave."""
         steps = self.program.plan.steps
+        if status < 0:
+            first, end = self.loaded.steps[part].first, self.loaded.steps[part].end
+            hint = "ourcc.load(ENGINE, target=...) runs another part of the engine"
+            return EngineError(f"a kernel of the engine failed with status {-status}, in steps {first} to {end - 1} of its plan", hint=hint)
         step = steps[status - 1] if 0 < status <= len(steps) else None
         found = refusal(step, self, self.program.index[step.worst]) if isinstance(step, Check) else None
         return found or EngineError(f"native code of the engine failed with status {status} in part {part}")

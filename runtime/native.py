@@ -16,7 +16,7 @@ from typing import Any, cast
 from ..ir.errors import EngineError
 from .contents import LIBRARY, PartContents
 
-ABI = 1
+ABI = 2
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # no more seals, no shrinking, no growing, no writing (linux/fcntl.h)
 Segment = Callable[..., int]
 

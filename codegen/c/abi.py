@@ -1,5 +1,10 @@
 """What generated C and the runtime agree on: the header of every C file, and the thread pool that each engine carries.
 
+A kernel is a constant `{ body, enter, leave }`. Its body runs points and gives 0, or a positive number that says why it
+did not; each thread calls `enter` before it and `leave` after it, where they are not null, and where `enter` gives another
+number than 0 neither is called. `ourcc_launch` gives 0, or minus the first such number; what other threads still have to
+do of the launch is left out. Pairs of `enter` and `leave` nest if a body launches kernels itself.
+
 `ourcc_parallel(threads, points, body, context)` calls `body(context, first, last)` until 0..points is covered, on at
 most `threads` threads. The runtime hands the first loaded engine's `ourcc_parallel` to all later ones through
 `ourcc_use_parallel`, so that a process has one pool; a host's own pool can be put there as well.
@@ -7,7 +12,18 @@ most `threads` threads. The runtime hands the first loaded engine's `ourcc_paral
 
 from __future__ import annotations
 
-ABI_VERSION = 1
+ABI_VERSION = 2
+
+
+def descriptor(kernel: str) -> str:
+    """The C name of the constant that describes a kernel, whose body has the kernel's own name."""
+    return f"{kernel}_descriptor"
+
+
+def declaration(kernel: str) -> str:
+    """A C line that lets another file launch a kernel."""
+    return f"extern const ourcc_kernel {descriptor(kernel)};"
+
 
 HEADER = """#ifndef OURCC_ABI_H
 #define OURCC_ABI_H
@@ -18,7 +34,11 @@ HEADER = """#ifndef OURCC_ABI_H
 typedef struct ourcc_pool ourcc_pool;
 typedef void (*ourcc_body)(void *context, int64_t first, int64_t last);
 typedef void (*ourcc_parallel_function)(int threads, int64_t points, ourcc_body body, void *context);
-typedef void (*ourcc_kernel)(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
+typedef struct {
+    int32_t (*body)(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
+    int32_t (*enter)(void);
+    void (*leave)(void);
+} ourcc_kernel;
 
 OURCC_EXPORT int32_t ourcc_abi(void);
 OURCC_EXPORT void ourcc_parallel(int threads, int64_t points, ourcc_body body, void *context);
@@ -27,8 +47,11 @@ OURCC_EXPORT void ourcc_use_parallel(ourcc_parallel_function function);
 /* The next `count` launches of this thread are timed: nanoseconds, from `first` on. */
 OURCC_EXPORT void ourcc_time(int64_t *first, int64_t count);
 
-/* Runs all points of a kernel's grid on the process's pool. */
-void ourcc_launch(int threads, int64_t points, ourcc_kernel kernel, void *const *operands, const int64_t *symbols);
+/* Runs all points of a kernel's grid on the process's pool: 0, or minus the number that the first thread to fail gave. */
+int32_t ourcc_launch(int threads, int64_t points, const ourcc_kernel *kernel, void *const *operands, const int64_t *symbols);
+
+/* In a body that waits for other points: not 0 once the launch has failed, and nobody may signal any more. */
+int32_t ourcc_ended(void);
 #endif
 """
 
@@ -188,14 +211,32 @@ static _Atomic(ourcc_parallel_function) ourcc_process_parallel = ourcc_parallel;
 void ourcc_use_parallel(ourcc_parallel_function function) { atomic_store(&ourcc_process_parallel, function); }
 
 typedef struct {
-    ourcc_kernel kernel;
+    const ourcc_kernel *kernel;
     void *const *operands;
     const int64_t *symbols;
+    _Atomic int32_t status;
 } ourcc_call;
 
+static _Thread_local ourcc_call *ourcc_running;
+
+int32_t ourcc_ended(void) { return ourcc_running ? atomic_load_explicit(&ourcc_running->status, memory_order_relaxed) : 0; }
+
+static int32_t ourcc_points(const ourcc_kernel *kernel, void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+    int32_t status = kernel->enter ? kernel->enter() : 0;
+    if (status != 0) return status;
+    status = kernel->body(operands, symbols, first, last);
+    if (kernel->leave) kernel->leave();
+    return status;
+}
+
 static void ourcc_call_points(void *context, int64_t first, int64_t last) {
-    const ourcc_call *call = context;
-    call->kernel(call->operands, call->symbols, first, last);
+    ourcc_call *call = context, *outer = ourcc_running;
+    int32_t none = 0;
+    if (atomic_load_explicit(&call->status, memory_order_relaxed) != 0) return;
+    ourcc_running = call;
+    int32_t status = ourcc_points(call->kernel, call->operands, call->symbols, first, last);
+    ourcc_running = outer;
+    if (status != 0) atomic_compare_exchange_strong(&call->status, &none, status);
 }
 
 static _Thread_local int64_t *ourcc_next_time, *ourcc_last_time;
@@ -211,23 +252,24 @@ static int64_t ourcc_now(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static void ourcc_run(int threads, int64_t points, ourcc_kernel kernel, void *const *operands, const int64_t *symbols) {
+static int32_t ourcc_run(int threads, int64_t points, const ourcc_kernel *kernel, void *const *operands, const int64_t *symbols) {
+    int32_t status = 0;
     if (threads <= 1 || points <= 1) {
-        if (points > 0) kernel(operands, symbols, 0, points);
-        return;
+        if (points > 0) status = ourcc_points(kernel, operands, symbols, 0, points);
+    } else {
+        ourcc_call call = {kernel, operands, symbols, 0};
+        atomic_load(&ourcc_process_parallel)(threads, points, ourcc_call_points, &call);
+        status = atomic_load_explicit(&call.status, memory_order_relaxed);
     }
-    ourcc_call call = {kernel, operands, symbols};
-    atomic_load(&ourcc_process_parallel)(threads, points, ourcc_call_points, &call);
+    return status > 0 ? -status : status;
 }
 
-void ourcc_launch(int threads, int64_t points, ourcc_kernel kernel, void *const *operands, const int64_t *symbols) {
-    if (ourcc_next_time == ourcc_last_time) {
-        ourcc_run(threads, points, kernel, operands, symbols);
-        return;
-    }
+int32_t ourcc_launch(int threads, int64_t points, const ourcc_kernel *kernel, void *const *operands, const int64_t *symbols) {
+    if (ourcc_next_time == ourcc_last_time) return ourcc_run(threads, points, kernel, operands, symbols);
     int64_t *time = ourcc_next_time++, start = ourcc_now();
-    ourcc_run(threads, points, kernel, operands, symbols);
+    int32_t status = ourcc_run(threads, points, kernel, operands, symbols);
     *time = ourcc_now() - start;
+    return status;
 }
 """.replace("ABI_VERSION", str(ABI_VERSION))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from ...ir.errors import ToolchainError
 from ...ir.extras import install_hint, is_installed
 from ...ir.target import CpuLevel
-from .abi import support_files
+from .abi import descriptor, support_files
 from .disassembly import KernelCode, disassemble
 from .objects import ObjectFolder
 
@@ -147,6 +147,11 @@ PRECOMPILED = 3
 """From so many files on, the prelude is compiled first."""
 
 
+def _renamed(kernel: str, symbol: str) -> str:
+    """Lines of C that give a kernel's function and its description another name."""
+    return f"#define {kernel} {symbol}\n#define {descriptor(kernel)} {descriptor(symbol)}\n"
+
+
 @dataclass(frozen=True)
 class _Unit:
     """A C file to compile: its text as the compiler sees it, and the function that a kernel's file defines."""
@@ -160,9 +165,9 @@ class _Unit:
         """The file of a kernel. Its function is named by the text, so that equal kernels of any engine are one object file."""
         if not kernel:
             return _Unit(name, text)
-        canonical = re.sub(rf"\b{kernel}\b", "kernel", text)
+        canonical = re.sub(rf"\b{kernel}(_descriptor|_enter|_leave)?\b", r"kernel\1", text)
         symbol = f"kernel_{hashlib.sha256(canonical.encode()).hexdigest()[:24]}"
-        return _Unit(name, f"#define kernel {symbol}\n{canonical}", symbol)
+        return _Unit(name, f"{_renamed('kernel', symbol)}{canonical}", symbol)
 
 
 def compile_shared(
@@ -178,15 +183,15 @@ def compile_shared(
     """Compile C files (name -> text) and the thread pool into one shared object for an instruction-set level.
 
     File names become part of messages only; the same texts give the same bytes in any folder. The file KERNEL.c of each
-    of `kernels` defines it, the other files call it; what the compiler made of it is counted. Object files are kept in
-    the folder `cache`, and what is found there is not compiled again.
+    of `kernels` defines it and its description, the other files launch it; what the compiler made of it is counted.
+    Object files are kept in the folder `cache`, and what is found there is not compiled again.
     """
     files = {**sources, **support_files()}
     flags = flags_for(level, compiler)
     headers = tuple((name, text) for name, text in files.items() if not name.endswith(".c"))
     owned = {f"{kernel}.c": kernel for kernel in kernels}
     units = [_Unit.of(name, files[name], owned.get(name, "")) for name in sorted(files) if name.endswith(".c")]
-    renamed = "".join(f"#define {owned[unit.name]} {unit.symbol}\n" for unit in units if unit.symbol)
+    renamed = "".join(_renamed(owned[unit.name], unit.symbol) for unit in units if unit.symbol)
     units = [unit if unit.symbol or unit.name not in sources else _Unit(unit.name, renamed + unit.text) for unit in units]
     made = _Objects(compiler, flags, headers, timeout, None if cache is None else ObjectFolder(cache))
     objects = made.all(list({unit.text: unit for unit in reversed(units)}.values()), jobs)

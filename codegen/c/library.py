@@ -7,7 +7,8 @@ scalar, more lanes are a compiler vector type `f32x16`. Bools in registers are m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...ir.target import CpuLevel
@@ -57,12 +58,24 @@ class Library:
         self.functions = functions
         self._written: dict[str, str] = {}
         self._types: dict[str, str] = {}
+        self._features: dict[str, set[str]] = {}  # those that a function that is written uses, by its key
+        self._used: set[str] = set()
         self.includes: set[str] = set()
 
     def call(self, name: str, lanes: int, *args: str) -> str:
         """The text of a call; the function is written out once."""
         self.need(name, lanes)
         return f"{name}_{lanes}({', '.join(args)})"
+
+    @contextmanager
+    def noting(self) -> Iterator[set[str]]:
+        """The CPU features whose instructions what is asked for inside uses: whole when the block ends."""
+        outer, self._used = self._used, set()
+        try:
+            yield self._used
+        finally:
+            outer |= self._used
+            self._used = outer
 
     def vector(self, dtype: str, lanes: int) -> str:
         """The C type of `lanes` elements."""
@@ -85,13 +98,17 @@ class Library:
         return text
 
     def need(self, name: str, lanes: int) -> None:
-        key = f"{name}_{lanes}"
-        if key in self._written:
-            return
-        self._written[key] = ""  # stands while its own needs are written, which come before it
-        text = self.scan(self._define(self.functions[name], name, lanes))
-        del self._written[key]
-        self._written[key] = text
+        self._write(f"{name}_{lanes}", lambda: self._define(self.functions[name], name, lanes))
+
+    def _write(self, key: str, define: Callable[[], str]) -> None:
+        """Write a function once, and note the features that it uses each time."""
+        if key not in self._written:
+            self._written[key] = ""  # stands while its own needs are written, which come before it
+            with self.noting() as self._features[key]:
+                text = self.scan(define())
+            del self._written[key]
+            self._written[key] = text
+        self._used |= self._features[key]
 
     def text(self) -> str:
         """Types, then functions, each after what it calls."""
@@ -99,11 +116,7 @@ class Library:
         return "\n".join([*lines, "", *self._types.values(), "", *self._written.values()])
 
     def _raw(self, name: str) -> None:
-        if name not in self._written:
-            self._written[name] = ""
-            text = self.scan(self.functions[name].raw.strip() + "\n")
-            del self._written[name]
-            self._written[name] = text
+        self._write(name, lambda: self.functions[name].raw.strip() + "\n")
 
     def _type(self, dtype: str, lanes: int, unaligned: str) -> str:
         name = f"{dtype}x{lanes}{unaligned}"
@@ -124,6 +137,7 @@ class Library:
         names = [re.split(r"[ *]", arg)[-1] for arg in function.args]
         for (width, feature), expression in function.fast.items():
             if width == lanes and self.level.has(feature):
+                self._used.add(feature)
                 text = self._fill(expression, lanes)
                 return text if "return" in text else f"return {text};"
         if lanes == 1 and function.scalar:

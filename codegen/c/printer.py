@@ -2,9 +2,10 @@
 
 `SourceFile(level).add(launch, ...)` prints a launch as
 
-    void NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)
+    int32_t NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)
 
-which runs the grid points first..last (row-major, last axis fastest). Operands are the launch's params, then its
+which runs the grid points first..last (row-major, last axis fastest) and gives 0; `NAME_descriptor` has with it what a
+thread must do before and after, if an instruction asks for that. Operands are the launch's params, then its
 counters; symbols come in the order that the caller gives. No loop is printed but those of the program and those that
 run over one tile.
 """
@@ -14,16 +15,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ...ir import dims
 from ...ir.dims import NO_FACTS, Dim, Facts
 from ...ir.errors import UnsupportedError
-from ...ir.target import CpuLevel
+from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import Axis, Scope, expand_launch, launch_scope
 from ...ir.tile.program import AxisDecl, Copy, For, If, Launch, Let, Local, Signal, Statement, Store, Wait
 from . import primitives
+from .abi import declaration, descriptor
 from .access import Access, Spot
 from .basics import basics
 from .elementary import elementary
@@ -46,7 +48,7 @@ class Kernel:
 
     @property
     def declaration(self) -> str:
-        return f"void {self.name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);"
+        return declaration(self.name)
 
 
 @functools.cache
@@ -67,7 +69,9 @@ class SourceFile:
         """Print a launch under a C name; `facts` hold for the symbols in every call of the kernel."""
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise UnsupportedError(f"kernel name {name!r} is not a c identifier", hint="use letters, digits and underscores")
-        kernel = _Printer(expand_launch(launch, facts), name, tuple(symbols), facts, self.library).kernel()
+        with self.library.noting() as used:
+            kernel = _Printer(expand_launch(launch, facts), name, tuple(symbols), facts, self.library).kernel()
+        kernel = replace(kernel, source=kernel.source + described(name, [i for i in self.level.instructions if i.feature in used]))
         self.kernels.append(kernel)
         return kernel
 
@@ -75,6 +79,29 @@ class SourceFile:
         """The whole file."""
         includes = ["#define _GNU_SOURCE", '#include "ourcc.h"', "#include <sched.h>"]
         return "\n".join([*includes, self.library.text(), *(kernel.source for kernel in self.kernels)]) + "\n"
+
+
+def described(name: str, instructions: Sequence[CpuInstruction]) -> str:
+    """The description of a kernel that uses these instructions; hooks of one text are called once."""
+    hooks = list(dict.fromkeys((each.enter, each.leave) for each in instructions if each.enter or each.leave))
+    if not hooks:
+        return f"const ourcc_kernel {descriptor(name)} = {{{name}, 0, 0}};\n"
+    lines: list[str] = []
+    for number, (enter, leave) in enumerate(hooks):
+        lines += [f"static int32_t {name}_enter_{number}(void) {{", *_indented(enter), "    return 0;", "}"]
+        lines += [f"static void {name}_leave_{number}(void) {{", *_indented(leave), "}"]
+    lines += [f"static int32_t {name}_enter(void) {{", "    int32_t status;"]
+    for number in range(len(hooks)):
+        undone = "".join(f"{name}_leave_{before}(); " for before in reversed(range(number)))
+        lines.append(f"    if ((status = {name}_enter_{number}()) != 0) {{ {undone}return status; }}")
+    lines += ["    return 0;", "}", f"static void {name}_leave(void) {{"]
+    lines += [f"    {name}_leave_{number}();" for number in reversed(range(len(hooks)))]
+    lines += ["}", f"const ourcc_kernel {descriptor(name)} = {{{name}, {name}_enter, {name}_leave}};", ""]
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.splitlines()]
 
 
 def print_launch(
@@ -107,7 +134,7 @@ class _Printer:
     # --- the function -----------------------------------------------------------------------------------------------
 
     def kernel(self) -> Kernel:
-        self.writer.open(f"void {self.name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)")
+        self.writer.open(f"int32_t {self.name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)")
         for place, symbol in enumerate(self.symbols):
             self.writer.line(f"const int64_t {c_name('n', symbol)} = symbols[{place}];")
             self.writer.bind(symbol, c_name("n", symbol))
@@ -120,6 +147,7 @@ class _Printer:
             self.pointers[counter.name] = c_name("c", counter.name)
             self.writer.line(f"int32_t *{self.pointers[counter.name]} = operands[{place}];")
         self._grid()
+        self.writer.line("return 0;")
         self.writer.close()
         operands = (*(param.name for param in self.launch.params), *(counter.name for counter in self.launch.counters))
         source = "\n".join(self.writer.blocks[0].lines) + "\n"
@@ -187,7 +215,7 @@ class _Printer:
         elif isinstance(statement, Wait):
             place, value = self._subscript(statement.subscripts), self.writer.index(statement.value)
             load = f"__atomic_load_n(&{self.pointers[statement.counter]}[{place}], __ATOMIC_ACQUIRE)"
-            self.writer.line(f"while ({load} < {value}) sched_yield();")
+            self.writer.line(f"while ({load} < {value}) {{ if (ourcc_ended() != 0) return 0; sched_yield(); }}")
 
     def _subscript(self, subscripts: tuple[Dim, ...]) -> str:
         return self.writer.index(subscripts[0])

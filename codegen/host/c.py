@@ -14,6 +14,7 @@ from ...ir.dims import Dim, Function, Symbol
 from ...ir.errors import UnsupportedError
 from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments, storage, touched
 from ...ir.plan.places import is_dense
+from ..c.abi import declaration, descriptor
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -54,7 +55,7 @@ def _declarations(pieces: Mapping[str, Sequence[Step]], names: Sequence[str]) ->
     """The kernels that some pieces launch; they are defined in other files."""
     launches = [step for name in names for step in pieces[name] if isinstance(step, Launch)]
     kernels = dict.fromkeys(variant.kernel for launch in launches for variant in launch.variants)
-    return [*(f"void {name}(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);" for name in kernels), ""]
+    return [*map(declaration, kernels), ""]
 
 
 _HELPERS = """
@@ -107,7 +108,10 @@ def _slots_function(plan: Plan, function: int) -> list[str]:
 
 
 def _segment(plan: Plan, number: str, pieces: Sequence[str]) -> list[str]:
-    """The entry of a segment: it places the slots and runs the pieces; it gives 0, or 1 + the check of the plan that failed."""
+    """The entry of a segment: it places the slots and runs the pieces until one fails; it gives a status.
+
+    That is 0, 1 + the number of the check of the plan that failed, or minus what a kernel gave that failed.
+    """
     signature = f"int32_t ourcc_segment_{number}(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads)"
     lines = [f"OURCC_EXPORT {signature};", f"{signature} {{", f"    char *slots[{len(plan.slots) + 1}];"]
     lines += ["    ourcc_slots(symbols, arena, slots);", "    int32_t status = 0;"]
@@ -122,7 +126,7 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
     checks = {id(step): n for n, step in enumerate(plan.steps) if isinstance(step, Check)}
     lines = _declarations(pieces, names)
     for name in names:
-        lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;"]
+        lines += [f"int32_t {name}{_PIECE} {{", "    (void)buffers; (void)symbols; (void)slots; (void)threads;", "    int32_t status = 0;"]
         for used in sorted({buffer for step in pieces[name] for buffer in touched(step)}, key=order.__getitem__):
             lines.append(f"    void *b{order[used]} = {_place(plan, used, order, slots, symbols)};")
         for step in pieces[name]:
@@ -131,7 +135,7 @@ def _pieces(plan: Plan, pieces: Mapping[str, Sequence[Step]], names: Sequence[st
                 lines.append(f"    if (*(const int64_t *)b{order[step.worst]} != INT64_MIN) return {checks[id(step)] + 1};")
             else:
                 lines += _step(plan, step, order, symbols)
-        lines += ["    return 0;", "}", ""]
+        lines += ["    return status;", "}", ""]
     return lines
 
 
@@ -170,7 +174,8 @@ def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) ->
         points = c_dim(dims.product(variant.grid), names)
         sizes = ", ".join(c_dim(size, names) for _, size in step.symbols) or "0"
         own = f"const int64_t sizes[] = {{{sizes}}}; void *operands[] = {{{arguments}}};"
-        call = f"{own} ourcc_launch(threads, {points}, {variant.kernel}, operands, sizes);"
+        launch = f"ourcc_launch(threads, {points}, &{descriptor(variant.kernel)}, operands, sizes)"
+        call = f"{own} if ((status = {launch}) != 0) return status;"
         if guard is None:
             lines.append(f"    {'else ' if n else ''}{{ {call} }}")
         else:

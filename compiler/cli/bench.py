@@ -26,6 +26,9 @@ from .trust import trusted_key_option
 @click.option("--kernels", is_flag=True, help="Time every launch: where the time goes, against what this machine can do.")
 @click.option("--trace", type=WRITABLE, metavar="OUT.json", help="Write the launches as a trace for Perfetto (with --kernels).")
 @click.option("--picture", type=WRITABLE, metavar="OUT.svg", help="Draw the launches under the machine's roofline (with --kernels).")
+@click.option(
+    "--target", metavar="NAME", help="Measure this target or level of an ENGINE (default: the best here); a MODEL is built for it."
+)
 @shape_option
 @workload_option
 @trust_option
@@ -39,6 +42,7 @@ def command(
     kernels: bool,
     trace: Path | None,
     picture: Path | None,
+    target: str | None,
     as_json: bool,
     trust: Trust,
     **build: Any,
@@ -49,7 +53,8 @@ def command(
     a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
-    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, build_options(build), trust, kernels, trace, picture)
+    made = build_options({**build, "target": target})
+    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

@@ -21,7 +21,9 @@ from .trust import trusted_key_option
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
-@click.option("--target", metavar="NAME", help="Show this target only; a MODEL is compiled for it (default: native).")
+@click.option(
+    "--target", metavar="NAME", help="Show this target or level (default: the best here); a MODEL is compiled for it (default: native)."
+)
 @shape_option
 @workload_option
 @trust_option

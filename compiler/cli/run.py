@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--input", "inputs", multiple=True, metavar="NAME=FILE.npy|DATA.npz", help="One input, or a file that holds several (repeatable)."
 )
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.npz", help="Write all outputs to this file.")
-@click.option("--target", metavar="NAME", help="Run this target of the engine (default: the best that this machine can run).")
+@click.option("--target", metavar="NAME", help="Run this target or level of the engine (default: the best here).")
 @click.option("--function", metavar="NAME", help="Call this function (default: the first one). States are as a session begins.")
 @trusted_key_option
 def command(

@@ -20,7 +20,7 @@ from .trust import trusted_key_option
 @click.argument("model", type=READABLE)
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to compare on (default: 8 seeded sets).")
 @click.option("--tolerance", type=float, metavar="X", help="Allowed error relative to the largest value, instead of the judge's bound.")
-@click.option("--target", metavar="NAME", help="Verify this target of the engine (default: the best that this machine can run).")
+@click.option("--target", metavar="NAME", help="Verify this target or level of the engine (default: the best here).")
 @trust_option
 @trusted_key_option
 def command(

@@ -32,7 +32,9 @@ from .conftest import Fake
 
 LEVEL: CpuLevel = level_for(cpu_flags())
 pytestmark = pytest.mark.skipif(LEVEL not in (AVX2, AVX512), reason="this machine runs neither level")
-HEAD = '#include "ourcc.h"\nvoid candidate_{n}_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)'
+HEAD = '#include "ourcc.h"\nint32_t candidate_{n}_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);\n'
+HEAD += "const ourcc_kernel candidate_{n}_0_descriptor = {{candidate_{n}_0, 0, 0}};\n"
+HEAD += "int32_t candidate_{n}_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last)"
 QUICK = Policy(rounds=3, batch_microseconds=100)
 
 
@@ -70,7 +72,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, str]], None]:
 
 
 def test_wrong_crashing_and_refused_candidates_are_bugs_of_their_own(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:
-    spoil({1: "{ float *y = operands[3]; y[0] = 42.0f; }", 2: "{ __builtin_trap(); }", 3: "{ return 1 +; }"})
+    spoil({1: "{ float *y = operands[3]; y[0] = 42.0f; return 0; }", 2: "{ __builtin_trap(); return 0; }", 3: "{ return 1 +; }"})
     trials = run(problem, candidates(problem, 5))
     assert [[failure.kind for failure in trial.failures] for trial in trials] == [[], ["wrong"], ["crashed"], ["internal"], []]
     assert all(failure.is_bug for trial in trials for failure in trial.failures)
@@ -79,6 +81,14 @@ def test_wrong_crashing_and_refused_candidates_are_bugs_of_their_own(problem: Pr
     assert trials[4].times
     assert scrub("cc: /home/me/x.c:3: no such file ~/y") == "cc: ...:3: no such file ..."
     assert not any("/" in failure.reason for trial in trials for failure in trial.failures)
+
+
+def test_a_candidate_whose_kernel_fails_is_left_out(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:
+    spoil({0: "{ return 3; }"})
+    trials = run(problem, candidates(problem, 2))
+    assert [failure.kind for failure in trials[0].failures] == ["crashed"] and not trials[0].times
+    assert "a kernel of the candidate failed with status 3" in trials[0].failures[0].reason
+    assert trials[1].times
 
 
 def test_a_candidate_that_never_ends_is_an_expected_failure(problem: Problem, spoil: Callable[[dict[int, str]], None]) -> None:

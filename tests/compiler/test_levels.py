@@ -213,10 +213,11 @@ def test_commands_work_on_one_part(engine: Path) -> None:
         assert len(report.tables[0].rows) == len(read_engine(engine).report["kernels"][part])
         text = inspection.inspect(InspectOptions(engine, ir="plan", target=target)).text
         assert text is not None and text.startswith(f'plan "{part}" ')
+        launches = next(t for t in bench(BenchOptions(engine, rounds=2, kernels=True, target=target)).tables if t.name == "launches")
+        assert len(launches.rows) == len(read_engine(engine).report["kernels"][part])
+    assert run(["bench", str(engine), "--target", V3, "--rounds", "1"]) == 0
     summary = inspection.inspect(InspectOptions(engine))
     assert (summary.facts["targets"], summary.facts["parts"], summary.facts["runs_here"]) == ("cpu", f"{V4}, {V3}", V4)
-    launches = next(table for table in bench(BenchOptions(engine, rounds=2, kernels=True)).tables if table.name == "launches")
-    assert len(launches.rows) == len(read_engine(engine).report["kernels"][V4])
 
 
 @RUNS

@@ -27,7 +27,7 @@ SHARED = ("--json", "--wide", "-q", "-v", "-vv", "--debug")
 SHAPES = ("B=1..8", "B=4", "x=2,16", "x=C:1..4,16", "Z=1", "x=2", "B", "B=8..1", "x=0,16", "B=1|2", "B=2*C")
 OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     "build": (
-        *(("--target", name) for name in ("cpu", "native", "natvie")),
+        *(("--target", name) for name in ("cpu", "native", "x86-64-v3", "natvie")),
         *(("--quantize", name) for name in ("int8-weight", "fp8", "int7")),
         *(("--sparsity", name) for name in ("2:4", "1:2")),
         *(("--shape", text) for text in SHAPES),
@@ -37,17 +37,43 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
         *(("--report", text) for text in ("OUTPUT.html", "NOWHERE/r.html")),
         *((("--rebuild",), ("--trust-pickle",), ("--locked", "FILE"), ("--precision", "fp16"), ("--emulate", "x"))),
     ),
-    "run": (("--input", "x=FILE"), ("--input", "FILE"), ("--input", "y=FILE"), ("-o", "OUT"), ("--target", "cpu"), ("--target", "sm_90a")),
+    "run": (
+        ("--input", "x=FILE"),
+        ("--input", "FILE"),
+        ("--input", "y=FILE"),
+        ("-o", "OUT"),
+        ("--target", "cpu"),
+        ("--target", "x86-64-v3"),
+        ("--target", "sm_90a"),
+    ),
     "bench": (
         *(("--shape", text) for text in SHAPES),
         *(("--rounds", text) for text in ("1", "0", "x")),
+        *(("--target", name) for name in ("cpu", "x86-64-v3", "sm_90a")),
         *((("--threads", "1"), ("--threads", "0"), ("--inputs", "FILE"), ("--against", "openvinno"), ("--against", "onnxruntime"))),
     ),
-    "verify": (("--inputs", "FILE"), ("--tolerance", "0.1"), ("--tolerance", "-1"), ("--target", "cpu"), ("--target", "what")),
+    "verify": (
+        ("--inputs", "FILE"),
+        ("--tolerance", "0.1"),
+        ("--tolerance", "-1"),
+        ("--target", "cpu"),
+        ("--target", "x86-64-v4"),
+        ("--target", "what"),
+    ),
     "inspect": (
         *(("--ir", name) for name in ("import", "simplify", "regions", "tiles", "plan", "c", "d")),
         *(("--source", name) for name in ("kernel_0", "kernel_99", "top_k")),
-        *((("--kernels",), ("--memory",), ("--precision",), ("--target", "cpu"), ("--target", "native"), ("--target", "nativ"))),
+        *(
+            (
+                ("--kernels",),
+                ("--memory",),
+                ("--precision",),
+                ("--target", "cpu"),
+                ("--target", "native"),
+                ("--target", "x86-64-v3"),
+                ("--target", "nativ"),
+            )
+        ),
         *(("--shape", text) for text in SHAPES),
     ),
     "tune": (("--budget", "1"), ("--budget", "off"), ("--budget", "1ms"), ("-o", "OUT")),

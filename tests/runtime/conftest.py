@@ -23,7 +23,7 @@ PREAMBLE = r"""
 #include <pthread.h>
 typedef void (*body_t)(void *, int64_t, int64_t);
 typedef void (*parallel_t)(int, int64_t, body_t, void *);
-int32_t ourcc_abi(void) { return 1; }
+int32_t ourcc_abi(void) { return 2; }
 static int64_t runs;
 int64_t ourcc_runs(void) { return runs; }
 void ourcc_parallel(int threads, int64_t points, body_t body, void *context) {

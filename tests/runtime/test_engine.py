@@ -320,7 +320,7 @@ def test_damaged_plans_are_refused(tiny):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (1,)), storage.Constant("gone"))))
     with pytest.raises(EngineError, match=r"constant 'fc1.weight' has 4 bytes, expected f32\[2\]"):
         build(buffers=(*plan.buffers, Buffer("q", TensorType(f32, (2,)), storage.Constant("fc1.weight"))))
-    with pytest.raises(EngineError, match="inputs of the plan of main for cpu are not those of the engine"):
+    with pytest.raises(EngineError, match="inputs of the plan of main for baseline are not those of the engine"):
         build(inputs=(("renamed", "x"),))
     with pytest.raises(EngineError, match="output 'y' of the plan is %y, which no step writes"):
         build(steps=())

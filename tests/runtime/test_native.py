@@ -54,7 +54,7 @@ def test_foreign_code_is_refused(compiled):
     with pytest.raises(EngineError, match="native code of the engine has no function ourcc_abi"):
         NativeLibrary("x.so", compiled("int ourcc_abi_other; /* ourcc_abi is absent */"))
     newer = "#include <stdint.h>\nint32_t ourcc_abi(void) { return 9; }"
-    with pytest.raises(EngineError, match=r"native code x.so has interface version 9, expected 1"):
+    with pytest.raises(EngineError, match=r"native code x.so has interface version 9, expected 2"):
         NativeLibrary("x.so", compiled(newer))
     with pytest.raises(EngineError, match="has no function ourcc_segment_0_7"):
         NativeLibrary("x.so", compiled(SOURCE % (0, 0))).segment(0, 7)

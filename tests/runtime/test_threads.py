@@ -18,7 +18,7 @@ from ourcc.runtime.contents import LIBRARY
 
 SOURCE = """
 #include "ourcc.h"
-static void kernel_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+static int32_t kernel_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
     const float *x = operands[0];
     float *y = operands[1];
     for (int64_t i = first; i < last; i++) {
@@ -26,13 +26,14 @@ static void kernel_0(void *const *operands, const int64_t *symbols, int64_t firs
         for (int64_t k = 0; k < 64; k++) sum += x[i * 64 + k] * (float)k;
         y[i] = sum;
     }
+    return 0;
 }
+static const ourcc_kernel whole = {kernel_0, 0, 0};
 OURCC_EXPORT int64_t ourcc_arena_0(const int64_t *symbols);
 int64_t ourcc_arena_0(const int64_t *symbols) { return 0; }
 OURCC_EXPORT int32_t ourcc_segment_0_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads);
 int32_t ourcc_segment_0_0(void *const *buffers, const int64_t *symbols, char *arena, int32_t threads) {
-    ourcc_launch(threads, symbols[0], kernel_0, buffers, symbols);
-    return 0;
+    return ourcc_launch(threads, symbols[0], &whole, buffers, symbols);
 }
 """
 

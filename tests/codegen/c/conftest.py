@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.abi import descriptor
 from ourcc.codegen.c.compile import Compiler, compile_shared, find_compiler
 from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims, target
@@ -42,8 +43,8 @@ def compiler() -> Compiler:
 DRIVER = """
 #include "ourcc.h"
 {declarations}
-OURCC_EXPORT void run_{name}(int threads, int64_t points, void *const *operands, const int64_t *symbols) {{
-    ourcc_launch(threads, points, {name}, operands, symbols);
+OURCC_EXPORT int32_t run_{name}(int threads, int64_t points, void *const *operands, const int64_t *symbols) {{
+    return ourcc_launch(threads, points, &{descriptor}, operands, symbols);
 }}
 """
 
@@ -51,7 +52,8 @@ OURCC_EXPORT void run_{name}(int threads, int64_t points, void *const *operands,
 def load_library(data: bytes) -> ctypes.CDLL:
     """A shared object under a path that no other one has."""
     path = Path(FOLDER.name, hashlib.sha256(data).hexdigest()[:24] + ".so")
-    path.write_bytes(data)
+    if not path.exists():  # what is loaded must not be written
+        path.write_bytes(data)
     return ctypes.CDLL(str(path))
 
 
@@ -76,7 +78,9 @@ class Runner:
             kernels = []
             for launch in program.launches:
                 kernels.append(file.add(launch, f"kernel_{len(drivers)}", program.symbols, facts))
-                drivers.append(DRIVER.format(name=kernels[-1].name, declarations=kernels[-1].declaration))
+                drivers.append(
+                    DRIVER.format(name=kernels[-1].name, descriptor=descriptor(kernels[-1].name), declarations=kernels[-1].declaration)
+                )
             printed.append(kernels)
         data = compile_shared({"kernels.c": file.text(), "drivers.c": "".join(drivers)}, level, self.compiler).data
         library = load_library(data)
@@ -109,7 +113,7 @@ class Runner:
             held = [*(memory[param.name] for param in launch.params), *counters]
             pointers = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
             points = ctypes.c_int64(dims.evaluate(kernel.points, symbols))
-            getattr(library, f"run_{kernel.name}")(threads, points, pointers, sizes)
+            assert getattr(library, f"run_{kernel.name}")(threads, points, pointers, sizes) == 0
         workspaces = {workspace.name for workspace in program.workspaces}
         outputs = {p.name for launch in program.launches for p in launch.params if p.role != "in"}
         return {name: memory[name] for name in memory if name in outputs - workspaces}

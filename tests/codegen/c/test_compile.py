@@ -44,15 +44,17 @@ static void nested(void *context, int64_t first, int64_t last) {
 OURCC_EXPORT void cover_nested(int threads, int64_t points, int64_t *seen) { ourcc_parallel(threads, points, nested, seen); }
 static int64_t calls;
 static void counting(int threads, int64_t points, ourcc_body work_body, void *context) { ++calls; work_body(context, 0, points); }
-static void kernel(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+static int32_t body_of_points(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) ++((int64_t *)operands[0])[p];
+    return 0;
 }
+static const ourcc_kernel kernel = {body_of_points, 0, 0};
 OURCC_EXPORT int64_t launch_elsewhere(int64_t *seen) {
     void *operands[] = {seen};
     ourcc_use_parallel(counting);
-    ourcc_launch(2, 8, kernel, operands, 0);
+    ourcc_launch(2, 8, &kernel, operands, 0);
     ourcc_use_parallel(ourcc_parallel);
-    ourcc_launch(1, 8, kernel, operands, 0);
+    ourcc_launch(1, 8, &kernel, operands, 0);
     return calls;
 }
 """

@@ -19,16 +19,16 @@ from ourcc.ir.target import AVX2
 KERNEL = """
 #include "ourcc.h"
 #include <immintrin.h>
-void NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
-void NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+int32_t NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) ((float *)operands[0])[p] *= FACTOR;
+    return 0;
 }
+const ourcc_kernel NAME_descriptor = {NAME, 0, 0};
 """
 PLAN = """
 #include "ourcc.h"
-void kernel_0(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
-void kernel_1(void *const *operands, const int64_t *symbols, int64_t first, int64_t last);
-OURCC_EXPORT void run(void *const *operands) { kernel_0(operands, 0, 0, 1); kernel_1(operands, 0, 1, 2); }
+extern const ourcc_kernel kernel_0_descriptor, kernel_1_descriptor;
+OURCC_EXPORT void run(void *const *operands) { kernel_0_descriptor.body(operands, 0, 0, 1); kernel_1_descriptor.body(operands, 0, 1, 2); }
 """
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.abi import descriptor
 from ourcc.codegen.c.compile import compile_shared, find_compiler
 from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims
@@ -49,20 +50,23 @@ def problems() -> Iterator[tuple[str, Problem, dict[str, Any], dict[str, Any]]]:
                 yield f"{op.name}-{number}{'-packed' if chosen else ''}", Problem(region, dims.NO_FACTS, chosen), arrays, expected
 
 
-SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 def export(kernels: list[Kernel]) -> str:
     """A C file that exports the kernels of the other file, in order: kernels themselves are hidden."""
-    names = ", ".join(kernel.name for kernel in kernels)
-    return "\n".join(['#include "ourcc.h"', *(k.declaration for k in kernels), f"OURCC_EXPORT ourcc_kernel kernels[] = {{{names}}};", ""])
+    names = ", ".join(f"&{descriptor(kernel.name)}" for kernel in kernels)
+    table = f"OURCC_EXPORT const ourcc_kernel *const kernels[] = {{{names}}};"
+    return "\n".join(['#include "ourcc.h"', *(k.declaration for k in kernels), table, ""])
 
 
 def functions(path: Path, kernels: list[Kernel]) -> dict[str, Any]:
     """The kernels of a shared object by name."""
     library = ctypes.CDLL(str(path))
     addresses = (ctypes.c_void_p * len(kernels)).in_dll(library, "kernels")
-    return {kernel.name: SIGNATURE(address) for kernel, address in zip(kernels, addresses, strict=True)}
+    return {
+        kernel.name: SIGNATURE(ctypes.c_void_p.from_address(address).value or 0) for kernel, address in zip(kernels, addresses, strict=True)
+    }
 
 
 def run(
@@ -78,7 +82,7 @@ def run(
     for kernel in kernels:
         # Reading a little past the end must not be needed: every operand gets a buffer of exactly its size.
         pointers = (ctypes.c_void_p * len(kernel.operands))(*(memory[name].ctypes.data for name in kernel.operands))
-        library[kernel.name](ctypes.cast(pointers, ctypes.c_void_p), None, 0, dims.evaluate(kernel.points, {}))
+        assert library[kernel.name](ctypes.cast(pointers, ctypes.c_void_p), None, 0, dims.evaluate(kernel.points, {})) == 0
     return {name: memory[name] for name in expected}
 
 

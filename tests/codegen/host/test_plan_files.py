@@ -63,7 +63,7 @@ def test_equal_kernels_are_printed_once_and_each_has_a_file_of_its_own() -> None
     varied = lower_cpu(products(200, tuple(range(4, 104))), level, cheapest(level))
     files = print_cpu(varied, level)
     kernels = {
-        name: re.findall(r"^void (kernel_\d+)\(.*\{$", text, re.MULTILINE) for name, text in files.items() if name.startswith("kernel")
+        name: re.findall(r"^int32_t (kernel_\d+)\(.*\{$", text, re.MULTILINE) for name, text in files.items() if name.startswith("kernel")
     }
     assert len(varied.kernels) == 100 and kernels == {f"{name}.c": [name] for name in varied.kernels}
 
