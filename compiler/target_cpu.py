@@ -8,6 +8,7 @@ from functools import partial
 
 from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
+from ..codegen.c.weight import check_weight
 from ..codegen.host.c import print_plans
 from ..ir.graph import Module
 from ..ir.target import CpuLevel, cpu_level, level_for
@@ -70,8 +71,11 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     for name, launch in lowered.kernels.items():
         file = SourceFile(level)
         with printing(name):
-            symbols = lowered.scheduled[name].problem.symbols
-            file.add(launch, name, tuple(symbols.ranges), symbols)
+            scheduled = lowered.scheduled[name]
+            symbols = scheduled.problem.symbols
+            kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+            if len(scheduled.group.ops) > 1:
+                check_weight(kernel.source, file.library)
         sources[f"{name}.c"] = file.text()
     return {**sources, **print_plans(lowered.plans)}
 

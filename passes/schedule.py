@@ -143,7 +143,9 @@ class Scheduler:
 
     def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
         """The choices for classes of sizes that have one of their own."""
-        for offer, candidate in self._joined(usual):
+        for offer, candidate in self._joined(usual, key):
+            if candidate[1] in self.refused.get(_key(offer.problem), {}):
+                continue
             made = self._tiled(offer.problem, candidate)
             if made is not None and self._order(made) == self._order(usual) and fits(made.program, usual.program):
                 self.wholes.setdefault(_key(offer.problem), set()).add(key)
@@ -152,12 +154,14 @@ class Scheduler:
     def _order(self, choice: _Choice) -> Order:
         return choice.strategy.order(choice.problem, choice.schedule, self.target)
 
-    def _joined(self, usual: _Choice) -> Iterator[tuple[Offer, Candidate]]:
+    def _joined(self, usual: _Choice, key: Any) -> Iterator[tuple[Offer, Candidate]]:
         """What is chosen for the classes that are offered another schedule; neighbours that choose alike are one class."""
+
+        def refused(problem: Problem) -> Mapping[Schedule, str]:
+            return {**self.refused.get(key, {}), **self.refused.get(_key(problem), {})}
+
         try:
-            found = offers(
-                usual.problem, (usual.strategy, usual.schedule), self.target, lambda problem: self.refused.get(_key(problem), {})
-            )
+            found = offers(usual.problem, (usual.strategy, usual.schedule), self.target, refused)
         except Exception as failure:
             if not is_own(failure):
                 raise

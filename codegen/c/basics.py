@@ -194,7 +194,8 @@ def _compare() -> Iterator[tuple[str, Function]]:
     for name in ELEMENTS:
         for operator, symbol in (("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")):
             body = f"return x {symbol} y;" if _integer(name) == "i32" else f"return __builtin_convertvector(x {symbol} y, i32x@N);"
-            yield f"{operator}_{name}", Function("i32x@N", (f"{name}x@N x", f"{name}x@N y"), body, scalar=f"return -(x {symbol} y);")
+            pair = (f"{name}x@N x", f"{name}x@N y")
+            yield f"{operator}_{name}", Function("i32x@N", pair, body, scalar=f"return -(x {symbol} y);", halves=True)
 
 
 def _folds() -> Iterator[tuple[str, Function]]:

@@ -186,9 +186,7 @@ c = fma_f32_@N(c, z * z, fma_f32_@N(splat_f32_@N(-0.5f), z, splat_f32_@N(1.0f)))
 {V} y = select_f32_@N(-(q & 1), c, s);
 y = (f32x@N)((i32x@N)y ^ ((q & 2) << 30));
 i32x@N far = ~(abs_f32_@N(x) < 1e6f);
-if (fold_any_i32_@N(far)) {{
-    for (int l = 0; l < @N; ++l) if (far[l]) y[l] = (float)LIBM((double)x[l]);
-}}
+if (fold_any_i32_@N(far)) y = far_LIBM_f32_@N(far, x, y);
 return KEEP;
 """
 
@@ -208,6 +206,8 @@ def _vectorised() -> Iterator[tuple[str, Function]]:
     }
     for name, body in bodies.items():
         yield f"{name}_f32", Function(V, (f"{V} x",), body)
+    for name in ("sin", "cos"):
+        yield f"far_{name}_f32", Function(V, ("i32x@N far", f"{V} x", f"{V} y"), lane=f"far ? (float){name}((double)x) : y", rare=True)
     fast = {
         (16, "avx512f"): "(f32x16)_mm512_scalef_ps((__m512)p, (__m512)n)",
         (8, "avx512vl"): "(f32x8)_mm256_scalef_ps((__m256)p, (__m256)n)",

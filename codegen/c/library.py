@@ -7,7 +7,7 @@ scalar, more lanes are a compiler vector type `f32x16`. Bools in registers are m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -38,7 +38,9 @@ class Function:
     `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors (or a
     function of the lane count that gives them), `lane` an expression for one element (named like the arguments),
     `scalar` the body for one lane where `body` does not fit it, `fast` maps (lanes, feature) to an intrinsic
-    expression. `raw` is a whole scalar C function.
+    expression. `raw` is a whole scalar C function. With `halves`, vectors wider than a register are taken in two halves:
+    gcc splits their arithmetic by registers, but their comparisons by elements. A `rare` function is called, not written
+    out where it is called.
     """
 
     result: str
@@ -48,6 +50,8 @@ class Function:
     scalar: str = ""
     fast: Mapping[tuple[int, str], str] = field(default_factory=dict)
     raw: str = ""
+    halves: bool = False
+    rare: bool = False
 
 
 class Library:
@@ -115,6 +119,10 @@ class Library:
         lines = [f"#include <{name}>" for name in sorted(self.includes | {"stdint.h", "math.h"})]
         return "\n".join([*lines, "", *self._types.values(), "", *self._written.values()])
 
+    def written(self) -> Iterable[tuple[str, str]]:
+        """The functions by name, each after what it calls."""
+        return self._written.items()
+
     def _raw(self, name: str) -> None:
         self._write(name, lambda: self.functions[name].raw.strip() + "\n")
 
@@ -130,7 +138,8 @@ class Library:
     def _define(self, function: Function, name: str, lanes: int) -> str:
         result, args = self._fill(function.result, lanes), [self._fill(arg, lanes) for arg in function.args]
         body = self._body(function, name, lanes, result)
-        head = f"static inline __attribute__((always_inline)) {result} {name}_{lanes}({', '.join(args)})"
+        kind = "__attribute__((noinline, cold))" if function.rare else "inline __attribute__((always_inline))"
+        head = f"static {kind} {result} {name}_{lanes}({', '.join(args)})"
         return head + " {\n" + "\n".join(f"    {line}" for line in body.strip().splitlines()) + "\n}\n"
 
     def _body(self, function: Function, name: str, lanes: int, result: str) -> str:
@@ -154,7 +163,25 @@ class Library:
                 for arg, text in zip(names, function.args, strict=True)
             ]
             return f"return {name}_4({', '.join(wide)})[0];"
+        if function.halves and any(self._bits(arg, lanes) > self.level.vector_bits for arg in function.args):
+            return self._halved(function, name, lanes, names)
         return self._fill(function.body if isinstance(function.body, str) else function.body(lanes), lanes)
+
+    def _halved(self, function: Function, name: str, lanes: int, names: list[str]) -> str:
+        """A body over vectors that calls the function of half as many lanes twice."""
+        lines = []
+        for kind, value in ((function.result, "r"), *((arg.split()[0], given) for arg, given in zip(function.args, names, strict=True))):
+            start = "" if value == "r" else f" = {{{value}}}"
+            lines.append(f"union {{ {self._fill(kind, lanes)} all; {self._fill(kind, lanes // 2)} half[2]; }} both_{value}{start};")
+        halves = ", ".join(f"both_{value}.half[h]" for value in names)
+        lines.append(f"for (int h = 0; h < 2; ++h) both_r.half[h] = {name}_{lanes // 2}({halves});")
+        return "\n".join([*lines, "return both_r.all;"])
+
+    @staticmethod
+    def _bits(arg: str, lanes: int) -> int:
+        """The bits of a vector argument."""
+        dtype, vector, _ = arg.partition("x@N")
+        return 8 * ELEMENTS[dtype][1] * lanes if vector else 0
 
     @staticmethod
     def _fill(text: str, lanes: int) -> str:

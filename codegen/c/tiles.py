@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...ir.target import CpuLevel
@@ -25,6 +25,7 @@ from ...ir.tile.program import (
     statements,
     walk,
 )
+from ...ir.types import boolean, f64
 
 UNROLLED_VECTORS = 64  # a larger tile lives in memory, its outermost axes become loops
 UNROLLED_CHUNKS = 8
@@ -76,12 +77,17 @@ def plan_launch(launch: Launch, level: CpuLevel) -> Plan:
         elif isinstance(statement, AxisDecl):
             extents[statement.name] = max(extents.get(statement.name, 0), statement.extent)
     types = list(_types(launch))
-    wide = any(tile.dtype.name == "f64" for tile in types)
-    lanes = max(4, level.vector_bits // (64 if wide else 32))
+    lanes = max(4, level.vector_bits // (64 if _is_wide(types) else 32))
     spread = frozenset(axis for tile in types for axis in tile.axes[:-1])
     looped = _looped(Plan(lanes, frozenset(), spread), types, extents)
     looped |= {axis for axis in _streamed(launch) if extents[axis] > UNROLLED_CHUNKS}
     return Plan(lanes, _with_sources(launch, looped), spread)
+
+
+def _is_wide(types: Sequence[TileType]) -> bool:
+    """Whether vectors have as many lanes as 64-bit elements fill a register: with f64, and where all numbers are of 64 bits."""
+    numbers = {tile.dtype.bits for tile in types if tile.axes and tile.dtype != boolean}
+    return any(tile.dtype == f64 for tile in types) or numbers == {64}
 
 
 def _with_sources(launch: Launch, looped: frozenset[str]) -> frozenset[str]:

@@ -16,13 +16,15 @@ import pytest
 from generator import Case
 from harness import compared, failing
 
+from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.c.weight import HEAVIEST, weigh
 from ourcc.compiler.target_cpu import lower_cpu
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.reference import Array, bind_symbols
 from ourcc.ir.region_interpret import run_region
 from ourcc.ir.region_verify import verify_region
-from ourcc.ir.target import AVX2
+from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32, f64, i32, i64
 from ourcc.passes import schedule as scheduling
 from ourcc.passes.build_plan import Lowered
@@ -221,6 +223,22 @@ def test_groups_are_right_and_of_bounded_size(drawn_cases: list[tuple[str, Case]
         except Exception as error:  # noqa: BLE001 - whatever fusion does wrong is what this is looking for
             found[f"{kind}: {type(error).__name__}: {str(error)[:80]}"] += 1
     assert not found, f"{found.total()} of {len(drawn_cases)} programs fail: {dict(found)}"
+
+
+def weights(lowered: Lowered) -> Iterator[int]:
+    """What the kernels of more than one op cost the C compiler."""
+    for name, launch in lowered.kernels.items():
+        file, symbols = SourceFile(AVX512), lowered.scheduled[name].problem.symbols
+        kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+        if len(lowered.scheduled[name].group.ops) > 1:
+            yield weigh(kernel.source, file.library)
+
+
+def test_kernels_are_of_bounded_weight(drawn_cases: list[tuple[str, Case]]) -> None:
+    # Steps of 5 meet every kind.
+    heaviest = {kind: max(weights(lower_cpu(case.module, AVX512, cheapest(AVX512))), default=0) for kind, case in drawn_cases[::5]}
+    assert set(heaviest) == set(KINDS)
+    assert max(heaviest.values()) <= HEAVIEST, heaviest
 
 
 @pytest.mark.timeout(3600)

@@ -1,0 +1,104 @@
+"""What a kernel costs the C compiler: counted alike every time, bounded, and small where wide vectors are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.c.library import Library
+from ourcc.codegen.c.printer import SourceFile, library_functions
+from ourcc.codegen.c.weight import HEAVIEST, check_weight, weigh
+from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
+from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel
+from ourcc.ir.types import DType, TensorType, bf16, f32, f64, i32, i64
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.schedule import cheapest
+
+Body = Callable[[Builder, Callable[[int], Value], Value], Value]
+
+
+def module_of(dtype: DType, body: Body) -> Module:
+    """One function of one vector; the body is given a builder, numbers and the vector."""
+    module = Module("case")
+    graph = module.functions["main"] = Graph("main")
+    builder = Builder(module, graph)
+
+    def number(value: int) -> Value:
+        return module.add_constant(f"c{len(module.constants)}", ConstantData(np.asarray(value, dtype.numpy)))
+
+    x = graph.add_input("x", TensorType(dtype, (module.declare("B"),)))
+    graph.set_outputs([body(builder, number, x)], ["y"])
+    return module
+
+
+def clipped(b: Builder, number: Callable[[int], Value], x: Value) -> Value:
+    """The largest of many differences, as the drawn joined modules have it."""
+    branches = [b.minimum(b.abs(b.sub(x, number(place))), number(30 - place)) for place in range(30)]
+    while len(branches) > 1:
+        branches[:2] = [b.maximum(*branches[:2])]
+    return branches[0]
+
+
+def waves(b: Builder, number: Callable[[int], Value], x: Value) -> Value:
+    for _ in range(40):
+        x = b.tanh(b.sin(b.erf(x)))
+    return x
+
+
+def weights(lowered: Lowered, level: CpuLevel) -> Iterator[tuple[str, int, int]]:
+    """The kernels' names, weights and ops."""
+    for name, launch in lowered.kernels.items():
+        file, scheduled = SourceFile(level), lowered.scheduled[name]
+        kernel = file.add(launch, name, tuple(scheduled.problem.symbols.ranges), scheduled.problem.symbols)
+        yield name, weigh(kernel.source, file.library), len(scheduled.group.ops)
+
+
+@pytest.mark.parametrize("machine", CPU_LEVELS, ids=lambda level: level.name)
+@pytest.mark.parametrize(("body", "dtypes"), [(clipped, (i64, i32, f64, bf16)), (waves, (f32, f64, bf16))], ids=["clipped", "waves"])
+def test_what_is_printed_for_many_ops_is_bounded(machine: CpuLevel, body: Body, dtypes: tuple[DType, ...]) -> None:
+    for dtype in dtypes:
+        lowered = lower_cpu(module_of(dtype, body), machine, cheapest(machine))
+        found = list(weights(lowered, machine))
+        assert all(weight <= HEAVIEST for _, weight, ops in found if ops > 1), dtype
+        assert len(found) == 1 or any("a c compiler is given at once" in kept.why for kept in lowered.kept), dtype
+
+
+def test_the_weight_is_what_is_written_out() -> None:
+    library = Library(AVX512, library_functions())
+    one, called = "const f32x16 t1 = t0 + t0;", library.scan("const f32x16 t1 = exp_f32_16(t0);")
+    assert weigh(one, library) == 1
+    assert weigh("const i64x16 t1 = t0 + t0;", library) == 2
+    assert weigh(called, library) == weigh(called, library) > 10
+    assert weigh(f"{called}\n{called}\n{one}", library) == 2 * weigh(called, library) + 1
+    rare = library.scan("const f32x16 t1 = far_sin_f32_16(t0, t0, t0);")
+    assert weigh(rare, library) == 1
+
+
+def test_a_heavy_kernel_is_refused_with_what_to_do() -> None:
+    library = Library(AVX2, library_functions())
+    check_weight("x = y;\n" * HEAVIEST, library)
+    with pytest.raises(UnsupportedError, match="weighs 8,001 vector statements") as refused:
+        check_weight("x = y;\n" * (HEAVIEST + 1), library)
+    assert "fewer ops" in str(refused.value)
+
+
+def test_kernels_of_wide_numbers_have_as_many_lanes_as_a_register() -> None:
+    for level in (AVX2, AVX512):
+        lowered = lower_cpu(module_of(i64, clipped), level, cheapest(level))
+        (name, launch), *_ = lowered.kernels.items()
+        kernel = SourceFile(level).add(launch, name, tuple(lowered.scheduled[name].problem.symbols.ranges))
+        assert {int(lanes) for lanes in re.findall(r"\bi64x(\d+) ", kernel.source)} == {1, level.vector_bits // 64}
+
+
+def test_vectors_wider_than_a_register_are_compared_in_halves() -> None:
+    library = Library(AVX512, library_functions())
+    library.need("lt_i64", 16)
+    library.need("lt_i32", 16)
+    written = dict(library.written())
+    assert "lt_i64_8(both_x.half[h], both_y.half[h])" in written["lt_i64_16"]
+    assert "half" not in written["lt_i64_8"] + written["lt_i32_16"]
