@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan_op
+from torch._higher_order_ops.scan import scan
 
 import ourcc
 from ourcc.compiler import backend
+from ourcc.compiler.built import pack
+from ourcc.compiler.importers.torch.export import import_exported
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import lower, simplify
+from ourcc.compiler.targets import TARGETS
+from ourcc.ir.parse import parse_module
+from ourcc.ir.plan.interpret import run_plan
+from ourcc.ir.reference import interpret
+from ourcc.ir.text import module_text
+from ourcc.ir.verify import verify
 
 Program = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -36,7 +48,46 @@ def sized(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return torch.cond(n.sum() > 1, lambda x: x * x.shape[0], lambda x: x + x.shape[0] * 2, (x,))
 
 
-PROGRAMS: tuple[Program, ...] = (either, nested, rounds, sized)
+def running(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Two values carried, two run over, one read from around, backwards over the second axis."""
+
+    def step(held: tuple[torch.Tensor, ...], rows: tuple[torch.Tensor, ...]) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        total, most = held[0] + rows[0] * n, torch.maximum(held[1], rows[1])
+        return (total, most), (total - most, rows[0].sum().reshape(1) + most[:1])
+
+    start = (x.sum(1) * 0, x.sum(1) - 1)
+    held, rows = scan(step, start, (x, x * 2), dim=1, reverse=True)
+    return rows[0].sum(0) + held[0].sum() + held[1].sum() + rows[1].sum()
+
+
+def scanned_branch(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """A scan inside a branch, and a loop inside the scan."""
+
+    def step(held: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        after = torch.cond(row.sum() > 0, lambda h, r: h + r, lambda h, r: h * 0.5 - r, (held, row))
+        return after, after * 2
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return scan(step, x[0] * 0.5, x)[1]
+
+    return torch.cond(n > 1, rows, lambda x: x.sin(), (x,))
+
+
+def mapped(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    return torch._higher_order_ops.map(lambda row, n: row.sin() * n + row.sum(), x, n)
+
+
+def associated(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Affine functions one after the other; the public function takes this op only on a GPU and is plain ops elsewhere."""
+
+    def compose(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> list[torch.Tensor]:
+        return [a * c, c * b + d]
+
+    slopes, offsets = associative_scan_op(compose, [x, x * 2], ())
+    return slopes + offsets * n
+
+
+PROGRAMS: tuple[Program, ...] = (either, nested, rounds, sized, running, scanned_branch, mapped, associated)
 
 
 class Model(torch.nn.Module):
@@ -80,6 +131,15 @@ def test_exported(program: Program) -> None:
     batch = torch.export.Dim("batch", min=1, max=9)
     exported = torch.export.export(model, inputs(4)[0], dynamic_shapes=({0: batch}, None))
     engine = ourcc.build(exported, targets=["native"], tune="off")
+    module, plain = import_exported(exported), import_exported(exported)
+    verify(module)
+    assert module_text(parse_module(module_text(module))) == module_text(module)
+    simplify(plain, build_options({}))
+    lowered = lower(plain, TARGETS["cpu"])
+    constants = {key: pack(held, plain) for key, held in lowered.constants.items()}
     with torch.no_grad():
-        for x, n in (*inputs(4), *inputs(9)):
-            assert torch.allclose(engine(x, n), model(x, n), atol=1e-5)
+        for x, n in (*inputs(4), *inputs(1), *inputs(9)):
+            arrays, expected = [x.numpy(), n.numpy()], model(x, n)
+            planned = run_plan(lowered.plan, lowered.kernels, constants, arrays, functions=lowered.plans)
+            for got in (engine(x, n), *interpret(module, arrays), *interpret(module, arrays, wide=True), *planned):
+                assert torch.allclose(torch.as_tensor(got).to(expected.dtype), expected, atol=1e-5)

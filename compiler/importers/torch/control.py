@@ -1,4 +1,4 @@
-"""Control flow of torch: `cond`, `while_loop` and the functions that they run."""
+"""Control flow of torch: `cond`, `while_loop`, `scan`, `map`, `associative_scan` and the functions that they run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,76 @@ def _while_loop(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType
     return walk.b.build(OPS["loop"], operands, {"body": bodies[0].name, "carried": len(values), **result_attrs(types)})
 
 
-_RULES: dict[str, Callable[[Walk, Sequence[Any], Sequence[TensorType]], tuple[Value, ...]]] = {"cond": _cond, "while_loop": _while_loop}
+def _scan(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    """A function of what is carried and of one row of each operand gives what is carried next, and rows of the results."""
+    combine, carried, rows, captured = arguments
+    return _over_rows(walk, "scan", (carried, rows, captured), types, lambda graph, place, given: walk.inline(combine, graph, given))
+
+
+def _map(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    """A function of one row of each operand gives rows of the results."""
+    function, rows, captured = arguments
+    return _over_rows(walk, "map", ([], rows, captured), types, lambda graph, place, given: walk.inline(function, graph, given))
+
+
+def _associative_scan(walk: Walk, arguments: Sequence[Any], types: Sequence[TensorType]) -> tuple[Value, ...]:
+    """Row after row: each is combined with what those before it gave, but for the first."""
+    combine, rows, captured = arguments
+    count, zero = len(rows), np.asarray(0, np.int64)
+
+    def step(graph: Graph, place: Value, given: Sequence[Any]) -> list[Any]:
+        b = Builder(walk.module, graph)
+        first = b.eq(place, walk.module.add_constant("first", zero))
+        made = walk.inline(combine, graph, given)
+        held = [b.where(first, row, value) for row, value in zip(given[count : 2 * count], made, strict=True)]
+        return [*held, *held]
+
+    start = [walk.b.take(row, walk.module.add_constant("first", zero), axis=0) for row in _tensors(rows)]
+    results = _over_rows(walk, "associative_scan", (start, rows, captured), [*(value.type for value in start), *types], step)
+    return results[count:]
+
+
+def _over_rows(
+    walk: Walk,
+    name: str,
+    operands: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    types: Sequence[TensorType],
+    step: Callable[[Graph, Value, Sequence[Any]], list[Any]],
+) -> tuple[Value, ...]:
+    """A loop over the first axis of `rows`: carried values, their rows and what is captured go in, what is carried and rows come out."""
+    carried, rows, captured = operands
+    given = [_tensors(part) for part in operands]
+    if [len(given[0]), len(given[1])] != [len(carried), len(rows)] or not rows:
+        raise UnsupportedError(
+            f"{name} runs over {len(rows)} values and carries {len(carried)}, expected tensors only, and one to run over"
+        )
+    outside, length = frozenset(walk.module.symbols), given[1][0].shape[0]
+
+    def inputs(graph: Graph) -> list[Any]:
+        place = graph.add_input("round", TensorType(i64, ()))
+        goes_on = graph.add_input("goes_on", TensorType(boolean, ()))
+        return [place, goes_on, *_inputs(graph, [*carried, *rows, *captured])]
+
+    def body(graph: Graph, inside: Sequence[Any]) -> list[Any]:
+        place, goes_on, *values = inside
+        held, read = values[: len(carried)], values[len(carried) :]
+        parts = [Builder(walk.module, graph).take(value, place, axis=0) for value in read[: len(rows)]]
+        return [goes_on, *step(graph, place, [*held, *parts, *read[len(rows) :]])]
+
+    bodies = _bodies(walk, [(name, body)], inputs)
+    always = walk.module.add_constant("always", np.asarray(True))
+    closed = close(walk.b, bodies, outside)
+    attrs = {"body": bodies[0].name, "carried": len(carried), **result_attrs(types)}
+    return walk.b.build(OPS["loop"], [walk.b.dim(value=length), always, *(value for part in given for value in part), *closed], attrs)
+
+
+_RULES: dict[str, Callable[[Walk, Sequence[Any], Sequence[TensorType]], tuple[Value, ...]]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "map_impl": _map,
+    "associative_scan": _associative_scan,
+}
 
 
 def _bodies(walk: Walk, parts: Sequence[tuple[str, Build]], inputs: Callable[[Graph], list[Any]]) -> list[Graph]:
