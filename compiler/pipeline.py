@@ -24,7 +24,7 @@ from .options import BuildOptions
 from .progress import SILENT, Progress
 from .recorded import recorded_targets, recorded_workload
 from .reopen import exchange, module_of
-from .target_cpu import compile_cpu, levels_of, lower_cpu, print_cpu
+from .target_cpu import compile_cpu, levels_for, lower_cpu, print_cpu
 from .targets import Target
 from .tuning import Tuning
 
@@ -88,11 +88,17 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
     """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
-    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, *weight_passes(options), "place_index_checks"]))
+    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, product_passes(options), *weight_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     for record in PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module):
         for note in record.notes:
             progress.note(note)
+
+
+def product_passes(options: BuildOptions) -> str:
+    """What makes products of codes integer ones: the CPU's instructions want unsigned codes on the left, those of GPUs signed ones."""
+    codes = "i8" if any(target.family == "cuda" for target in options.targets) else "u8"
+    return f"integer_products{{codes={codes}}}, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:
@@ -119,7 +125,7 @@ def compile_parts(module: Module, options: BuildOptions, progress: Progress, tun
                 built = compile_cuda(module, target, options, progress, tuning, packed)
             yield built
             continue
-        for level in reversed(levels_of(target)):
+        for level in reversed(levels_for(target, module)):
             if level.name not in done:  # `cpu` and `native` may mean one level
                 done.add(level.name)
                 with _compiling_for(level.name):
@@ -152,7 +158,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
         )
     if stage == "c" and target.family == "cpu":
-        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_of(target)[-1]).items())
+        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_for(target, module)[-1]).items())
     if stage == "c":
         raise UsageError(f"stage c is of CPU targets, got {target.name}", hint="ourcc inspect --source KERNEL prints Triton's source")
     parts = []
@@ -168,7 +174,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
 def lower(module: Module, target: Target, workload: Workload | None = None) -> Lowered:
     """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
     if target.family == "cpu":
-        level = levels_of(target)[-1]
+        level = levels_for(target, module)[-1]
         return lower_cpu(module, level, cheapest(level), workload)
     # Triton is a heavy import that a CPU build does without.
     from ..passes.schedule import Scheduler

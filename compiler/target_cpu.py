@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 
 from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
@@ -55,6 +56,19 @@ def levels_of(target: Target) -> list[CpuLevel]:
     return [level_for(cpu_flags()) if name == "native" else cpu_level(name) for name in target.levels]
 
 
+def levels_for(target: Target, module: Module) -> list[CpuLevel]:
+    """The levels of a target that a module gains from: one that has nothing more than other products is for those who have such."""
+    levels = levels_of(target)
+    operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
+    products = {tuple(value.dtype.name for value in pair if value is not None) for pair in operands}
+    found = levels[:1]
+    for below, level in pairwise(levels):
+        more = [instruction for instruction in level.instructions if instruction not in below.instructions]
+        if below.march != level.march or any((each.left, each.right) in products for each in more):
+            found.append(level)
+    return found
+
+
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
     """Graph to regions, regions to tile programs, both to a plan."""
     return _lower_printed(module, level, choose, workload)[0]
@@ -85,4 +99,4 @@ def nominal_rates(level: CpuLevel) -> tuple[float, float]:
     return 2 * 2 * level.lanes * 3e9, 20e9
 
 
-__all__ = ["compile_cpu", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]
+__all__ = ["compile_cpu", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

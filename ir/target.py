@@ -59,12 +59,16 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 FMA_V3 = CpuInstruction("vfmadd", 8, 1, "f32", "f32", "f32", "fma")
 FMA_V4 = CpuInstruction("vfmadd", 16, 1, "f32", "f32", "f32", "avx512f")
+VNNI = CpuInstruction("vpdpbusd", 16, 4, "u8", "i8", "i32", "avx512_vnni")
 
 BASELINE = CpuLevel("x86-64", "x86-64", 128, 16, ())
 AVX2 = CpuLevel("x86-64-v3", "x86-64-v3", 256, 16, _V3, instructions=(FMA_V3,))
 AVX512 = CpuLevel("x86-64-v4", "x86-64-v4", 512, 32, _V4, level2_bytes=1024 * 1024, instructions=(FMA_V4,))
+AVX512_VNNI = CpuLevel(
+    *("x86-64-v4-vnni", "x86-64-v4", 512, 32, (*_V4, "avx512_vnni")), level2_bytes=1024 * 1024, instructions=(FMA_V4, VNNI)
+)
 
-CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512)
+CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI)
 """Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
 
 

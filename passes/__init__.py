@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "eliminate_dead_code": "eliminate_dead_code:EliminateDeadCode",
     "fold_batch_norm": "fold_batch_norm:FoldBatchNorm",
     "fold_constants": "fold_constants:FoldConstants",
+    "integer_products": "integer_products:IntegerProducts",
     "merge_transposes": "merge_transposes:MergeTransposes",
     "place_index_checks": "place_index_checks:PlaceIndexChecks",
     "quantize_int8_weight": "quantize.int8_weight:QuantizeInt8Weight",

@@ -1,14 +1,14 @@
 """Layouts: the memory order of constants and of images between kernels.
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
-`n/16 k n%16`), which AVX2 and AVX-512 stream alike. Images lie with their channels
-innermost, so that a convolution's output channels are the lanes.
+`n/16 k n%16`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2 and AVX-512 stream alike.
+Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ..ir import dims
@@ -16,10 +16,11 @@ from ..ir.graph import Graph, Op, Value
 from ..ir.layout import Factor, Layout
 from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, walk
+from ..ir.types import i8, u8
 from ..ir.workload import size_at
 from .fuse import has_kernel
 from .shadows import seen_outside
-from .tile.contraction import Contraction, innermost, plain_load, read_contraction, stride_of
+from .tile.contraction import FOUR, Contraction, in_fours, innermost, plain_load, read_contraction, stride_of
 
 PANEL = 16
 
@@ -57,13 +58,20 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
-    rest = tuple(Factor(label) for label in (*outer, *dict.fromkeys(inner)))
+    order = (*outer, *dict.fromkeys(inner))
+    if in_fours(region, found) and str(load.subscripts[labels.index(order[-1])]) == found.over[-1]:
+        rest = tuple(Factor(label) for label in order[:-1])
+        fours = Factor(order[-1], FOUR), Factor(lane, 1, PANEL), Factor(order[-1], 1, FOUR)
+        return Layout(labels, (Factor(lane, PANEL), *rest, *fours))
+    rest = tuple(Factor(label) for label in order)
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 
 
 IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
 SIDEWAYS = frozenset({"concat", "slice", "pad"})
 """Movements that keep dimensions apart: what they give lies as what they take does."""
+CODED = frozenset({"quantize", "dequantize"})
+"""What gives each element another form and leaves it where it is."""
 COPIED = 2
 """Accesses of an element that a copy from one order into another costs: the one that strides and the one that does not."""
 
@@ -82,15 +90,27 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
             continue
         images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
-        follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS) and bool(images)
+        follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS | CODED) and bool(images)
         if op.name not in IMAGE_OPS and not follows:
             continue
         # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
-        ends = op.definition.kind == "pointwise" and any(gains[v] and len(v.uses) == 1 for v in images)
+        ends = (op.definition.kind == "pointwise" or op.name in CODED) and any(gains[v] and len(v.uses) == 1 for v in images)
         gains[op.result] = ends if follows else _gains(op, bool(images))
         if op.result not in outside or gains[op.result]:
-            orders[op.result] = (0, *range(2, op.result.type.rank), 1)
-    return orders
+            orders[op.result] = _innermost_channels(op.result)
+    return orders | {value: _innermost_channels(value) for value in _coded_images(graph) if value not in outside}
+
+
+def _innermost_channels(value: Value) -> tuple[int, ...]:
+    return (0, *range(2, value.type.rank), 1)
+
+
+def _coded_images(graph: Graph) -> Iterator[Value]:
+    """What convolutions of codes read: instructions take four channels of a place at once, wherever the image came from."""
+    for op in graph:
+        image = op.operands[0] if op.name == "conv" else None
+        if image is not None and image.op is not None and image.dtype in (i8, u8) and (image.op.name in SIDEWAYS | CODED):
+            yield image
 
 
 def _gains(op: Op, is_ordered: bool) -> bool:

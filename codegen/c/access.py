@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -180,7 +180,7 @@ class Access:
         checks = self.checks(scope, value)
         if value.other is None and isinstance(operand, Param) and operand.layout is not None:
             checks = self._padded(scope, operand, value, checks, spot)
-        address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
+        address = self._address(scope, operand, value, spot)
         # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
         limits = spot.limits if isinstance(operand, Param) or value.other is not None else ()
         guard = self.guard(scope, checks, replace(spot, limits=limits))
@@ -194,6 +194,38 @@ class Access:
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
         return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
+
+    def _address(self, scope: Scope, operand: Param | Local, value: Load | Store, spot: Spot) -> Dim:
+        return self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
+
+    def four(self, scope: Scope, value: Load, spots: Sequence[Spot]) -> tuple[str, int] | None:
+        """Four bytes in each 32-bit lane: a load at four spots whose elements lie next to each other, lanes one after the other.
+
+        None where they do not, or where they are not all read under the same tests.
+        """
+        operand, pointer = self._operand(scope, value.operand)
+        lanes = spots[0].lanes
+        first, *others = (self._address(scope, operand, value, spot) for spot in spots)
+        apart = lane_stride(first) if lanes > 1 else len(spots)
+        if apart != len(spots) or any(other - first != n for n, other in enumerate(others, 1)):
+            return None
+        checks = self.checks(scope, value)
+        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
+            checks = self._padded(scope, operand, value, checks, spots[0])
+        guards = [self.guard(scope, checks, spot) for spot in spots]
+        if any(guard != guards[0] or not guard.whole for guard in guards):
+            return None
+        at = f"{pointer} + {self.writer.index(at_lane(first, 0))}"
+        if lanes == 1:
+            text, outside = self.library.call("four_bytes", 1, at), "0"
+            if value.other is not None and isinstance(value.other.value, int):
+                outside = str(int.from_bytes(bytes([value.other.value & 255] * len(spots)), "little", signed=True))
+            condition = guards[0].condition
+            return (f"{condition} ? {text} : {outside}" if condition else text), 1
+        storage, _ = storage_type(operand.dtype)
+        text = f"({self.library.vector('i32', lanes)}){self.library.call(f'load_{storage}', lanes * len(spots), at)}"
+        nothing = self.library.call("splat_i32", lanes, "0")
+        return (f"{guards[0].condition} ? {text} : {nothing}" if guards[0].scalars else text), lanes
 
     def _operand(self, scope: Scope, name: str) -> tuple[Param | Local, str]:
         operand = scope.operands[name]

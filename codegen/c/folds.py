@@ -12,7 +12,7 @@ from ...ir.errors import UnsupportedError
 from ...ir.tile import Check, domain_checks
 from ...ir.tile.program import Dot, Expand2to4, Load, Reduce, Scan, TileType, Unpack, Value, walk
 from ...ir.types import DType
-from . import primitives
+from . import primitives, quads
 from .access import Spot, Test
 from .basics import is_small_float, register
 from .values import Code, Values, accumulator, unrolls
@@ -253,6 +253,8 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
     operands = (value.left, value.right)
     unrolled = any(unrolls(values, operand, axis) for operand in operands)
     trip = "" if unrolled else _trip(values, axis, extent)
+    if not rest and not unrolled and not trip and _stream_fours(values, value, axis, spots, names, at):
+        return
     group = 1 if unrolled else _group(values, value, axis, extent, bool(trip))
     if group > 1:
         variable, position = values.writer.position(0, extent // group - 1)
@@ -265,6 +267,24 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
     with steps(values, axis, extent, operands, trip) as positions:
         for step in positions:
             _stream(values, value, rest, spots, names, {**at, axis: step})
+
+
+def _stream_fours(values: Values, value: Dot, axis: str, spots: list[Spot], names: list[str], at: dict[str, Dim]) -> bool:
+    """Print the loop over the last contracted axis in steps of four products, if the factors are integers that lie so."""
+    found, extent = quads.read_quads(value), values.scope.extent(axis)
+    if found is None or extent % quads.FOUR:
+        return False
+    here = [replace(spot, positions={**spot.positions, **at}) for spot in spots]
+    variable, position = values.writer.position(0, extent // quads.FOUR - 1)
+    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // quads.FOUR}; ++{variable})")
+    values.writer.bind(f"@{variable}", variable)
+    fits = quads.fits(values, found, here, axis, position * quads.FOUR)
+    if not fits:
+        values.writer.drop()
+        return False
+    quads.multiply(values, found, here, names, axis, position * quads.FOUR)
+    values.writer.close()
+    return True
 
 
 def _trip(values: Values, axis: str, extent: int) -> str:

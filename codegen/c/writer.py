@@ -63,6 +63,10 @@ class Writer:
         block = self.blocks.pop()
         self.blocks[-1].lines += [f"{block.head} {{", *(f"    {line}" for line in block.lines), "}"]
 
+    def drop(self) -> None:
+        """End a block and leave it out."""
+        self.blocks.pop()
+
     def fresh(self, stem: str = "t") -> str:
         self._count += 1
         return f"{stem}{self._count}"

@@ -87,6 +87,8 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(7, 33, dtype=f16), draw(33, 4, dtype=f16)))
     yield Sample((draw(7, 33, dtype=bf16), draw(33, 4, dtype=bf16)))
     yield Sample((draw(7, 33, dtype=i8, low=-128, high=127), draw(33, 4, dtype=u8, high=255)))
+    yield Sample((draw(7, 36, dtype=u8, high=255), draw(36, 40, dtype=i8, low=-128, high=127)))
+    yield Sample((draw(2, 5, 20, dtype=i8, low=-128, high=127), draw(48, 20, dtype=i8, low=-128, high=127)), {"transpose_b": True})
     yield Sample((draw(4, 5, dtype=i64), draw(5, 4, dtype=i64)))
     yield refused((draw(3, 5), draw(4, 5)), "inner sizes 5 and 4 differ in f32[3, 5] and f32[4, 5]")
     yield refused((draw(5), draw(5, 4)), "got f32[5], expected rank 2 or more")

@@ -8,6 +8,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
+from ...ir.types import i8, i32, u8
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,20 @@ def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple
         return over
     tested = {name for s in load.subscripts if load.other is not None and str(s) not in over for name in dims.symbols(s)}
     return tuple(sorted(over, key=lambda name: (name not in tested, stride_of(load, region, name) == 1)))
+
+
+FOUR = 4
+"""Products of 8-bit integers that vector instructions add up at once."""
+
+
+def in_fours(region: Region, found: Contraction) -> bool:
+    """Whether a contraction sums products of 8-bit integers in 32 bits, of so many that they can be taken in fours."""
+    left, right, inner = plain_load(found.left), plain_load(found.right), found.over[-1] if found.over else ""
+    if found.reduce.dtype != i32 or left is None or right is None or not inner:
+        return False
+    extent = region.axis(inner).extent
+    fits = isinstance(extent, int) and extent % FOUR == 0 and extent > 0
+    return fits and left.dtype in (i8, u8) and right.dtype == i8 and stride_of(left, region, inner) == 1
 
 
 def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:

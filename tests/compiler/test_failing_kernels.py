@@ -45,7 +45,7 @@ def counting() -> Module:
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Engine]]:
     monkeypatch.delenv(SWITCH, raising=False)
     switched = CpuInstruction("switched", 8, 1, "f32", "f32", "f32", "fma", ENTER)
-    monkeypatch.setattr(pipeline, "levels_of", lambda target: [replace(AVX2, instructions=(*AVX2.instructions, switched))])
+    monkeypatch.setattr(pipeline, "levels_for", lambda target, module: [replace(AVX2, instructions=(*AVX2.instructions, switched))])
     contents = compile_module(counting(), build_options({"targets": ["native"], "tune": "off"}))
     yield lambda threads: Engine(contents, threads=threads)
 

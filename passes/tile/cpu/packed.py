@@ -19,8 +19,8 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
-from ..contraction import Contraction, plain_load, read_contraction, stride_of
-from ..lower import Block, is_long, parameters, upper_bound
+from ..contraction import FOUR, Contraction, in_fours, plain_load, read_contraction, stride_of
+from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion
 
@@ -46,8 +46,8 @@ class Packed:
         found = read_contraction(problem.region)
         if isinstance(found, str):
             return found
-        if not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32:
-            return f"it accumulates in {found.reduce.dtype}, register blocks are for f32"
+        if not in_fours(problem.region, found) and (not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32):
+            return f"it accumulates in {found.reduce.dtype}, register blocks are for f32 and for integers of 8 bits in fours"
         if not found.columns:
             return "no axis of the right factor alone can be the lanes"
         if any(part.other is not None or part.gathers for part in (plain_load(found.right),) if part is not None):
@@ -99,7 +99,8 @@ class Packed:
         # Each step loads nr / lanes vectors and broadcasts mr elements; two loads a cycle keep up with about this many.
         loads = (schedule["mr"] + schedule["nr"] / target.lanes) / chains
         wasted *= 1.0 + 0.5 * max(0.0, loads - 0.7)
-        return count * wasted * max(1.0, 10 / chains) / (2 * target.lanes * 3e9)
+        each = FOUR if in_fours(problem.region, found) else 1
+        return count * wasted * max(1.0, 10 / chains) / (2 * each * target.lanes * 3e9)
 
     def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
@@ -208,7 +209,7 @@ class _Packed:
     def _block(self, block: Block, columns: str, panel: str | None) -> None:
         tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})
         kind = TileType(self.found.reduce.dtype, tile)
-        acc = block.let("acc", block.full(0.0, kind.dtype, tile))
+        acc = block.let("acc", block.full(zero(kind.dtype), kind.dtype, tile))
         total = self._contract(block, acc, kind, columns, panel, list(self.found.over))
         acc = total if isinstance(total, TileRef) else block.let("acc", total)
         block.readers[self.found.reduce.name] = lambda _: acc
@@ -227,7 +228,7 @@ class _Packed:
             block.index[over[0]] = dims.symbol(k)
             start = acc
             if lost is not None or self._begins_part(over):
-                start = block.let("part", block.full(0.0, kind.dtype, kind.axes))
+                start = block.let("part", block.full(zero(kind.dtype), kind.dtype, kind.axes))
             value = self._contract(block, start, kind, columns, panel, over[1:])
             if start is not acc:
                 block.add_to(acc, lost, value)
@@ -247,7 +248,7 @@ class _Packed:
         lost = self._lost(block, acc)
         with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[self.inner] = dims.symbol(k)
-            zeros = block.let("zeros", block.full(0.0, kind.dtype, kind.axes))
+            zeros = block.let("zeros", block.full(zero(kind.dtype), kind.dtype, kind.axes))
             part = block.let("part", self._dot(block, zeros, kind, columns, panel, guarded=dims.divides(step, extent) is not True))
             block.add_to(acc, lost, part)
         return acc
@@ -257,7 +258,8 @@ class _Packed:
         return self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP
 
     def _is_compensated(self) -> bool:
-        return is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE)
+        is_float = self.found.reduce.dtype.is_float
+        return is_float and is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE)
 
     def _lost(self, block: Block, acc: TileRef) -> TileRef | None:
         """The companion of a sum of many partial sums."""
@@ -266,6 +268,9 @@ class _Packed:
     def _step(self) -> int | None:
         """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""
         extent = self.extents[self.inner]
+        if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
+            # Sums of integers are exact in any order: only the cache bounds a step.
+            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
         if not isinstance(extent, int) or extent > WHOLE:
             return STEP
         if extent <= STEP or not self._is_long:
@@ -276,7 +281,7 @@ class _Packed:
 
     @property
     def _is_long(self) -> bool:
-        return self._terms(self.found.over) > CHAIN
+        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > CHAIN
 
     def _terms(self, over: Sequence[str]) -> int:
         """How many terms a sum over these axes has."""
@@ -300,7 +305,7 @@ class _Packed:
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)
         right = _accumulated(self._expanded(block, place), kind)
-        if self._is_padded():
+        if self._is_padded() or in_fours(self.region, self.found):
             # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
             saved = block.index[self.column]
             block.index[self.column] = dims.symbol(f"{columns}.first") + lane

@@ -216,8 +216,16 @@ def test_what_a_slow_compiler_started_is_stopped_with_it(tmp_path: Path) -> None
     with pytest.raises(ToolchainError, match="took more than 2 s"):
         compile_shared({"work.c": ""}, AVX2, driver, timeout=2, jobs=1)
     state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    # Nobody waits for an orphan here but the first process of the system: it is gone, or dead and not yet collected.
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def has_ended() -> bool:
+        # Nobody waits for an orphan here but the first process of the system: it is gone, or dead and not yet collected.
+        try:
+            return state.read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True
+
+    # The signal was sent; a busy machine takes its time to deliver it.
+    assert any(has_ended() or time.sleep(0.05) for _ in range(600))
 
 
 def test_vanished_compiler_is_told(tmp_path: Path) -> None:
