@@ -12,7 +12,7 @@ from ..codegen.c.printer import SourceFile
 from ..codegen.c.weight import check_weight
 from ..codegen.host.c import print_plans
 from ..ir.graph import Module
-from ..ir.target import CpuLevel, cpu_level, level_for
+from ..ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
 from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
@@ -57,8 +57,15 @@ def levels_of(target: Target) -> list[CpuLevel]:
 
 
 def levels_for(target: Target, module: Module) -> list[CpuLevel]:
-    """The levels of a target that a module gains from: one that has nothing more than other products is for those who have such."""
-    levels = levels_of(target)
+    """The levels of a target that a module gains from, best last: one that only has more products is for those who have such."""
+    if target.levels != ("native",):
+        return _gaining(levels_of(target), module)
+    flags = cpu_flags()
+    return _gaining([level for level in CPU_LEVELS if flags.issuperset(level.features)], module)[-1:]
+
+
+def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
+    """The levels without those that have nothing for the module which the one below has not."""
     operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
     products = {tuple(value.dtype.name for value in pair if value is not None) for pair in operands}
     found = levels[:1]

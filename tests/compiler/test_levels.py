@@ -19,14 +19,14 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.retune import tune
-from ourcc.compiler.target_cpu import levels_of
+from ourcc.compiler.target_cpu import levels_for, levels_of
 from ourcc.compiler.targets import TARGETS, loaded_as
 from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
-from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.target import AVX2, AVX512, AVX512_VNNI, CPU_LEVELS, CpuLevel
+from ourcc.ir.types import TensorType, f32, u8
 from ourcc.passes.tile.schedule import Order, Problem, Schedule, Strategy
 from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
@@ -253,3 +253,19 @@ def test_every_level_is_a_target_by_its_name(level: CpuLevel) -> None:
 def test_targets_that_mean_one_level_make_one_part() -> None:
     contents: EngineContents = compile_module(model(), build_options({"targets": ["native", "cpu", V3], "tune": "off"}))
     assert list(contents.parts) == [V4, V3]
+
+
+def test_dot_products_of_bytes_are_for_those_who_have_such() -> None:
+    """A model in floats has no part for them; one of codes has, and each part gives the same integers."""
+    assert [level.name for level in levels_for(TARGETS["cpu"], model())] == [V3, V4]
+    module, random = Module("m"), np.random.default_rng(5)
+    module.functions["main"] = graph = Graph("main")
+    x = graph.add_input("x", TensorType(u8, (9, 64)))
+    weight = random.integers(-128, 128, (64, 40)).astype(np.int8)
+    graph.set_outputs([Builder(module, graph).matmul(x, weight)], ["y"])
+    contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
+    assert list(contents.parts) == [AVX512_VNNI.name, V4, V3]
+    given = random.integers(0, 256, (9, 64)).astype(np.uint8)
+    for name, part in contents.parts.items():
+        if native.cpu_flags().issuperset(part.requires):
+            np.testing.assert_array_equal(Engine(contents, target=name)(given), given.astype(np.int32) @ weight.astype(np.int32))
