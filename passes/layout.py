@@ -50,9 +50,7 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
-    if len(place) != 1 or str(load.subscripts[place[0]]) != column or len(labels) < 2:
-        return None
-    if region.operand(load.operand).type.shape[place[0]] != region.axis(column).extent:
+    if len(place) != 1 or len(labels) < 2 or not _in_panels(region, load, place[0], column):
         return None
     lane = labels[place[0]]
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
@@ -65,6 +63,13 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
         return Layout(labels, (Factor(lane, PANEL), *rest, *fours))
     rest = tuple(Factor(label) for label in order)
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
+
+
+def _in_panels(region: Region, load: Load, place: int, column: str) -> bool:
+    """Whether a dimension is stepped through by the columns alone, or in parts (heads) that are each whole panels."""
+    size, extent = region.operand(load.operand).type.shape[place], region.axis(column).extent
+    before = load.subscripts[place] - dims.symbol(column)
+    return size == extent if before == 0 else dims.divides(PANEL, before) is True and dims.divides(PANEL, extent) is True
 
 
 IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})

@@ -52,7 +52,7 @@ def read_contraction(region: Region) -> Contraction | str:
     if not set(reduce.over) <= axes[id(left)] & axes[id(right)]:
         return "a factor does not vary over every contracted axis"
     inner = innermost(region, store)
-    if inner in axes[id(left)] and inner not in axes[id(right)]:
+    if inner in axes[id(left)] and inner not in axes[id(right)] and not _are_codes(left, right):
         left, right = right, left
     over = set(reduce.over)
     ours, theirs = axes[id(left)] - over, axes[id(right)] - over
@@ -74,6 +74,12 @@ def read_contraction(region: Region) -> Contraction | str:
         epilogue,
         store,
     )
+
+
+def _are_codes(left: Scalar, right: Scalar) -> bool:
+    """Whether these are unsigned and signed bytes: instructions that multiply them take them in this order, and no other."""
+    loads = plain_load(left), plain_load(right)
+    return [load.dtype for load in loads if load is not None] == [u8, i8]
 
 
 def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple[str, ...]:
