@@ -30,13 +30,20 @@ class ValueSequence:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """An ONNX sequence whose length only the data tell: its elements, all of one type, are the rows of a tensor."""
+
+    rows: Value
+
+
+@dataclass(frozen=True)
 class Optional:
     """An ONNX optional; `item` is None where it holds nothing."""
 
     item: Item | None
 
 
-Item: TypeAlias = "Value | ValueSequence | Optional"
+Item: TypeAlias = "Value | ValueSequence | Stack | Optional"
 
 
 class ValueNeededError(UnsupportedError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ....ir import dims
 from ....ir.errors import InternalError, ModelError, Source, UnsupportedError
 from ....ir.graph import Value
-from .context import Item, Optional, ValueSequence
+from .context import Item, Optional, Stack, ValueSequence
 from .symbolic import FoldingBuilder
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def _symbols(item: Item | None, b: FoldingBuilder) -> set[str]:
     """The symbols in the sizes of an operand, and in its elements where they are known."""
     if isinstance(item, ValueSequence):
         return {name for part in item.items for name in _symbols(part, b)}
+    if isinstance(item, Stack):
+        return _symbols(item.rows, b)
     if isinstance(item, Optional):
         return _symbols(item.item, b)
     if not isinstance(item, Value):

@@ -13,7 +13,7 @@ from ....ir.types import TensorType
 from ..bodies import drop_body, open_body
 from . import rules
 from .attributes import attributes, value_of
-from .context import RULES, Item, Node, Optional, Problem, ValueNeededError, ValueSequence
+from .context import RULES, Item, Node, Optional, Problem, Stack, ValueNeededError, ValueSequence
 from .faults import STUMBLES, judged
 from .functions import function_body
 from .load import OpenModel, normal_domain, opset_versions, subgraphs
@@ -267,7 +267,7 @@ class Walker:
         self.initializers(graph, scope)
         self.nodes(graph.node, scope)
         results = [scope.lookup(output.name, node.source) for output in graph.output]
-        items = [item for item in results if isinstance(item, (Value, ValueSequence, Optional))]
+        items = [item for item in results if isinstance(item, (Value, ValueSequence, Stack, Optional))]
         if len(items) < len(results):
             raise _Poisoned
         return items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from .....ir import dims
 from .....ir.dims import Dim
@@ -12,7 +13,8 @@ from .....ir.ops.control import ENDLESS, result_attrs
 from .....ir.ops.table import OPS
 from .....ir.types import TensorType, boolean, i64
 from ...bodies import close, drop_body
-from ..context import Item, Node, cast, rule
+from ..context import Item, Node, Stack, ValueSequence, cast, rule
+from .sequences import stacked
 from .shape import unsqueeze
 
 TRIPS = 1024
@@ -80,12 +82,59 @@ def _loop(n: Node) -> Sequence[Item]:
 def _running(n: Node) -> Sequence[Item]:
     """A loop that runs as often as the data say."""
     body, items = n.attr_graph("body"), [n.item(position) for position in range(2, len(n.inputs))]
-    carried = [_tensor(n, item) for item in items]
+    elements = _elements(n, body, items)
+    carried = [_tensor(n, item) if element is None else stacked(n, item, element) for item, element in zip(items, elements, strict=True)]
     count = cast(n, _scalar(n, n.x(0), "the trip count"), i64) if n.given(0) else n.b.scalar(ENDLESS, i64)
     condition = _scalar(n, n.x(1), "the condition") if n.given(1) else n.b.scalar(True, boolean)
     if len(body.input) != 2 + len(carried) or len(body.output) < 1 + len(carried):
         raise n.fail(f"its body has {len(body.input)} inputs and {len(body.output)} results for {len(carried)} carried values")
-    return looped(n, count, condition, carried, _nested(n, body))
+
+    def build(values: list[Value]) -> Sequence[Item]:
+        head, held = values[:2], values[2:]
+        given = [value if element is None else Stack(value) for value, element in zip(held, elements, strict=True)]
+        goes_on, *made = n.runner.inline(body, [*head, *given], n)
+        after = [item if element is None else stacked(n, item, element) for item, element in zip(made, elements, strict=False)]
+        return [goes_on, *after, *made[len(elements) :]]
+
+    results = looped(n, count, condition, carried, build)
+    held = [value if element is None else Stack(value) for value, element in zip(results, elements, strict=False)]
+    return [*held, *results[len(elements) :]]
+
+
+def _elements(n: Node, body: Any, items: Sequence[Item]) -> list[TensorType | None]:
+    """Of which type the elements of each carried sequence are, None for what is none: an empty one is what a round makes of it."""
+    found: list[TensorType | None] = [_element(item) for item in items]
+    if not any(isinstance(item, ValueSequence) and not item.items for item in items):
+        return found
+    outside = frozenset(n.b.module.symbols)
+    head = [TensorType(i64, ()), TensorType(boolean, ())]
+    tensors = [item for item in items if isinstance(item, Value)]
+
+    def build(values: list[Value]) -> Sequence[Item]:
+        held = iter(values[2:])
+        given = [next(held) if isinstance(item, Value) else item for item in items]
+        _, *made = n.runner.inline(body, [*values[:2], *given], n)
+        for place, item in enumerate(items):
+            if isinstance(item, ValueSequence) and not item.items:
+                found[place] = _element(made[place])
+        return []
+
+    drop_body(n.b.module, n.runner.function("loop", [*head, *(value.type for value in tensors)], build, n))
+    for place, (item, element) in enumerate(zip(items, found, strict=True)):
+        if isinstance(item, ValueSequence) and (element is None or any(not dims.symbols(size) <= outside for size in element.shape)):
+            raise UnsupportedError(
+                f"carries sequence {place} whose elements {'are not known' if element is None else f'are {element}'}",
+                hint="append tensors of one dtype and shape, which is known before the loop",
+            )
+    return found
+
+
+def _element(item: Item) -> TensorType | None:
+    """The type of a sequence's first element."""
+    if isinstance(item, Stack):
+        return item.rows.type.with_shape(item.rows.shape[1:])
+    first = next(iter(item.items), None) if isinstance(item, ValueSequence) else None
+    return first.type if isinstance(first, Value) else None
 
 
 def looped(

@@ -302,3 +302,46 @@ def test_recurrent_ops_over_a_length_that_varies(op: str, direction: str, length
         given: list[Any] = [drawn(time, batch, width)]
         calls.append([*given, np.arange(batch, dtype=np.int32) % time + 1] if lengths else given)
     assert "main.loop0" in agrees(proto, calls, tmp_path)
+
+
+def appending(after: Sequence[Any], results: Sequence[str], row: Sequence[Any], begun: bool = False) -> onnx.ModelProto:
+    """A loop that appends `row` of x, n times, to a sequence that is empty or begun; `after` reads the sequence q."""
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    made = helper.make_tensor_sequence_value_info("t", FLOAT, None)
+    nodes = [*row, N("SequenceInsert", ["s", "r"], ["t"]), ON]
+    inside = helper.make_graph(
+        nodes,
+        "body",
+        [helper.make_tensor_value_info("i", INT, []), helper.make_tensor_value_info("go", BOOL, []), sequence],
+        [helper.make_tensor_value_info("on", BOOL, []), made],
+    )
+    start = N("SequenceConstruct", ["x"], ["e"]) if begun else N("SequenceEmpty", [], ["e"], dtype=FLOAT)
+    loop = N("Loop", ["n", "", "e"], ["q"], body=inside)
+    ports: Ports = [("n", INT, []), ("x", FLOAT, ["N", 3])]
+    return model([start, loop, *after], ports, results, {"last": np.asarray(-1), "first": np.asarray(0)})
+
+
+SCALED = [N("Cast", ["i"], ["f"], to=FLOAT), N("Mul", ["x", "f"], ["r"])]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_loop_appends_to_a_sequence(begun: bool, tmp_path: Path) -> None:
+    after = [
+        *(N("ConcatFromSequence", ["q"], [f"y{axis}"], axis=axis) for axis in (0, 1)),
+        *(N("ConcatFromSequence", ["q"], [f"z{axis}"], axis=axis, new_axis=1) for axis in (0, 1, -1)),
+        N("SequenceLength", ["q"], ["length"]),
+        N("Cast", ["length"], ["count"], to=FLOAT),
+        N("SequenceAt", ["q", "last"], ["end"]),
+        N("SequenceAt", ["q", "first"], ["start"]),
+    ]
+    results = ["y0", "y1", "z0", "z1", "z-1", "count", "end", "start"]
+    proto = appending(after, results, SCALED, begun)
+    assert agrees(proto, [(4, drawn(2, 3)), (1, drawn(5, 3)), (7, drawn(1, 3))], tmp_path) == ["main", "main.loop0"]
+
+
+def test_a_sequence_of_elements_whose_sizes_differ_is_refused() -> None:
+    grows = [N("Cast", ["i"], ["f"], to=FLOAT), N("Sub", ["x", "f"], ["d"]), N("NonZero", ["d"], ["p"]), N("Cast", ["p"], ["r"], to=FLOAT)]
+    proto = appending([N("ConcatFromSequence", ["q"], ["y"], axis=1)], ["y"], grows)
+    with pytest.raises(CompilerError, match="whose elements are f32") as refused:
+        import_onnx(proto)
+    assert "append tensors of one dtype and shape" in str(refused.value)
