@@ -104,6 +104,7 @@ class Walker:
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.proto.functions}
         self.written, self.limit = model.nodes, max(STEPS, GROWTH * model.nodes)
         self.problems: list[Problem] = []
+        self.given: dict[Value, tuple[Value, ...]] = {}
         self.steps = 0
 
     # scopes
@@ -280,7 +281,9 @@ class Walker:
         outer, count = self.builder.graph, len(self.problems)
         body = self.builder.graph = open_body(self.builder.module, f"{outer.name}.{label}")
         try:
-            items = build([body.add_input(f"x{number}", type, node.source) for number, type in enumerate(types)])
+            inputs = [body.add_input(f"x{number}", type, node.source) for number, type in enumerate(types)]
+            self.given |= dict.fromkeys(inputs, tuple(item for item in node.inputs if isinstance(item, Value)))
+            items = build(inputs)
             if not all(isinstance(item, Value) for item in items):
                 raise UnsupportedError("its nested graph gives sequences or optionals", hint="give their tensors one by one")
             body.set_outputs([item for item in items if isinstance(item, Value)], [f"y{number}" for number in range(len(items))])
@@ -294,14 +297,14 @@ class Walker:
         return body
 
     def inputs_of(self, value: Value) -> frozenset[str]:
-        """The graph inputs that a value depends on."""
+        """The graph inputs that a value depends on; the inputs of a nested graph depend on those of the node that runs it."""
         seen, found, queue = {value}, set(), [value]
         while queue:
             current = queue.pop()
-            if current.op is None:
+            if current.op is None and current not in self.given:
                 found |= {current.name} if current.constant is None else set()
                 continue
-            for operand in current.op.operands:
+            for operand in self.given[current] if current.op is None else current.op.operands:
                 if operand is not None and operand not in seen:
                     seen.add(operand)
                     queue.append(operand)

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.compiler.built import pack
 from ourcc.compiler.importers.onnx import import_onnx
+from ourcc.compiler.importers.onnx.context import UnsupportedModelError
 from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_module, lower, simplify
 from ourcc.compiler.targets import TARGETS
@@ -345,3 +346,15 @@ def test_a_sequence_of_elements_whose_sizes_differ_is_refused() -> None:
     with pytest.raises(CompilerError, match="whose elements are f32") as refused:
         import_onnx(proto)
     assert "append tensors of one dtype and shape" in str(refused.value)
+
+
+def test_what_a_round_cannot_do_is_told_by_the_inputs_of_the_model() -> None:
+    """The number of rounds is what makes the start of the slice known."""
+    nodes = [N("Slice", ["x", "i0", "four"], ["s"]), N("ReduceSum", ["s"], ["q"], keepdims=0), N("Add", ["a", "q"], ["b"]), ON]
+    proto = looping([N("Unsqueeze", ["i", "zero"], ["i0"]), *nodes], [4], (), {"zero": np.array([0]), "four": np.array([4])})
+    with pytest.raises(UnsupportedModelError) as refused:
+        import_onnx(proto)
+    (problem,) = refused.value.problems
+    assert problem.op_type == "Slice"
+    assert problem.inputs == {"n", "x"}
+    import_onnx(proto, values={"n": np.asarray(3)})
