@@ -68,7 +68,13 @@ p = fma_f32_@N(p, r * r, r);
 """
 _CLAMP = "{V} c = max_number_f32_@N(splat_f32_@N({low}), min_number_f32_@N(splat_f32_@N({high}), x));\n"
 
-_SCALE = "return scale_f32_@N(p, n);"
+# What is 0 in any case, as masked scores are, is not computed: processors take a hundred cycles for a result below the normal range.
+_CLAMP_ABOVE = """
+i32x@N none = (x < {low});
+{V} c = min_number_f32_@N(splat_f32_@N({high}), select_f32_@N(none, splat_f32_@N(0.0f), x));
+"""
+
+_SCALE = "return select_f32_@N(none, splat_f32_@N(0.0f), scale_f32_@N(p, n));"
 
 # p * 2**n in two factors, so that results below the normal range are rounded once more and not lost.
 _SCALE_BODY = """
@@ -77,10 +83,10 @@ i32x@N h = e >> 1;
 return p * (f32x@N)((h + 127) << 23) * (f32x@N)((e - h + 127) << 23);
 """
 
-_EXP_BODY = _CLAMP.format(V=V, high="89.0f", low="-105.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE
+_EXP_BODY = _CLAMP_ABOVE.format(V=V, high="89.0f", low="-104.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE
 
 _EXP2_BODY = (
-    _CLAMP.format(V=V, high="129.0f", low="-151.0f")
+    _CLAMP_ABOVE.format(V=V, high="129.0f", low="-150.0f")
     + f"""
 {V} n = (c + {_ROUND}) - {_ROUND};
 {V} r = (c - n) * 0.69314718056f;
