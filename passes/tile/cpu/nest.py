@@ -287,13 +287,25 @@ class _Nest:
             return
         name, extent = axes[0], self.region.axis(axes[0]).extent
         if name == self.lane:
-            with block.loop(name, "tile", 0, extent, self._inner_step(extent), tail=()) as inner:
-                block.index[name] = dims.symbol(inner)
-                self._sweep(block, axes[1:], body)
+            for low, high, _ in self._stretches(extent):
+                with block.loop(name, "tile", low, high, self._inner_step(extent)) as inner:
+                    block.index[name] = dims.symbol(inner)
+                    self._sweep(block, axes[1:], body)
         else:
             with block.loop(name, "scalar", 0, extent, 1) as inner:
                 block.index[name] = dims.symbol(inner)
                 self._sweep(block, axes[1:], body)
+
+    def _stretches(self, extent: Dim) -> Iterator[tuple[Dim, Dim, bool]]:
+        """The lane axis in two stretches, where its size is no known multiple of the step: whole steps, and what is left, masked."""
+        step, symbols = self._inner_step(extent), self.problem.symbols
+        if dims.divides(step, extent, symbols) is True:
+            yield 0, extent, True
+            return
+        whole = dims.simplify(extent // step * step, symbols)
+        if dims.at_most(whole, 0, symbols) is not True:
+            yield 0, whole, True
+        yield whole, extent, False
 
     def _inner_step(self, extent: Dim) -> int:
         bound = upper_bound(extent, self.problem.symbols)
@@ -377,7 +389,7 @@ class _Nest:
         if lanes is None:
             acc = block.let(statement.name, block.full(start, statement.dtype, current))
             lost = self._lost(block, statement, acc)
-            self._loops(block, over, acc, lambda: self._combine(block, combine, acc, lost, block.lower(statement.value)), _given(lost))
+            self._loops(block, over, acc, lambda _: self._combine(block, combine, acc, lost, block.lower(statement.value)), _given(lost))
             return acc
         extent = self.region.axis(lanes).extent
         step = self._fold_step(statement)
@@ -385,12 +397,12 @@ class _Nest:
         acc = block.let(statement.name, block.full(start, statement.dtype, (*current, vector)))
         lost = self._lost(block, statement, acc)
 
-        def add() -> None:
-            block.outside = True
+        def add(is_whole: bool) -> None:
+            block.outside = not is_whole
             value = block.lower(statement.value)
             block.outside = False
             place = block.index[lanes]
-            if dims.divides(step, extent, self.problem.symbols) is not True:
+            if not is_whole:
                 value = block.inside(place, extent, value, start)
             if str(place) in value.type.axes:
                 value = block.rename(value, str(place), vector)
@@ -427,16 +439,25 @@ class _Nest:
         """The open tile axes that a reduction's result varies over."""
         return {axis for name in statement.axes for axis in block.axes_in(block.index[name])}
 
-    def _loops(self, block: Block, over: Sequence[str], acc: TileRef, body: Callable[[], None], others: tuple[TileRef, ...] = ()) -> None:
-        """Loops over `over` that carry `acc`, the lane axis in vector steps."""
+    def _loops(
+        self,
+        block: Block,
+        over: Sequence[str],
+        acc: TileRef,
+        body: Callable[[bool], None],
+        others: tuple[TileRef, ...] = (),
+        is_whole: bool = True,
+    ) -> None:
+        """Loops over `over` that carry `acc`, the lane axis in vector steps; `body` is told whether all of a step lies inside."""
         if not over:
-            body()
+            body(is_whole)
             return
         extent = self.region.axis(over[0]).extent
         kind, step = ("tile", self._inner_step(extent)) if over[0] == self.lane else ("scalar", 1)
-        with block.loop(over[0], kind, 0, extent, step, carries=(acc, *others)) as inner:
-            block.index[over[0]] = dims.symbol(inner)
-            self._loops(block, over[1:], acc, body, others)
+        for low, high, whole in self._stretches(extent) if kind == "tile" else [(0, extent, True)]:
+            with block.loop(over[0], kind, low, high, step, carries=(acc, *others)) as inner:
+                block.index[over[0]] = dims.symbol(inner)
+                self._loops(block, over[1:], acc, body, others, is_whole and whole)
 
     def _extreme(self, block: Block, statement: Reduce) -> TileRef:
         """argmax and argmin: the best value and its index, NaN first of all."""
@@ -447,7 +468,7 @@ class _Nest:
         best = block.let(f"{statement.name}_best", block.full(first, dtype, current))
         place = block.let(statement.name, block.full(0, i64, current))
 
-        def update() -> None:
+        def update(_: bool) -> None:
             value = block.let("candidate", block.lower(statement.value))
             ahead, behind = (best, value) if statement.kind.startswith("argmax") else (value, best)
             better = block.apply("lt", ahead, behind)
