@@ -96,7 +96,7 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
             continue
         images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
         follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS | CODED) and bool(images)
-        if op.name not in IMAGE_OPS and not follows:
+        if op.name not in IMAGE_OPS and not follows and not _turns_back(op):
             continue
         # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
         ends = (op.definition.kind == "pointwise" or op.name in CODED) and any(gains[v] and len(v.uses) == 1 for v in images)
@@ -104,6 +104,13 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         if op.result not in outside or gains[op.result]:
             orders[op.result] = _innermost_channels(op.result)
     return orders | {value: _innermost_channels(value) for value in _coded_images(graph) if value not in outside}
+
+
+def _turns_back(op: Op) -> bool:
+    """Whether a transpose puts channels that lie innermost in front, for an op on images: with them innermost nothing moves."""
+    if op.name != "transpose" or op.attrs["permutation"] != (0, op.result.type.rank - 1, *range(1, op.result.type.rank - 1)):
+        return False
+    return any(user.name in IMAGE_OPS or user.definition.kind == "pointwise" for user in op.result.uses)
 
 
 def _innermost_channels(value: Value) -> tuple[int, ...]:

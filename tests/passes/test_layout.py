@@ -91,3 +91,17 @@ def test_a_host_step_reads_the_copy() -> None:
     assert len(names) == len(set(names)) == 3
     copy, host = lowered.plan.steps[1:]
     assert host.reads == copy.writes
+
+
+def test_channels_that_were_normalized_innermost_stay_there_for_the_next_convolution() -> None:
+    """A norm over channels is written with them innermost; turned back for a convolution, nothing moves."""
+    places = "f32[1, 14, 14, 32]"
+    body = (
+        f"    %t = transpose(%x) {{permutation = [0, 2, 3, 1]}} : {places}\n"
+        f"    %n = layer_norm(%t, _, _) {{axes = [3], epsilon = 1e-06}} : {places}\n"
+        f"    %b = transpose(%n) {{permutation = [0, 3, 1, 2]}} : {IMAGE}\n"
+        f"    %y = {CONV.replace('%x', '%b')}, groups = 32}} : {IMAGE}\n"
+    )
+    text = program(body, filters="f32[32, 1, 3, 3]")
+    found = {value.name: order for value, order in channels_last(parse_module(text).main).items()}
+    assert found["b"] == (0, 2, 3, 1)

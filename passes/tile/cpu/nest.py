@@ -191,7 +191,7 @@ class _Nest:
         return () if self.step == self.narrow or dims.divides(self.step, extent, self.problem.symbols) else (self.narrow,)
 
     def _lane(self) -> str | None:
-        """The axis that most accesses step through with stride 1; None where nothing gains."""
+        """The axis that most accesses step through with stride 1, one that fills a vector if there is one; None where nothing gains."""
         if self.stores[-1].gathers:
             banned = set(self.region.extents) - self._side_by_side(self.stores[-1])
         elif self.scans or any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in self.statements):
@@ -205,14 +205,16 @@ class _Nest:
                 stride = _stride(subscripts, shape, axis.name)
                 weight = 0 if stride == 0 else 3 if stride == 1 else -2
                 scores[axis.name] = scores.get(axis.name, 0) + weight
-        best: str | None = None
+        best: tuple[bool, int] | None = None
+        found: str | None = None
         for axis in self.region.axes:
             extent = upper_bound(axis.extent, self.problem.symbols)
             if axis.name in banned or (extent is not None and extent < 4) or scores.get(axis.name, 0) <= 0:
                 continue
-            if best is None or scores[axis.name] >= scores[best]:
-                best = axis.name
-        return best
+            rank = extent is None or extent >= self.narrow, scores[axis.name]
+            if best is None or rank >= best:
+                best, found = rank, axis.name
+        return found
 
     # --- statements inside a grid point ---
 

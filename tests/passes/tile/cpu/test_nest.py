@@ -74,3 +74,37 @@ def _engine(columns: int) -> Engine:
         options = build_options({"targets": ["native"], "tune": "off"})
         ENGINES[columns] = Engine(compile_module(parse_module(turned("N", columns)), options), threads=2)
     return ENGINES[columns]
+
+
+WINDOW = """region @region(%x0: f32[i 96, 56, 56], %x1: f32[i 96, l 7, m 7]) -> %y0: f32[j 50, k 50, i 96] {
+  axes i: 96, j: 50, k: 50, l: 7, m: 7
+  %t0 = sum l, m: mul(%x0[i, j + l, k + m], %x1[i, l, m]) : f32[i, j, k]
+  %y0[j, k, i] over (i, j, k) = %t0
+}
+"""
+
+
+def test_lanes_are_an_axis_that_fills_them() -> None:
+    """Most accesses step through the window by one element, and 7 of them would leave most lanes idle."""
+    problem = Problem(parse_region(WINDOW), Facts(), {})
+    (launch,) = Nest().tile(problem, next(iter(Nest().space(problem, AVX512))), AVX512).launches
+    assert "k" in {axis.name for axis in launch.grid if axis.step is not None}
+
+
+SOFT = """region @region(%x0: f32[i 5, j N]) -> %y0: f32[i 5, j N] {
+  axes i: 5, j: N
+  %t0 = max j: %x0[i, j] : f32[i]
+  %y0[i, j] = sub(%x0[i, j], %t0)
+}
+"""
+
+
+@pytest.mark.parametrize(("low", "high", "loops"), [(1, 500, 4), (1, 40, 2)])
+def test_whole_steps_are_not_masked(low: int, high: int, loops: int) -> None:
+    """An axis of any size: whole steps first, then what is left; only the latter chooses between lanes."""
+    problem = Problem(parse_region(SOFT), Facts().with_range("N", low, high), {})
+    (launch,) = Nest().tile(problem, next(iter(Nest().space(problem, AVX512))), AVX512).launches
+    found = [s for s in statements(launch.body) if isinstance(s, For) and s.kind == "tile"]
+    assert len(found) == loops
+    masked = ["where" in str(loop.body) for loop in found]
+    assert masked[: loops // 2] == [False, True][2 - loops // 2 :]
