@@ -12,6 +12,7 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import InternalError
 from ..ir.graph import Builder, Module, Op, Value
+from ..ir.ops.quantization import limits
 from ..ir.rewrite import Numerics, Rule
 from ..ir.types import DTYPES, DType, f32, i8, i32, u8
 from .base import RulePass
@@ -63,7 +64,7 @@ def _read(value: Value | None) -> _Codes | None:
         if dequantized.attrs["block"] or code.dtype not in (i8, u8):
             return None
         zero = dequantized.operands[2] if len(dequantized.operands) > 2 else None
-        axis = dequantized.attrs["axis"] if scale.type.rank else None
+        axis = dequantized.attrs["axis"] if any(each is not None and each.type.elements != 1 for each in (scale, zero)) else None
         return _Codes(code, zero, scale, None if axis is None else axis % code.type.rank)
     if value is None or value.dtype != i32:
         return None
@@ -71,9 +72,17 @@ def _read(value: Value | None) -> _Codes | None:
     inner: Value = value if moved is None else operand(moved, 0)
     zero = None if moved is None else operand(moved, 1)
     cast = producer(inner, "cast")
-    if cast is None or operand(cast, 0).dtype not in (i8, u8) or (zero is not None and zero.type.elements != 1):
+    if cast is None or operand(cast, 0).dtype not in (i8, u8):
         return None
-    return _Codes(operand(cast, 0), zero, None)
+    code = operand(cast, 0)
+    return _Codes(code, zero, None) if zero is None or (value.shape == code.shape and _is_code(zero, code.dtype)) else None
+
+
+def _is_code(zero: Value, dtype: DType) -> bool:
+    """Whether an integer is one number, and one of the codes if it is known."""
+    low, high = limits(dtype)
+    number = uniform(zero)
+    return zero.type.elements == 1 and (number is None or low <= number <= high)
 
 
 def _constant(value: Value | None) -> Array | None:
@@ -146,22 +155,30 @@ class CodedProduct(Rule):
         x, weight, attrs = _padded(op, left.code, weight, int(zero or 0), g)
         total = g.build(op.definition, [x, g.module.add_constant(_name(right.code), weight, right.code.source)], attrs)[0]
         channel = _axes(op)[2]
-        spread = [1] * (op.result.type.rank - 2) if op.name == "conv" else []
         if zero != 0 and left.zero is not None:
             others = tuple(axis for axis in range(weight.ndim) if axis != channel)
-            sums = weight.sum(axis=others, dtype=np.int32).reshape(-1, *spread)
+            sums = weight.sum(axis=others, dtype=np.int32).reshape(-1, *_spread(op))
             moved = g.module.add_constant(f"{_name(right.code)}.sums", sums, right.code.source)
             total = g.sub(total, g.mul(_beside(left.zero, i32, left.axis, op, g), moved))
-        if left.scale is None or right.scale is None:
-            return total
-        scale = g.cast(right.scale, dtype=f32) if right.scale.dtype != f32 else right.scale
-        scale = g.reshape(scale, shape=(scale.shape[0], *spread) if right.axis is not None else ())
-        result = g.mul(g.cast(total, dtype=f32), g.mul(_beside(left.scale, f32, left.axis, op, g), scale))
+        result = total if left.scale is None or right.scale is None else self._scaled(total, left.scale, right.scale, left.axis, op, g)
         bias = op.operands[2] if len(op.operands) > 2 else None
         if bias is not None:
-            bias = g.reshape(bias, shape=(bias.shape[0], *spread))
-            result = g.add(result, bias if bias.dtype == f32 else g.cast(bias, dtype=f32))
-        return result if op.result.dtype == f32 else g.cast(result, dtype=op.result.dtype)
+            bias = g.reshape(bias, shape=(bias.shape[0], *_spread(op)))
+            result = g.add(result, bias if bias.dtype == result.dtype else g.cast(bias, dtype=result.dtype))
+        return result if op.result.dtype == result.dtype else g.cast(result, dtype=op.result.dtype)
+
+    def _scaled(self, total: Value, left: Value, right: Value, axis: int | None, op: Op, g: Builder) -> Value:
+        """A sum of products of codes in f32, times both scales."""
+        scale = g.cast(right, dtype=f32) if right.dtype != f32 else right
+        scale = g.reshape(scale, shape=() if scale.type.elements == 1 else (scale.shape[0], *_spread(op)))
+        rows, result = _beside(left, f32, axis, op, g), g.cast(total, dtype=f32)
+        scaled: Value = g.mul(result, g.mul(rows, scale)) if _is_normal(left, right) else g.mul(g.mul(result, rows), scale)
+        return scaled
+
+
+def _spread(op: Op) -> tuple[int, ...]:
+    """The sizes of what follows the channels of a product."""
+    return (1,) * (op.result.type.rank - 2) if op.name == "conv" else ()
 
 
 def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:
@@ -173,6 +190,16 @@ def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:
         return None, frozenset(), 0
     channel = 0 if op.attrs["transpose_b"] else 1
     return right.shape[1 - channel], frozenset({left.rank - 2 if op.attrs["transpose_a"] else left.rank - 1}), channel
+
+
+def _is_normal(left: Value, right: Value) -> bool:
+    """Whether the products of two scales are known to be as precise as f32 is: neither so small nor so large that it has fewer digits."""
+    first, second = _constant(left), _constant(right)
+    if first is None or second is None or not first.size or not second.size:
+        return False
+    sizes = [np.abs(scales.astype(np.float64)) for scales in (first, second)]
+    least, most = (float(np.prod([end(scales[scales > 0], initial=1.0) for scales in sizes])) for end in (np.min, np.max))
+    return float(np.finfo(np.float32).tiny) <= least and most <= float(np.finfo(np.float32).max)
 
 
 def _name(code: Value) -> str:
@@ -209,7 +236,7 @@ def _narrow(value: Value, dtype: DType, g: Builder) -> Value:
 def _beside(parameter: Value, dtype: DType, axis: int | None, op: Op, g: Builder) -> Value:
     """A parameter of the left factor where it multiplies the product: one number, or one for each row."""
     value: Value = parameter if parameter.dtype == dtype else g.cast(parameter, dtype=dtype)
-    if axis is None:
+    if axis is None or value.type.elements == 1:
         shape: tuple[Dim, ...] = ()
     else:
         rank = operand(op, 0).type.rank

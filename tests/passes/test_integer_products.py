@@ -68,12 +68,31 @@ def image(zero: int, channels: int = 8, padding: int = 1, bias: bool = False) ->
     return body
 
 
-def shifted(zero: int) -> Body:
+def shifted(zero: int, rank: int = 0) -> Body:
     def body(b: Builder, x: Value, drawn: Drawn) -> Value:
-        wide = b.sub(b.cast(x, dtype=i32), np.asarray(zero, np.int32)) if zero else b.cast(x, dtype=i32)
-        return b.matmul(wide, b.cast(drawn.codes(i8, 24, 12), dtype=i32))
+        wide = b.sub(b.cast(x, dtype=i32), np.full((1,) * rank, zero, np.int32)) if zero else b.cast(x, dtype=i32)
+        return b.matmul(wide, b.cast(drawn.codes(i8, x.shape[-1], 12), dtype=i32))
 
     return body
+
+
+def mixed(left: bool, scales: float = 0.05) -> Body:
+    """One scale, and a zero point for each row or each column."""
+
+    def body(b: Builder, x: Value, drawn: Drawn) -> Value:
+        rows = drawn.codes(x.dtype, x.shape[0]) if left else np.asarray(3, x.dtype.numpy)
+        columns = np.zeros((), np.int8) if left else (np.arange(12) % 5 - 2).astype(np.int8)
+        xf = b.dequantize(x, np.float32(scales), rows, axis=0 if left else None, dtype=f32)
+        codes = drawn.codes(i8, 24, 12) // 2
+        return b.matmul(xf, b.dequantize(codes, np.float32(scales), columns, axis=None if left else 1, dtype=f32))
+
+    return body
+
+
+def one_row(b: Builder, x: Value, drawn: Drawn) -> Value:
+    """A scale and a zero point for each of one row."""
+    xf = b.dequantize(x, np.full(1, 0.5, np.float32), np.full(1, 9, x.dtype.numpy), axis=0, dtype=f32)
+    return b.matmul(xf, b.dequantize(drawn.codes(i8, 24, 12), np.float32(0.5), dtype=f32))
 
 
 CASES: dict[str, tuple[Body, DType, tuple[int, ...]]] = {
@@ -84,6 +103,10 @@ CASES: dict[str, tuple[Body, DType, tuple[int, ...]]] = {
     "transposed weight": (linear(3, transposed=True), u8, (5, 24)),
     "unsigned weight around 128": (linear(3, weight=u8, weight_zero=128), u8, (5, 24)),
     "depth that is no multiple of four": (linear(200, depth=21), u8, (5, 21)),
+    "one scale, zero points for each row": (mixed(left=True), u8, (5, 24)),
+    "one scale, zero points for each column": (mixed(left=False), u8, (5, 24)),
+    "one row that has its own": (one_row, u8, (1, 24)),
+    "scales whose product has few digits": (mixed(left=False, scales=1e-20), i8, (5, 24)),
     "batches": (linear(77), u8, (2, 5, 24)),
     "image": (image(0), u8, (2, 8, 9, 7)),
     "image padded with its zero point": (image(128), u8, (2, 8, 9, 7)),
@@ -154,6 +177,8 @@ def test_signs_change_where_codes_are_made() -> None:
             (5, 24),
         ),
         (linear(None, depth=65_797), u8, (5, 65_797)),
+        (shifted(100_000), u8, (5, 21)),
+        (shifted(3, rank=3), u8, (5, 24)),
     ],
     ids=[
         "zero points that do not fit",
@@ -162,6 +187,8 @@ def test_signs_change_where_codes_are_made() -> None:
         "scales along the right sum",
         "infinite scale",
         "sums beyond 32 bits",
+        "a zero point that is no code",
+        "a zero point with more dimensions",
     ],
 )
 def test_where_it_must_not_fire(body: Body, dtype: DType, shape: tuple[int, ...]) -> None:
