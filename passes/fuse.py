@@ -127,14 +127,15 @@ class Fusion:
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
     shadows: dict[Value, Value] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
+    places: dict[Op, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for op in self.graph:
             self.facts[op] = self._describe(op)
         outputs = set(self.graph.outputs)
-        places = {op: place for place, op in enumerate(self.graph)}
+        self.places = {op: place for place, op in enumerate(self.graph)}
         for op in self.graph.reversed():
-            self._decide(op, outputs, places)
+            self._decide(op, outputs)
         self._bound_groups()
         hosted = frozenset(op for op, facts in self.facts.items() if facts.region is None)
         self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
@@ -190,9 +191,24 @@ class Fusion:
         if value in self.beside:
             # It has a kernel of its own, as without that group.
             del self.beside[value]
-            return
-        self.inlined.remove(value)
-        self.kept[value] = why
+        else:
+            self.inlined.remove(value)
+            self.kept[value] = why
+        for read in self._read_too_early(value):
+            if read in self.beside:
+                self._keep_in_memory(read, why)
+
+    def _read_too_early(self, value: Value) -> list[Value]:
+        """What a value's own kernel, which has its op's place, reads and only a later group would store: that has its own kernel too."""
+        found: list[Value] = []
+        pending = [value.op]
+        for op in pending:
+            for read in dict.fromkeys(op.operands) if op is not None else ():
+                if read in self.inlined and read.op not in pending:
+                    pending.append(read.op)
+                elif read in self.beside and value.op is not None and self.places[self.beside[read]] >= self.places[value.op]:
+                    found.append(read)
+        return found
 
     def _is_inside(self, value: Value, groups: frozenset[Op]) -> bool:
         """Whether a value is computed inside of one of these groups that reads it."""
@@ -242,14 +258,14 @@ class Fusion:
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
         return Group(region, inputs, outputs, group.ops)
 
-    def _decide(self, op: Op, outputs: set[Value], places: Mapping[Op, int]) -> None:
+    def _decide(self, op: Op, outputs: set[Value]) -> None:
         facts = self.facts[op]
         readers = frozenset(sink for result in op.results for user in result.uses for sink in self.sinks[user])
         value = op.results[0] if op.results else None
         if value is None or not facts.inlinable or not readers:
             self._keep(op)
             return
-        first = min(readers, key=places.__getitem__)
+        first = min(readers, key=self.places.__getitem__)
         if (value in outputs or len(readers) > 1) and not self._stays_small(op) and self._may_store_beside(op, value, first):
             self.beside[value] = first
             self._compute_in(op, frozenset({first}))

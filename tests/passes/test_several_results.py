@@ -44,6 +44,10 @@ MEANS = f"""%t = sum(%x) {{axes = [1], keepdims = true}} : f32[N, 1]
 SOFTMAX = f"%s = softmax(%x) {{axis = 1}} : {ROWS}\n%y = mul(%s, %z) : {ROWS}"
 GATES = f"%c = mul(%x, %z) : {ROWS}\n%g = tanh(%c) : {ROWS}\n%h = mul(%g, %x) : {ROWS}"
 LATER = f"%c = mul(%x, %z) : {ROWS}\n%g = tanh(%c) : {ROWS}\n%t = sum(%c) {{axes = [0], keepdims = false}} : f32[48]"
+EARLIER = f"""%m = reduce_max(%x) {{axes = [1], keepdims = true}} : f32[N, 1]
+%q = div(%x, %m) : {ROWS}
+%e = exp(%m) : f32[N, 1]
+%t = mean(%q) {{axes = [0], keepdims = false}} : f32[48]"""
 
 CASES: Mapping[str, tuple[str, str, str, list[int]]] = {
     "norm and residual": ("%h, %y", f"{ROWS}, {ROWS}", NORM, [2]),
@@ -64,6 +68,15 @@ def units(found: Module) -> list[Group]:
 def test_the_first_reader_stores_what_others_read(name: str) -> None:
     results, types, body, counts = CASES[name]
     assert [len(group.outputs) for group in units(module(results, types, body))] == counts
+
+
+def test_what_gets_a_kernel_of_its_own_reads_nothing_that_a_later_one_stores() -> None:
+    found = module("%q, %e, %m, %t", f"{ROWS}, f32[N, 1], f32[N, 1], f32[48]", EARLIER)
+    written = set(found.main.inputs)
+    for group in units(found):
+        assert set(group.inputs) <= written
+        written |= set(group.outputs)
+    assert set(found.main.outputs) <= written
 
 
 @pytest.mark.parametrize("name", CASES)
