@@ -33,6 +33,7 @@ from .compose import CannotInline, Group, compose, plain_axes, viewed
 from .hoist_scales import hoist_scales
 from .shadows import copy_out, seen_outside, shadows_of
 from .simplify_region import simplify_region
+from .split_groups import split_groups
 from .weights import STORED
 
 EXPENSIVE = frozenset(
@@ -252,7 +253,7 @@ class Fusion:
         here, beside = frozenset({op}), [value for value, root in self.beside.items() if root is op]
         regions, views = (lambda o: self.facts[o].region), self.views.get(op, ())
         group = compose(op, regions, lambda value: self._is_inside(value, here), self.module.facts, self.orders, views, beside)
-        region = hoist_scales(simplify_region(group.region, self.module.facts))
+        region = hoist_scales(split_groups(simplify_region(group.region, self.module.facts), self.module.facts))
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], "the kernel that reads it would run along fewer axes in parallel, or twice")
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))

@@ -73,7 +73,7 @@ def _in_panels(region: Region, load: Load, place: int, column: str) -> bool:
 
 
 IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
-SIDEWAYS = frozenset({"concat", "slice", "pad"})
+SIDEWAYS = frozenset({"concat", "slice", "pad", "take"})
 """Movements that keep dimensions apart: what they give lies as what they take does."""
 CODED = frozenset({"quantize", "dequantize"})
 """What gives each element another form and leaves it where it is."""

@@ -24,7 +24,7 @@ def simplify_region(region: Region, symbols: dims.Facts) -> Region:
         region = _merge(region, *pair)
 
 
-def _rewrite(region: Region, axis_map: dict[str, Dim], axes: tuple[Axis, ...], facts: dims.Facts) -> Region:
+def with_axes_as(region: Region, axis_map: dict[str, Dim], axes: tuple[Axis, ...], facts: dims.Facts) -> Region:
     """The region with axes replaced by index expressions (integers drop an axis, symbols rename it)."""
     names = {axis.name for axis in axes}
 
@@ -73,11 +73,11 @@ def _drop_unit_axes(region: Region) -> Region:
     if not unit:
         return region
     axes = tuple(axis for axis in region.axes if axis.name not in unit)
-    return _rewrite(region, dict(unit), axes, dims.NO_FACTS)
+    return with_axes_as(region, dict(unit), axes, dims.NO_FACTS)
 
 
 def _resolve_divisions(region: Region, symbols: dims.Facts) -> Region:
-    return _rewrite(region, {}, region.axes, region.facts(symbols))
+    return with_axes_as(region, {}, region.axes, region.facts(symbols))
 
 
 def _accesses(region: Region) -> list[tuple[str, tuple[Dim, ...], bool]]:

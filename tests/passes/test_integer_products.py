@@ -58,11 +58,11 @@ def linear(
     return body
 
 
-def image(zero: int, channels: int = 8, padding: int = 1, bias: bool = False) -> Body:
+def image(zero: int, channels: int = 8, padding: int = 1, bias: bool = False, groups: int = 1) -> Body:
     def body(b: Builder, x: Value, drawn: Drawn) -> Value:
         xf = b.dequantize(x, np.float32(0.03), np.asarray(zero, x.dtype.numpy), dtype=f32)
-        wf = b.dequantize(drawn.codes(i8, 6, channels, 3, 3), drawn.scales(6), axis=0, dtype=f32)
-        attrs = {"strides": (2, 1), "dilations": (1, 1), "before": (padding, 0), "after": (0, padding)}
+        wf = b.dequantize(drawn.codes(i8, 6, channels // groups, 3, 3), drawn.scales(6), axis=0, dtype=f32)
+        attrs = {"strides": (2, 1), "dilations": (1, 1), "before": (padding, 0), "after": (0, padding), "groups": groups}
         return b.conv(xf, wf, drawn.scales(6) if bias else None, **attrs)
 
     return body
@@ -111,6 +111,7 @@ CASES: dict[str, tuple[Body, DType, tuple[int, ...]]] = {
     "image": (image(0), u8, (2, 8, 9, 7)),
     "image padded with its zero point": (image(128), u8, (2, 8, 9, 7)),
     "signed image": (image(-3, bias=True), i8, (2, 8, 9, 7)),
+    "groups": (image(77, groups=2), u8, (2, 8, 9, 7)),
     "three channels": (image(114, channels=3), u8, (1, 3, 9, 7)),
     "integers": (shifted(0), u8, (5, 24)),
     "integers with a zero point": (shifted(120), u8, (5, 24)),
@@ -177,6 +178,7 @@ def test_signs_change_where_codes_are_made() -> None:
             (5, 24),
         ),
         (linear(None, depth=65_797), u8, (5, 65_797)),
+        (image(0, channels=6, groups=3), u8, (2, 6, 9, 7)),
         (shifted(100_000), u8, (5, 21)),
         (shifted(3, rank=3), u8, (5, 24)),
     ],
@@ -187,6 +189,7 @@ def test_signs_change_where_codes_are_made() -> None:
         "scales along the right sum",
         "infinite scale",
         "sums beyond 32 bits",
+        "groups of two channels",
         "a zero point that is no code",
         "a zero point with more dimensions",
     ],

@@ -120,7 +120,18 @@ def verdict_of(proto: onnx.ModelProto) -> str | None:
     except Exception:  # noqa: BLE001 - the reference cannot do it, so nobody knows
         return None
     found = judge(answer, expected, expected)
-    return None if found.passed else found.reason
+    if found.passed or (proto.graph.node[0].op_type == "Slice" and judge(answer, runtime_answer(proto, feeds), expected).passed):
+        # The reference slices as numpy does; the text of Slice puts a start before the first element onto it, as ONNX Runtime does.
+        return None
+    return found.reason
+
+
+def runtime_answer(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """What ONNX Runtime makes of it."""
+    import onnxruntime
+
+    (answer,) = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    return answer
 
 
 def test_terrible_sizes_are_answered_or_refused(request: pytest.FixtureRequest) -> None:

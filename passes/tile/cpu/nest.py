@@ -158,7 +158,7 @@ class _Nest:
         """
         if self.lane not in self.parallel:
             return None
-        for operand, subscripts in self._accesses():
+        for operand, subscripts, _ in self._accesses():
             shape = self.region.operand(operand).type.shape
             strides = {name: _stride(subscripts, shape, name) for name in self.parallel}
             along = [name for name, stride in strides.items() if stride == 1]
@@ -173,12 +173,14 @@ class _Nest:
         plain = {str(own) for own, size in zip(store.subscripts, shape, strict=True) if self._is_inside(own, size)}
         return (plain & set(self.parallel)) - moved
 
-    def _accesses(self) -> list[tuple[str, tuple[Dim, ...]]]:
-        """Every operand with the subscripts that it is stored or read at."""
-        found = [(store.output, store.subscripts) for store in self.stores]
+    def _accesses(self) -> list[tuple[str, tuple[Dim, ...], frozenset[str]]]:
+        """Every operand with the subscripts that it is stored or read at, and the axes along which loaded ones jump about."""
+        found = [(store.output, store.subscripts, frozenset[str]()) for store in self.stores]
         for statement in (*self.statements, *self.stores):
             for value in values_of(statement):
-                found += [(p.operand, p.subscripts) for p in walk(value) if isinstance(p, Load)]
+                loads = [part for part in walk(value) if isinstance(part, Load)]
+                jumps = [frozenset(name for _, gather in part.gathers for name in subscripted(gather)) for part in loads]
+                found += [(part.operand, part.subscripts, along) for part, along in zip(loads, jumps, strict=True)]
         return found
 
     def _grid_step(self, name: str) -> int:
@@ -199,12 +201,13 @@ class _Nest:
         else:
             banned = set()
         scores: dict[str, int] = {}
-        for operand, subscripts in self._accesses():
+        for operand, subscripts, gathered in dict.fromkeys(self._accesses()):
             shape = self.region.operand(operand).type.shape
-            for axis in self.region.axes:
-                stride = _stride(subscripts, shape, axis.name)
-                weight = 0 if stride == 0 else 3 if stride == 1 else -2
-                scores[axis.name] = scores.get(axis.name, 0) + weight
+            strides = {axis.name: 2 if axis.name in gathered else _stride(subscripts, shape, axis.name) for axis in self.region.axes}
+            # What varies over few axes is read where they are looped over, not at every point.
+            often = sum(stride != 0 for stride in strides.values())
+            for name, stride in strides.items():
+                scores[name] = scores.get(name, 0) + often * (0, 3, -2)[stride]
         best: tuple[bool, int] | None = None
         found: str | None = None
         for axis in self.region.axes:
