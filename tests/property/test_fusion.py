@@ -75,8 +75,8 @@ class Sketch:
             return b.mul(small, small)
         return getattr(b, kind)(value, self.number(self.choices.choice((1, 2, 3))))
 
-    def case(self, value: Value) -> Case:
-        self.graph.set_outputs([value], ["y"])
+    def case(self, *values: Value) -> Case:
+        self.graph.set_outputs(list(values), [f"y{n}" for n in range(len(values))])
         generator = np.random.default_rng(self.choices.getrandbits(32))
         inputs = []
         for more in (0, 3 if self.dynamic else 0):
@@ -146,27 +146,48 @@ def folds(s: Sketch) -> Value:
     return last(value, axes=(s.choices.randrange(3),), keepdims=s.choices.random() < 0.5)
 
 
-KINDS: dict[str, Callable[[Sketch], Value]] = {
+def results(s: Sketch) -> list[Value]:
+    """Rows, columns and elements of each other, most of which leave the graph and are read again."""
+    b, values = s.builder, [s.x]
+    for _ in range(s.choices.choice((6, 10, 16))):
+        value, kind = s.choices.choice(values[-4:]), s.choices.choice(("step", "exp", "fold", "fold", "both", "product"))
+        if kind == "fold":
+            axes = (s.choices.randrange(3),)
+            fold: Callable[..., Value] = s.choices.choice((b.mean, b.reduce_max, b.reduce_min))
+            values.append(fold(value, axes=axes, keepdims=True))
+        elif kind == "both":
+            values.append(b.mul(b.add(value, s.choices.choice(values)), s.number(0.5)))
+        elif kind == "product":
+            whole = b.broadcast_to(value, shape=s.x.shape)
+            values.append(b.matmul(whole, b.transpose(whole, permutation=(0, 2, 1))))
+        else:
+            values.append(s.step(value) if kind == "step" else b.exp(b.minimum(value, s.number(1))))
+    return [value for value in values[1:-1] if s.choices.random() < 0.6] + values[-1:]
+
+
+KINDS: dict[str, Callable[[Sketch], Value | list[Value]]] = {
     "chain": chain,
     "wide": wide,
     "shared": shared,
     "concat": concat,
     "shifted": shifted,
     "folds": folds,
+    "results": results,
 }
 
 
 def draw(number: int, seed: int) -> tuple[str, Case]:
     """Case `number` of a seed; kinds take turns."""
     kind = list(KINDS)[number % len(KINDS)]
-    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind == "folds")
-    return kind, sketch.case(KINDS[kind](sketch))
+    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind in ("folds", "results"))
+    made = KINDS[kind](sketch)
+    return kind, sketch.case(*(made if isinstance(made, list) else [made]))
 
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
     count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
-    return [draw(number, seed) for number in range(max(len(KINDS), count // 4))]
+    return [draw(number, seed) for number in range(max(5 * len(KINDS), count // 4))]
 
 
 @pytest.fixture(scope="module", autouse=True)
