@@ -24,6 +24,22 @@ def total(x: Array, axes: Sequence[int], keepdims: bool = False) -> Array:
     return result.reshape([1 if axis in folded else size for axis, size in enumerate(x.shape)]) if keepdims else result
 
 
+PART = 64
+"""Products that are added up plainly in a long sum of them."""
+
+
+def product(a: Array, b: Array) -> Array:
+    """The matrix product in the operands' dtype; a long sum in parts, which are added up in twice the digits."""
+    depth = a.shape[-1]
+    if a.dtype != np.float32 or depth <= LONG:
+        return np.asarray(np.matmul(a, b))
+    parts = (np.matmul(a[..., first : first + PART], b[..., first : first + PART, :]) for first in range(0, depth, PART))
+    result = next(parts).astype(np.float64)
+    for part in parts:
+        result += part
+    return np.asarray(result).astype(a.dtype)
+
+
 def running(x: Array, axis: int) -> Array:
     """The running sum along an axis in x's dtype; that of blocks is added to the one inside of each."""
     size = x.shape[axis]

@@ -10,6 +10,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import VerifyError
+from ..summation import product
 from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
 from . import scalar
 from .sampling import bf16, draw, refused
@@ -39,7 +40,7 @@ def matmul(a: Tensor, b: Tensor, /, *, transpose_a: bool = False, transpose_b: b
     8-bit integers give i32, and their dtypes may differ in signedness.
     """
     a, b = widened(a), widened(b)
-    return np.asarray(np.matmul(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b))
+    return product(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
 
 
 def _matrix(x: TensorType, transposed: bool) -> tuple[Dim, Dim]:

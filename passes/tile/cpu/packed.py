@@ -32,7 +32,8 @@ FEW = 16
 CHAIN, STEP, LEAST = 1024, 512, 128
 """A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
 root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
-as much as a few products of its block, so that one of fewer than LEAST does not pay.
+as much as a few products of its block, so that one of fewer than LEAST does not pay. Sums of more than 16 * WHOLE
+carry along what is lost: their error is that of one partial sum, which has LEAST.
 """
 
 
@@ -272,7 +273,7 @@ class _Packed:
             # Sums of integers are exact in any order: only the cache bounds a step.
             return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
         if not isinstance(extent, int) or extent > WHOLE:
-            return STEP
+            return LEAST if self._is_compensated() else STEP
         if extent <= STEP or not self._is_long:
             return None
         # Steps that divide the axis need no masks; they start where packed groups of elements do.
