@@ -145,8 +145,8 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
             x, y = place(1000, seconds)
             parts.append(f'<text x="{x - 8:.0f}" y="{y + 4:.0f}" text-anchor="end" fill="#556">{seconds:g} s</text>')
             parts.append(f'<line x1="{x:.0f}" x2="{width - 20}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e6e8ee"/>')
-    first = min(row["seconds"]["all"] for row in rows if row["nodes"] < 1500)
-    ends = [place(1000, first), place(50_000, 50 * first)]
+    rate = min(row["seconds"]["all"] / row["nodes"] for row in rows)
+    ends = [place(nodes, rate * nodes) for nodes in (SIZES[0], SIZES[-1])]
     parts.append(f'<polyline points="{_points(ends)}" fill="none" stroke="#bbc" stroke-dasharray="4 4"/>')
     for number, (family, colour) in enumerate(COLOURS.items()):
         line = [place(row["nodes"], row["seconds"]["all"]) for row in rows if row["family"] == family]

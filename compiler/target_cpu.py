@@ -13,10 +13,11 @@ from ..codegen.c.weight import check_weight
 from ..codegen.host.c import print_plans
 from ..ir.graph import Module
 from ..ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
+from ..ir.tile.program import Launch
 from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
-from ..passes.lower import fuse, lower_printed, printing
+from ..passes.lower import fuse, lower_printed, print_each
 from ..passes.schedule import Choose, Scheduler
 from ..passes.tile.cpu import STRATEGIES
 from ..runtime.contents import LIBRARY, PartContents
@@ -88,16 +89,16 @@ def _lower_printed(module: Module, level: CpuLevel, choose: Choose, workload: Wo
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
-    sources = {}
-    for name, launch in lowered.kernels.items():
-        file = SourceFile(level)
-        with printing(name):
-            scheduled = lowered.scheduled[name]
-            symbols = scheduled.problem.symbols
-            kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
-            if len(scheduled.group.ops) > 1:
-                check_weight(kernel.source, file.library)
-        sources[f"{name}.c"] = file.text()
+
+    def print_kernel(name: str, launch: Launch) -> str:
+        file, scheduled = SourceFile(level), lowered.scheduled[name]
+        symbols = scheduled.problem.symbols
+        kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+        if len(scheduled.group.ops) > 1:
+            check_weight(kernel.source, file.library)
+        return file.text()
+
+    sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
     return {**sources, **print_plans(lowered.plans)}
 
 

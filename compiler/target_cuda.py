@@ -19,7 +19,7 @@ from ..ir.plan import Guard, Launch, Plan, Variant, storage
 from ..ir.target import GpuTarget, gpu_target
 from ..ir.tile.program import Launch as TileLaunch
 from ..passes.build_plan import Lowered, verified
-from ..passes.lower import fuse, lower, lower_printed, printing
+from ..passes.lower import fuse, lower, lower_printed, print_each
 from ..passes.schedule import Scheduled, Scheduler
 from ..passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ..runtime.contents import PartContents
@@ -103,11 +103,7 @@ def _of_other_instructions(
 
 def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
     """The kernels of a plan as Triton source, by name."""
-    found: dict[str, list[_Printed]] = {}
-    for name, launch in lowered.kernels.items():
-        with printing(name):
-            found[name] = _print(name, launch, lowered, device)
-    return found
+    return print_each(lowered, lambda name, launch: _print(name, launch, lowered, device))
 
 
 def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -> list[_Printed]:

@@ -7,8 +7,7 @@ error. What was kept in memory, and why, goes with the plan into the reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -16,6 +15,7 @@ from ..ir.errors import InternalError, VerifyError, is_own, reason
 from ..ir.graph import Graph, Module, Value
 from ..ir.plan import Plan
 from ..ir.plan.check import check
+from ..ir.tile.program import Launch
 from .build_plan import Kept, Kernels, Lowered, build_plan
 from .fuse import Fusion
 from .schedule import Scheduler
@@ -47,34 +47,38 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
     return lowered
 
 
-class BadKernel(Exception):
-    """A kernel that its printer refuses, and why."""
+class BadKernels(Exception):
+    """Kernels that their printer refuses, by name, and why."""
 
-    def __init__(self, kernel: str, why: str) -> None:
-        super().__init__(f"kernel {kernel} cannot be printed: {why}")
-        self.kernel = kernel
+    def __init__(self, why: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"kernel {name} cannot be printed: {reason}" for name, reason in why.items()))
         self.why = why
 
 
-@contextmanager
-def printing(kernel: str) -> Iterator[None]:
-    """Turn what fails inside, where another schedule may not, into a `BadKernel`."""
-    try:
-        yield
-    except Exception as failure:
-        if not is_own(failure):
-            raise
-        raise BadKernel(kernel, reason(failure)) from failure
+def print_each(lowered: Lowered, print_kernel: Callable[[str, Launch], P]) -> dict[str, P]:
+    """The text of every kernel, by name. `BadKernels` names all that fail where another schedule may not."""
+    printed, bad = dict[str, P](), dict[str, str]()
+    for name, launch in lowered.kernels.items():
+        try:
+            printed[name] = print_kernel(name, launch)
+        except Exception as failure:
+            if not is_own(failure):
+                raise
+            bad[name] = reason(failure)
+    if bad:
+        raise BadKernels(bad)
+    return printed
 
 
 def lower_printed(fusions: Fusions, scheduler: Scheduler, target: str, print_all: Callable[[Lowered], P]) -> tuple[Lowered, P]:
-    """As `lower`, and the text of the kernels; a schedule of which `print_all` gives a `BadKernel` is never taken again."""
+    """As `lower`, and the text of the kernels; schedules of which `print_all` gives `BadKernels` are never taken again."""
     while True:
         lowered = lower(fusions, scheduler, target)
         try:
             return lowered, print_all(lowered)
-        except BadKernel as bad:
-            scheduler.refuse(lowered.scheduled[bad.kernel], bad.why)
+        except BadKernels as bad:
+            for name, why in bad.why.items():
+                scheduler.refuse(lowered.scheduled[name], why)
 
 
 def kept(fusions: Fusions) -> tuple[Kept, ...]:

@@ -17,7 +17,9 @@ from ourcc.ir.target import AVX2
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.compose import COPIES, DEPTH, Group
 from ourcc.passes.fuse import GROUP_OPS, Fusion
-from ourcc.passes.lower import fuse, kept, lower, lower_printed, printing
+from ourcc.ir.tile.program import Launch
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower import fuse, kept, lower, lower_printed, print_each
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.cpu.nest import Nest
@@ -288,17 +290,38 @@ def test_no_strategy_left_is_an_error_for_one_op_only() -> None:
 def test_a_kernel_that_cannot_be_printed_is_scheduled_otherwise() -> None:
     refused: list[str] = []
 
-    def print_all(lowered):  # type: ignore[no-untyped-def]
-        for name, unit in lowered.scheduled.items():
-            with printing(name):
-                if len(unit.group.ops) > 2:
-                    refused.append(str(unit.schedule))
-                    raise UnsupportedError("too wide")
-        return "printed"
+    def print_all(lowered: Lowered) -> dict[str, str]:
+        def print_kernel(name: str, launch: Launch) -> str:
+            unit = lowered.scheduled[name]
+            if len(unit.group.ops) > 2:
+                refused.append(str(unit.schedule))
+                raise UnsupportedError("too wide")
+            return "printed"
+
+        return print_each(lowered, print_kernel)
 
     scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
     lowered, text = lower_printed(fuse(program(chain(4), 4)), scheduler, "cpu", print_all)
-    assert text == "printed"
+    assert set(text.values()) == {"printed"}
     assert len(set(refused)) > 1
     assert lowered.kept
     assert "too wide" in lowered.kept[0].why
+
+
+def test_all_kernels_that_cannot_be_printed_are_refused_at_once() -> None:
+    rounds: list[int] = []
+
+    def print_all(lowered: Lowered) -> dict[str, str]:
+        rounds.append(len(lowered.kernels))
+
+        def print_kernel(name: str, launch: Launch) -> str:
+            if len(rounds) == 1:
+                raise UnsupportedError("too heavy")
+            return "printed"
+
+        return print_each(lowered, print_kernel)
+
+    scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
+    lower_printed(fuse(program(branches(500), 64)), scheduler, "cpu", print_all)
+    assert rounds[0] > 1
+    assert len(rounds) == 2

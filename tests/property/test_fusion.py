@@ -30,7 +30,7 @@ from ourcc.passes import schedule as scheduling
 from ourcc.passes.build_plan import Lowered
 from ourcc.passes.compose import Group
 from ourcc.passes.fuse import GROUP_OPS, Fusion
-from ourcc.passes.lower import BadKernel, fuse, lower_printed
+from ourcc.passes.lower import BadKernels, fuse, lower_printed
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES
 
@@ -327,7 +327,7 @@ def broken_build(case: Case, seed: int, patch: pytest.MonkeyPatch) -> tuple[Lowe
         for name, unit in lowered.scheduled.items():
             if len(unit.group.ops) > 1 and choices.random() < 0.1:
                 failed.append("printing")
-                raise BadKernel(name, "injected into printing")
+                raise BadKernels({name: "injected into printing"})
         return len(lowered.kernels)
 
     patch.setattr(Scheduler, "schedule", scheduled)
