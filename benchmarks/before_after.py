@@ -1,86 +1,136 @@
-"""This tree beside another checkout of it: both build the six models, and their engines are timed in one process, one thread.
+"""This tree beside another checkout of it: each builds the models in a process of its own, and their engines take turns, one thread.
 
-In interleaved rounds. Each of the two has a second engine, so that the table says how far apart two runs of the same are.
+Each has two engines, so that the table says how far apart two runs of the same are. Two versions of the package do not
+share a process (each has the one pool of threads of its process), so a round goes from process to process.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
+import statistics
+import subprocess
 import sys
 import tempfile
-from functools import partial
+import time
 from pathlib import Path
 from typing import Any
 
 from bench import RESULTS, SIZES
-from children import chosen, run_child, write_json
+from children import chosen, write_json
 from machine_facts import machine_facts
 
-OTHER = "ourcc_before"
+LEAST = 0.05
+"""Seconds that a sample takes: short calls are repeated."""
 
 
-def import_other(checkout: Path) -> None:
-    """Make another checkout's package importable under a name of its own; all its imports are relative."""
-    folder = Path(tempfile.mkdtemp(prefix="before-after-"))
-    (folder / OTHER).symlink_to(checkout.resolve(), target_is_directory=True)
-    sys.path.insert(0, str(folder))
-    os.environ["OURCC_CACHE_DIR"] = str(folder / "cache")
+def serve(name: str, model_file: Path, inputs: Path, shapes: list[str]) -> None:
+    """Build two engines of a file with the package at hand; then for each line `ENGINE SIZE COUNT` print the seconds of a call."""
+    import numpy as np
+
+    from ourcc.compiler.driver import build
+    from ourcc.compiler.options import build_options
+
+    options = build_options({"targets": ["native"], "shapes": shapes, "threads": 1})
+    engines = [build(str(model_file), options) for _ in range(2)]
+    sizes = []
+    for number in range(len(SIZES[name])):
+        held = np.load(inputs / f"{number}.npz", allow_pickle=False)
+        sizes.append([held[key] for key in held.files])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        engine, size, count = (int(word) for word in line.split())
+        start = time.perf_counter()
+        for _ in range(count):
+            engines[engine](*sizes[size])
+        print((time.perf_counter() - start) / count, flush=True)
 
 
-def measure(name: str, checkout: Path, layers: int | None, rounds: int) -> dict[str, Any]:
+class Server:
+    """A process that serves one version's engines."""
+
+    def __init__(self, checkout: Path, folder: Path, arguments: list[str]) -> None:
+        folder.mkdir()
+        (folder / "ourcc").symlink_to(checkout.resolve(), target_is_directory=True)
+        environment = {**os.environ, "PYTHONPATH": str(folder), "OURCC_CACHE_DIR": str(folder / "cache")}
+        command = [sys.executable, __file__, "--serve", *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise SystemExit("a process of one of the versions ended: see above")
+        return line
+
+    def seconds(self, engine: int, size: int, count: int) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{engine} {size} {count}\n")
+        self.process.stdin.flush()
+        return float(self.answer())
+
+
+def measure(name: str, before: Path, layers: int | None, rounds: int) -> list[dict[str, Any]]:
     """One model at its sizes."""
-    import torch
+    import numpy as np
     import zoo
 
-    from ourcc.compiler.measure import compare
-
-    torch.set_num_threads(1)
-    import_other(checkout)
     model = zoo.make(name, layers)
-    engines: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = zoo.write_onnx(model, Path(folder, f"{name}.onnx"))
-        for package, label in ((OTHER, "before"), ("ourcc", "after")):
-            options = importlib.import_module(f"{package}.compiler.options")
-            driver = importlib.import_module(f"{package}.compiler.driver")
-            asked = options.build_options({"targets": ["native"], "shapes": zoo.shapes_of(model), "threads": 1})
-            for again in ("", " again"):
-                engines[label + again] = driver.build(str(path), asked)
     found = []
-    for size in SIZES[name]:
-        arrays = [x.numpy() for x in model.draw(*size, 0)]
-        timings = compare({label: partial(engine, *arrays) for label, engine in engines.items()}, rounds)
-        row = {timing.name: {"minimum_ms": timing.minimum * 1e3, "median_ms": timing.median * 1e3} for timing in timings}
-        found.append({"size": zoo.size_text(model, size), "times": row})
-        least = {label: min(row[label]["minimum_ms"], row[f"{label} again"]["minimum_ms"]) for label in ("before", "after")}
-        spread = max(abs(row[label]["minimum_ms"] / row[f"{label} again"]["minimum_ms"] - 1) for label in ("before", "after"))
-        print(
-            f"{name:9} {found[-1]['size']:12} before {least['before']:8.2f} ms, after {least['after']:8.2f} ms, "
-            f"{least['before'] / least['after']:.2f} times as fast; two runs of the same differ by {spread:.1%}",
-            flush=True,
-        )
-    return {"sizes": found}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        path = zoo.write_onnx(model, folder / f"{name}.onnx")
+        for number, size in enumerate(SIZES[name]):
+            np.savez(folder / f"{number}.npz", *(x.numpy() for x in model.draw(*size, 0)))
+        trees = {"before": before, "after": Path(__file__).resolve().parent.parent}
+        servers = {label: Server(tree, folder / label, [name, str(path), str(folder), *zoo.shapes_of(model)]) for label, tree in trees.items()}
+        for server in servers.values():
+            server.answer()
+        for number, size in enumerate(SIZES[name]):
+            found.append(_size(name, zoo.size_text(model, size), servers, number, rounds))
+        for server in servers.values():
+            server.process.kill()
+    return found
+
+
+def _size(name: str, text: str, servers: dict[str, Server], number: int, rounds: int) -> dict[str, Any]:
+    labels = [(label, engine) for label in servers for engine in range(2)]
+    counts = {label: max(1, round(LEAST / min(server.seconds(0, number, 1) for _ in range(3)))) for label, server in servers.items()}
+    samples: dict[tuple[str, int], list[float]] = {each: [] for each in labels}
+    for turn in range(rounds):
+        for label, engine in labels[turn % 4 :] + labels[: turn % 4]:
+            samples[label, engine].append(servers[label].seconds(engine, number, counts[label]))
+    least = {label: min(min(samples[label, engine]) for engine in range(2)) for label in servers}
+    spread = max(abs(min(samples[label, 0]) / min(samples[label, 1]) - 1) for label in servers)
+    print(
+        f"{name:9} {text:12} before {least['before'] * 1e3:8.2f} ms, after {least['after'] * 1e3:8.2f} ms, "
+        f"{least['before'] / least['after']:.2f} times as fast; two of the same differ by {spread:.1%}",
+        flush=True,
+    )
+    rows = [
+        {"what": label, "engine": engine, "minimum_ms": min(times) * 1e3, "median_ms": statistics.median(times) * 1e3}
+        for (label, engine), times in samples.items()
+    ]
+    return {"size": text, "times": rows}
 
 
 def main() -> None:
-    """Each model in a process of its own."""
+    """One model after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path, required=True, help="folder of the other checkout")
+    parser.add_argument("--before", type=Path, help="folder of the other checkout")
     parser.add_argument("--models", default=",".join(SIZES), help="which ones, separated by commas")
     parser.add_argument("--layers", type=int, help="so many layers instead of all: to try the script out")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "before_after.json")
     options = parser.parse_args()
-    names = chosen(options.models, list(SIZES))
-    if options.child is not None:
-        write_json(options.child, measure(names[0], options.before, options.layers, options.rounds))
+    if options.serve:
+        name, path, folder, *shapes = options.serve
+        serve(name, Path(path), Path(folder), shapes)
         return
-    passed_on = ["--before", str(options.before), "--rounds", str(options.rounds)]
-    passed_on += [] if options.layers is None else ["--layers", str(options.layers)]
-    models = {name: run_child(__file__, ["--models", name, *passed_on]) for name in names}
+    if options.before is None:
+        parser.error("--before says which checkout to compare with")
+    models = {name: measure(name, options.before, options.layers, options.rounds) for name in chosen(options.models, list(SIZES))}
     write_json(options.output, {"machine": machine_facts(), "models": models})
 
 
