@@ -21,7 +21,7 @@ from ..passes.lower import fuse, lower_printed, print_each
 from ..passes.schedule import Choose, Scheduler
 from ..passes.tile.cpu import STRATEGIES
 from ..runtime.contents import LIBRARY, PartContents
-from ..runtime.native import cpu_flags
+from ..runtime.native import cpu_flags, withheld
 from .built import Built, Packed
 from .options import BuildOptions
 from .progress import Progress
@@ -62,7 +62,8 @@ def levels_for(target: Target, module: Module) -> list[CpuLevel]:
     if target.levels != ("native",):
         return _gaining(levels_of(target), module)
     flags = cpu_flags()
-    return _gaining([level for level in CPU_LEVELS if flags.issuperset(level.features)], module)[-1:]
+    found = _gaining([level for level in CPU_LEVELS if flags.issuperset(level.features)], module)
+    return [level for level in found if withheld(level.features) is None][-1:]
 
 
 def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:

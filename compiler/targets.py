@@ -23,15 +23,17 @@ class Target:
     description: str
 
 
+_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-amx")
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("cpu", "cpu", ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni"), "any x86-64 machine with AVX2, the best level chosen at load"),
+        Target("cpu", "cpu", _LEVELS, "any x86-64 machine with AVX2, the best level chosen at load"),
         Target("native", "cpu", ("native",), "this very machine, looked at when building"),
         Target("x86-64", "cpu", ("x86-64",), "any x86-64 machine at all"),
         Target("x86-64-v3", "cpu", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
         Target("x86-64-v4", "cpu", ("x86-64-v4",), "x86-64 machines with AVX-512"),
         Target("x86-64-v4-vnni", "cpu", ("x86-64-v4-vnni",), "x86-64 machines with AVX-512 and its dot products of bytes"),
+        Target("x86-64-v4-amx", "cpu", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes"),
         Target("sm_90a", "cuda", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
         Target("sm_100a", "cuda", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
         Target("sm_120a", "cuda", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),

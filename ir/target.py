@@ -12,9 +12,11 @@ class CpuInstruction:
     """A multiply-accumulate instruction: lanes of the accumulator, products per lane, element types, where it exists.
 
     `left` is broadcast (its `depth` elements of one lane lie together), `right` is a vector of `lanes` x `depth`
-    elements, contiguous, depth fastest; `feature` is the compiler's name of the CPU feature it needs. `enter` and `leave`
-    are statements of C that a thread runs before and after a kernel that uses the feature; `enter` may `return` a
-    positive number where the thread cannot use it, and then neither the kernel nor `leave` is run.
+    elements, contiguous, depth fastest; `feature` is the compiler's name of the CPU feature it needs. One that multiplies
+    matrices has accumulators of `rows` x `lanes` and takes `groups` such vectors, which follow one another, at once. A
+    level whose instruction needs a feature that it has not runs a model of the instruction. `enter` and `leave` are
+    statements of C that a thread runs before and after a kernel that uses the feature; `enter` may `return` a positive
+    number where the thread cannot use it, and then neither the kernel nor `leave` is run.
     """
 
     name: str
@@ -26,6 +28,13 @@ class CpuInstruction:
     feature: str
     enter: str = ""
     leave: str = ""
+    rows: int = 1
+    groups: int = 1
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it multiplies matrices."""
+        return self.rows > 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,11 @@ class CpuLevel:
     def has(self, feature: str) -> bool:
         return feature in self.features
 
+    def matrix(self, left: str, right: str, accumulator: str) -> CpuInstruction | None:
+        """The instruction that multiplies matrices of these types."""
+        wanted = (left, right, accumulator)
+        return next((each for each in self.instructions if each.is_matrix and (each.left, each.right, each.accumulator) == wanted), None)
+
 
 _V3 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -61,14 +75,42 @@ FMA_V3 = CpuInstruction("vfmadd", 8, 1, "f32", "f32", "f32", "fma")
 FMA_V4 = CpuInstruction("vfmadd", 16, 1, "f32", "f32", "f32", "avx512f")
 VNNI = CpuInstruction("vpdpbusd", 16, 4, "u8", "i8", "i32", "avx512_vnni")
 
+TILES_REFUSED = 1
+"""What a kernel gives where the system does not let the process use AMX's tiles."""
+_TILES_ON = f"""extern long syscall(long, ...);
+static int asked;  /* the answer is the process's, and is kept by its children */
+if (!__atomic_load_n(&asked, __ATOMIC_RELAXED)) {{
+    if (syscall(158, 0x1023, 18) != 0) return {TILES_REFUSED};  /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILE_DATA) */
+    __atomic_store_n(&asked, 1, __ATOMIC_RELAXED);
+}}
+uint8_t tiles[64] __attribute__((aligned(64))) = {{1}};  /* eight tiles of 16 rows of 64 bytes */
+for (int tile = 0; tile < 8; ++tile) tiles[16 + 2 * tile] = 64, tiles[48 + tile] = 16;
+__asm__ volatile("ldtilecfg (%0)" :: "r"(tiles) : "memory");"""
+_TILES_OFF = '__asm__ volatile("tilerelease" ::: "memory");'
+
+
+def _matrix(name: str, depth: int, left: str, right: str, accumulator: str, feature: str) -> CpuInstruction:
+    """An instruction of AMX: its tiles are 16 rows of 64 bytes."""
+    return CpuInstruction(name, 16, depth, left, right, accumulator, feature, _TILES_ON, _TILES_OFF, rows=16, groups=16)
+
+
+AMX_U8 = _matrix("tdpbusd", 4, "u8", "i8", "i32", "amx_int8")
+AMX_I8 = _matrix("tdpbssd", 4, "i8", "i8", "i32", "amx_int8")
+
 BASELINE = CpuLevel("x86-64", "x86-64", 128, 16, ())
 AVX2 = CpuLevel("x86-64-v3", "x86-64-v3", 256, 16, _V3, instructions=(FMA_V3,))
 AVX512 = CpuLevel("x86-64-v4", "x86-64-v4", 512, 32, _V4, level2_bytes=1024 * 1024, instructions=(FMA_V4,))
 AVX512_VNNI = CpuLevel(
     *("x86-64-v4-vnni", "x86-64-v4", 512, 32, (*_V4, "avx512_vnni")), level2_bytes=1024 * 1024, instructions=(FMA_V4, VNNI)
 )
+_AMX = ("avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+AVX512_AMX = CpuLevel(
+    *("x86-64-v4-amx", "x86-64-v4", 512, 32, (*_V4, *_AMX)),
+    level2_bytes=2048 * 1024,
+    instructions=(FMA_V4, VNNI, AMX_U8, AMX_I8),
+)
 
-CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI)
+CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI, AVX512_AMX)
 """Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
 
 

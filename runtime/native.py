@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from _ctypes import dlclose, dlopen, dlsym
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from ..ir.errors import EngineError
@@ -18,6 +18,7 @@ from .contents import LIBRARY, PartContents
 
 ABI = 2
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # no more seals, no shrinking, no growing, no writing (linux/fcntl.h)
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64 (asm/prctl.h)
 Segment = Callable[..., int]
 
 
@@ -38,7 +39,21 @@ def why_not(part: PartContents, machine: str, flags: frozenset[str]) -> str | No
     if part.machine != machine:
         return f"it is for {part.machine}, this machine is {machine}"
     missing = [flag for flag in part.requires if flag not in flags]
-    return f"it needs {', '.join(missing)}, which this cpu lacks" if missing else None
+    return f"it needs {', '.join(missing)}, which this cpu lacks" if missing else withheld(part.requires)
+
+
+def withheld(features: Iterable[str]) -> str | None:
+    """Why this process may not use features that its CPU has; None if it may.
+
+    Linux gives a process the tiles of AMX when it asks for them; sandboxes, old kernels and small signal stacks refuse.
+    """
+    return None if "amx_tile" not in features or _may_use_tiles() else "it needs amx_tile, which the system does not let this process use"
+
+
+@functools.cache
+def _may_use_tiles() -> bool:
+    """Ask for the tiles: the answer holds for all threads, and for processes that are forked."""
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 class _Handle:

@@ -198,6 +198,14 @@ class Access:
     def _address(self, scope: Scope, operand: Param | Local, value: Load | Store, spot: Spot) -> Dim:
         return self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
 
+    def plain(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, Dim, Guard]:
+        """Where a load lies: its pointer, the address there of the element at a spot, and the tests that it is read under."""
+        operand, pointer = self._operand(scope, value.operand)
+        checks = self.checks(scope, value)
+        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
+            checks = self._padded(scope, operand, value, checks, spot)
+        return pointer, self._address(scope, operand, value, spot), self.guard(scope, checks, spot)
+
     def four(self, scope: Scope, value: Load, spots: Sequence[Spot]) -> tuple[str, int] | None:
         """Four bytes in each 32-bit lane: a load at four spots whose elements lie next to each other, lanes one after the other.
 

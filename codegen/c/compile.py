@@ -122,6 +122,7 @@ def flags_for(level: CpuLevel, compiler: Compiler) -> tuple[str, ...]:
 
 
 _OPTION = {"avx512_bf16": "avx512bf16", "avx512_vnni": "avx512vnni", "avx512_fp16": "avx512fp16", "avx_vnni": "avxvnni"}
+_OPTION |= {"amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16"}
 
 
 def _features(march: str) -> tuple[str, ...]:

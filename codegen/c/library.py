@@ -38,9 +38,9 @@ class Function:
     `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors (or a
     function of the lane count that gives them), `lane` an expression for one element (named like the arguments),
     `scalar` the body for one lane where `body` does not fit it, `fast` maps (lanes, feature) to an intrinsic
-    expression. `raw` is a whole scalar C function. With `halves`, vectors wider than a register are taken in two halves:
-    gcc splits their arithmetic by registers, but their comparisons by elements. A `rare` function is called, not written
-    out where it is called.
+    expression. `raw` is C as it stands (whole functions, a macro), `native` what is in its place where there is a feature.
+    With `halves`, vectors wider than a register are taken in two halves: gcc splits their arithmetic by registers, but
+    their comparisons by elements. A `rare` function is called, not written out where it is called.
     """
 
     result: str
@@ -50,6 +50,7 @@ class Function:
     scalar: str = ""
     fast: Mapping[tuple[int, str], str] = field(default_factory=dict)
     raw: str = ""
+    native: Mapping[str, str] = field(default_factory=dict)
     halves: bool = False
     rare: bool = False
 
@@ -124,7 +125,14 @@ class Library:
         return self._written.items()
 
     def _raw(self, name: str) -> None:
-        self._write(name, lambda: self.functions[name].raw.strip() + "\n")
+        self._write(name, lambda: self._as_it_stands(self.functions[name]).strip() + "\n")
+
+    def _as_it_stands(self, function: Function) -> str:
+        for feature, text in function.native.items():
+            if self.level.has(feature):
+                self._used.add(feature)
+                return text
+        return function.raw
 
     def _type(self, dtype: str, lanes: int, unaligned: str) -> str:
         name = f"{dtype}x{lanes}{unaligned}"

@@ -27,7 +27,7 @@ from ...ir.tile.program import (
     parts,
     walk,
 )
-from . import primitives
+from . import matrix, primitives
 from .access import Access, Spot
 from .basics import register
 from .folds import dot_block, scan
@@ -194,6 +194,8 @@ class Placement:
         return Spot(found, width, () if whole else ((found[lane_axis], extent),))
 
     def _dot(self, tile: Tile, value: Dot, known: bool) -> None:
+        if matrix.multiply(self.values, tile, value):
+            return
         pending: list[tuple[str, str]] = []
 
         def block(spots: list[Spot]) -> None:

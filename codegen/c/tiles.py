@@ -68,8 +68,8 @@ class Tile:
     names: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
-def plan_launch(launch: Launch, level: CpuLevel) -> Plan:
-    """Decide which axes are printed as loops and which small tiles are kept as scalars."""
+def plan_launch(launch: Launch, level: CpuLevel, in_memory: Iterable[str] = ()) -> Plan:
+    """Decide which axes are printed as loops and which small tiles are kept as scalars; what has one of `in_memory` is an array."""
     extents = {axis.name: axis.step or 1 for axis in launch.grid}
     for statement in statements(launch.body):
         if isinstance(statement, For) and statement.kind != "scalar":
@@ -80,7 +80,7 @@ def plan_launch(launch: Launch, level: CpuLevel) -> Plan:
     lanes = max(4, level.vector_bits // (64 if _is_wide(types) else 32))
     spread = frozenset(axis for tile in types for axis in tile.axes[:-1])
     looped = _looped(Plan(lanes, frozenset(), spread), types, extents)
-    looped |= {axis for axis in _streamed(launch) if extents[axis] > UNROLLED_CHUNKS}
+    looped |= {axis for axis in _streamed(launch) if extents[axis] > UNROLLED_CHUNKS} | frozenset(in_memory)
     return Plan(lanes, _with_sources(launch, looped), spread)
 
 

@@ -55,6 +55,11 @@ class Writer:
     def line(self, text: str) -> None:
         self.blocks[-1].lines.append(self.library.scan(text))
 
+    def once(self, text: str) -> None:
+        """A line of the function's own block, before all that is open; written the first time that it is asked for."""
+        if text not in self.blocks[1].lines:
+            self.blocks[1].lines.append(self.library.scan(text))
+
     def open(self, head: str) -> None:
         """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
         self.blocks.append(Block(self.library.scan(head)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +27,7 @@ from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
-from ourcc.ir.target import AVX2, AVX512, AVX512_VNNI, CPU_LEVELS, CpuLevel
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_VNNI, CPU_LEVELS, CpuLevel
 from ourcc.ir.types import TensorType, f32, u8
 from ourcc.passes.tile.schedule import Order, Problem, Schedule, Strategy
 from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
@@ -246,7 +248,7 @@ def test_every_level_is_a_target_by_its_name(level: CpuLevel) -> None:
     contents = compile_module(model(), build_options({"target": level.name, "tune": "off"}))
     ((name, part),) = contents.parts.items()
     assert (name, part.family, part.requires) == (level.name, "cpu", level.features)
-    if native.cpu_flags().issuperset(level.features):
+    if native.cpu_flags().issuperset(level.features) and native.withheld(level.features) is None:
         assert right(Engine(contents)(X))
 
 
@@ -258,14 +260,55 @@ def test_targets_that_mean_one_level_make_one_part() -> None:
 def test_dot_products_of_bytes_are_for_those_who_have_such() -> None:
     """A model in floats has no part for them; one of codes has, and each part gives the same integers."""
     assert [level.name for level in levels_for(TARGETS["cpu"], model())] == [V3, V4]
+    module, given, expected = of_codes()
+    contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
+    assert list(contents.parts) == [AVX512_AMX.name, AVX512_VNNI.name, V4, V3]
+    for name, part in contents.parts.items():
+        if native.cpu_flags().issuperset(part.requires) and native.withheld(part.requires) is None:
+            np.testing.assert_array_equal(Engine(contents, target=name)(given), expected)
+
+
+def of_codes() -> tuple[Module, Any, Any]:
+    """A product of bytes, an input and what it gives."""
     module, random = Module("m"), np.random.default_rng(5)
     module.functions["main"] = graph = Graph("main")
     x = graph.add_input("x", TensorType(u8, (9, 64)))
     weight = random.integers(-128, 128, (64, 40)).astype(np.int8)
     graph.set_outputs([Builder(module, graph).matmul(x, weight)], ["y"])
-    contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
-    assert list(contents.parts) == [AVX512_VNNI.name, V4, V3]
     given = random.integers(0, 256, (9, 64)).astype(np.uint8)
-    for name, part in contents.parts.items():
-        if native.cpu_flags().issuperset(part.requires):
-            np.testing.assert_array_equal(Engine(contents, target=name)(given), given.astype(np.int32) @ weight.astype(np.int32))
+    return module, given, given.astype(np.int32) @ weight.astype(np.int32)
+
+
+TILES = pytest.mark.skipif(not native.cpu_flags().issuperset(AVX512_AMX.features), reason="needs a CPU with AMX")
+
+
+@TILES
+def test_where_tiles_are_refused_the_next_level_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, given, expected = of_codes()
+    contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
+    monkeypatch.setattr(native, "_may_use_tiles", lambda: False)
+    engine = Engine(contents)
+    assert engine.part == AVX512_VNNI.name
+    np.testing.assert_array_equal(engine(given), expected)
+    with pytest.raises(EngineError, match="needs amx_tile, which the system does not let this process use"):
+        Engine(contents, target=AVX512_AMX.name)
+    assert [level.name for level in levels_for(TARGETS["native"], module)] == [AVX512_VNNI.name]
+
+
+SMALL_STACK = """
+import ctypes, sys
+class Stack(ctypes.Structure):
+    _fields_ = [("pointer", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(4096)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, 4096)), None) == 0
+import ourcc
+print(ourcc.load(sys.argv[1]).part)
+"""
+
+
+@TILES
+def test_linux_refuses_tiles_to_those_whose_signal_stack_is_too_small(tmp_path: Path) -> None:
+    path = tmp_path / "codes.ourcc"
+    write_engine(path, compile_module(of_codes()[0], build_options({"target": "cpu", "tune": "off"})))
+    found = subprocess.run([sys.executable, "-c", SMALL_STACK, str(path)], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.strip() == AVX512_VNNI.name

@@ -23,6 +23,7 @@ from ..contraction import FOUR, Contraction, in_fours, plain_load, read_contract
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion
+from .matrix import LADDER, matrix_blocks, matrix_instruction, matrix_seconds
 
 PANEL = 16
 WHOLE = 4096
@@ -63,6 +64,10 @@ class Packed:
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
         """Register blocks that fit the registers; grid tiles by cache size."""
         found = read_contraction(problem.region)
+        if not isinstance(found, str) and matrix_instruction(problem, found, target) is not None:
+            for m, n, rows, columns in matrix_blocks(problem, found):
+                yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns)))
+            return
         extent = problem.region.axis(found.rows[-1]).extent if not isinstance(found, str) and found.rows else None
         seen = set()
         blocks = [
@@ -86,6 +91,9 @@ class Packed:
         found = read_contraction(problem.region)
         if isinstance(found, str):
             return float("inf")
+        instruction = matrix_instruction(problem, found, target)
+        if instruction is not None:
+            return matrix_seconds(problem, found, instruction, schedule["mr"], schedule["nr"])
         extents = problem.region.extents
         count = 1.0
         for name in (*found.batch, *found.rows, *found.over, *found.columns):
@@ -113,7 +121,7 @@ class Packed:
         found = read_contraction(problem.region)
         if isinstance(found, str):
             raise ValueError(found)
-        launch = _Packed(problem, schedule, found).launch()
+        launch = _Packed(problem, schedule, found, matrix_instruction(problem, found, target) is not None).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 
@@ -144,7 +152,7 @@ def _waste(extent: int, rows: int) -> float:
 class _Packed:
     """Builds the launch of one contraction."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, in_tiles: bool = False) -> None:
         self.problem = problem
         self.region = problem.region
         self.schedule = schedule
@@ -153,6 +161,7 @@ class _Packed:
         self.column = found.columns[-1]
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
+        self.in_tiles = in_tiles
 
     def order(self) -> Order:
         """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
@@ -173,7 +182,7 @@ class _Packed:
             if self.row is None:
                 self._block(block, columns, panel)
             else:
-                tail = tuple(n for n in (4, 1) if n < self.schedule["mr"])
+                tail = tuple(n for n in (LADDER if self.in_tiles else (4, 1)) if n < self.schedule["mr"])
                 with block.loop(self.row, "walk", 0, 0, self.schedule["mr"], parent=self.row, tail=tail) as rows:
                     block.index[self.row] = dims.symbol(rows)
                     # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
@@ -210,8 +219,12 @@ class _Packed:
     def _block(self, block: Block, columns: str, panel: str | None) -> None:
         tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})
         kind = TileType(self.found.reduce.dtype, tile)
-        acc = block.let("acc", block.full(zero(kind.dtype), kind.dtype, tile))
-        total = self._contract(block, acc, kind, columns, panel, list(self.found.over))
+        zeros = block.full(zero(kind.dtype), kind.dtype, tile)
+        if self.in_tiles and len(self.found.over) == 1 and self._step() is None:
+            # Tiles that one dot fills begin as zeros in registers, and need no memory of zeros.
+            total = self._once(block, zeros, kind, columns, panel)
+        else:
+            total = self._contract(block, block.let("acc", zeros), kind, columns, panel, list(self.found.over))
         acc = total if isinstance(total, TileRef) else block.let("acc", total)
         block.readers[self.found.reduce.name] = lambda _: acc
         for let in self.found.epilogue:
@@ -241,11 +254,7 @@ class _Packed:
         """`acc` plus the sum along the innermost contracted axis, in one `dot` or in one for each step."""
         extent, step = self.extents[self.inner], self._step()
         if step is None:
-            axis = block.axis(self.inner, 0, extent, dims.evaluate(extent, {}))
-            block.index[self.inner] = dims.symbol(axis)
-            result = self._dot(block, acc, kind, columns, panel, guarded=False)
-            block.axes.remove(axis)
-            return result
+            return self._once(block, acc, kind, columns, panel)
         lost = self._lost(block, acc)
         with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[self.inner] = dims.symbol(k)
@@ -253,6 +262,15 @@ class _Packed:
             part = block.let("part", self._dot(block, zeros, kind, columns, panel, guarded=dims.divides(step, extent) is not True))
             block.add_to(acc, lost, part)
         return acc
+
+    def _once(self, block: Block, acc: Value, kind: TileType, columns: str, panel: str | None) -> Value:
+        """`acc` plus the whole sum along the innermost contracted axis."""
+        extent = self.extents[self.inner]
+        axis = block.axis(self.inner, 0, extent, dims.evaluate(extent, {}))
+        block.index[self.inner] = dims.symbol(axis)
+        result = self._dot(block, acc, kind, columns, panel, guarded=False)
+        block.axes.remove(axis)
+        return result
 
     def _begins_part(self, over: Sequence[str]) -> bool:
         """Whether each index of the first of these axes has a partial sum of its own."""
@@ -288,7 +306,7 @@ class _Packed:
         """How many terms a sum over these axes has."""
         return math.prod(self.problem.typical(self.extents[name]) for name in over)
 
-    def _dot(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
+    def _dot(self, block: Block, acc: Value, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
         for let in self.found.prologue:
             block.later(let)
         block.outside = guarded

@@ -18,6 +18,7 @@ from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims, target
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.tile.program import Param, TileProgram
+from ourcc.runtime.native import withheld
 
 Array = np.ndarray[Any, Any]
 FOLDER = tempfile.TemporaryDirectory(prefix="ourcc-tests-")
@@ -26,7 +27,7 @@ FOLDER = tempfile.TemporaryDirectory(prefix="ourcc-tests-")
 def machine_levels() -> list[target.CpuLevel]:
     """AVX2 and AVX-512, as far as this machine runs them."""
     words = set(Path("/proc/cpuinfo").read_text().split()) if Path("/proc/cpuinfo").exists() else set()
-    return [level for level in target.CPU_LEVELS[1:] if words.issuperset(level.features)]
+    return [level for level in target.CPU_LEVELS[1:] if words.issuperset(level.features) and withheld(level.features) is None]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

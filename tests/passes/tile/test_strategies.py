@@ -10,7 +10,7 @@ from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS, OpDef, Sample
 from ourcc.ir.reference import judge
 from ourcc.ir.region_interpret import run_region
-from ourcc.ir.target import AVX2, AVX512, CpuLevel
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, CpuLevel
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import type_of
@@ -25,7 +25,7 @@ def cases() -> list[tuple[OpDef, int, Sample]]:
 
 
 @pytest.mark.parametrize(("op", "number", "sample"), cases(), ids=lambda value: value.name if isinstance(value, OpDef) else None)
-@pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.name)
+@pytest.mark.parametrize("level", [AVX2, AVX512, AVX512_AMX], ids=lambda level: level.name)
 def test_tile_program_computes_the_region(op: OpDef, number: int, sample: Sample, level: CpuLevel) -> None:
     types = [None if a is None else type_of(a) for a in sample.operands]
     region = region_of(op, types, sample.attrs)

@@ -1,0 +1,430 @@
+"""Products of matrices in tiles (AMX): what a dot streams that lies as an instruction reads it, and the instructions' portable models.
+
+A block of the accumulator is one row of tiles or two, of up to 16 rows each; it lives in memory, where its epilogue
+reads it. The right factor lies in panels `n/16 k/4 n%16 k%4` (for bytes), each 16 groups of which are a tile.
+Rows of the left factor are read where they lie; rows that are tested one by one, and the end of the contracted axis
+that fills no tile, are copied beside the accumulator first, with zeros where there is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.target import CpuInstruction, CpuLevel
+from ...ir.tile import domain_checks
+from ...ir.tile.program import Dot, Full, Launch, Let, Load, Param, Ref, Store, TileApply, Value, statements, walk
+from .access import Spot, Test
+from .library import Function
+from .tiles import Tile
+from .values import Values
+from .writer import LANE, at_lane, lane_stride
+
+SIDE, ROW = 16, 64
+"""Rows of a tile, and bytes of each."""
+TILES = 8
+
+
+# --- the instructions -------------------------------------------------------------------------------------------------
+
+_HELD = """
+typedef union { uint8_t bytes[16][64]; int8_t codes[16][64]; int32_t words[16][16]; } ourcc_tile;
+static _Thread_local ourcc_tile ourcc_tiles[8];
+static ourcc_tile *ourcc_tile_at(int tile) { return &ourcc_tiles[tile]; }
+"""
+_COPY_ROW = """
+static inline void ourcc_tile_row(uint8_t *to, const void *from, int64_t count, int fill) {
+    if (count < 64) memset(to, fill, 64);
+    if (count > 0) memcpy(to, from, count);
+}
+"""
+_MASKED_ROW = """
+static inline void ourcc_tile_row(uint8_t *to, const void *from, int64_t count, int fill) {
+    __mmask64 some = count >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << count) - 1;
+    _mm512_store_si512(to, _mm512_mask_loadu_epi8(_mm512_set1_epi8((char)fill), some, from));
+}
+"""
+_ROWS = """
+static void ourcc_tile_rows(int rows, int tiles) {
+    uint8_t config[64] __attribute__((aligned(64))) = {1};
+    for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = tile < tiles ? rows : 16;
+    __asm__ volatile("ldtilecfg (%0)" :: "r"(config) : "memory");
+}
+"""
+_LOAD = """
+static inline void ourcc_tile_load(int tile, int rows, const void *from, int64_t apart) {
+    for (int row = 0; row < rows; ++row) memcpy(ourcc_tile_at(tile)->bytes[row], (const char *)from + row * apart, 64);
+}
+"""
+_STORE = """
+static inline void ourcc_tile_store(int tile, int rows, void *to, int64_t apart) {
+    for (int row = 0; row < rows; ++row) memcpy((char *)to + row * apart, ourcc_tile_at(tile)->bytes[row], 64);
+}
+"""
+_BYTES = """
+static inline void ourcc_NAME(int to, int left, int right) {
+    ourcc_tile *sum = ourcc_tile_at(to), *x = ourcc_tile_at(left), *w = ourcc_tile_at(right);
+    for (int row = 0; row < 16; ++row)
+        for (int group = 0; group < 16; ++group)
+            for (int column = 0; column < 16; ++column)
+                for (int byte = 0; byte < 4; ++byte)
+                    sum->words[row][column] += x->KIND[row][4 * group + byte] * w->codes[group][4 * column + byte];
+}
+"""
+
+
+def _native(name: str, arguments: str, text: str, operands: str) -> str:
+    return f'#define {name}({arguments}) __asm__ volatile("{text}" :: {operands} : "memory")'
+
+
+def _place(pointer: str, apart: str) -> str:
+    return f'"r"({pointer}), "r"((int64_t)({apart}))'
+
+
+def functions() -> dict[str, Function]:
+    """Tiles and what multiplies them; the names of the instructions are those of the table."""
+    load = _native("ourcc_tile_load", "tile, rows, from, apart", 'tileloadd (%0,%1,1), %%tmm" #tile "', _place("from", "apart"))
+    store = _native("ourcc_tile_store", "tile, rows, to, apart", 'tilestored %%tmm" #tile ", (%0,%1,1)', _place("to", "apart"))
+    zero = _native("ourcc_tile_zero", "tile", 'tilezero %%tmm" #tile "', "")
+    found = {
+        "ourcc_tile_at": Function("", (), raw=_HELD),
+        "ourcc_tile_row": Function("", (), raw=_COPY_ROW, native={"avx512bw": _MASKED_ROW}),
+        "ourcc_tile_rows": Function("", (), raw="#define ourcc_tile_rows(rows, tiles) ((void)0)", native={"amx_tile": _ROWS}),
+        "ourcc_tile_load": Function("", (), raw=_LOAD, native={"amx_tile": load}),
+        "ourcc_tile_store": Function("", (), raw=_STORE, native={"amx_tile": store}),
+        "ourcc_tile_zero": Function(
+            "", (), raw="#define ourcc_tile_zero(tile) memset(ourcc_tile_at(tile), 0, 1024)", native={"amx_tile": zero}
+        ),
+    }
+    for name, feature, model in (
+        ("tdpbusd", "amx_int8", _BYTES.replace("KIND", "bytes")),
+        ("tdpbssd", "amx_int8", _BYTES.replace("KIND", "codes")),
+    ):
+        text = _native(f"ourcc_{name}", "to, left, right", f'{name} %%tmm" #right ", %%tmm" #left ", %%tmm" #to "', "")
+        found[f"ourcc_{name}"] = Function("", (), raw=model.replace("NAME", name), native={feature: text})
+    return found
+
+
+# --- which dots -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """A dot whose types and axes an instruction takes: its two loads, and its axes."""
+
+    instruction: CpuInstruction
+    left: Load
+    right: Load
+    rows: str
+    columns: str
+    axis: str
+
+
+def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Factors | None:
+    """The factors of a dot that may be taken in tiles: plain loads, the right one of what lies in the instruction's vectors."""
+    left, right = _load(value.left), _load(value.right)
+    if left is None or right is None or len(value.type.axes) != 2 or value.left_scale is not None or value.right_scale is not None:
+        return None
+    rows, columns = value.type.axes
+    over = set(left.type.axes) - {rows}
+    instruction = level.matrix(left.type.dtype.name, right.type.dtype.name, value.type.dtype.name)
+    if instruction is None or len(over) != 1 or set(left.type.axes) != {rows, *over} or set(right.type.axes) != {columns, *over}:
+        return None
+    operand = operands.get(right.operand)
+    layout = operand.layout if isinstance(operand, Param) else None
+    if layout is None or not layout.in_groups(instruction.lanes, instruction.depth):
+        return None
+    return _Factors(instruction, left, right, rows, columns, *over)
+
+
+def _load(value: Value) -> Load | None:
+    """The load behind the cast that widens it."""
+    inner = value.args[0] if isinstance(value, TileApply) and value.primitive == "cast" else value
+    return inner if isinstance(inner, Load) else None
+
+
+def accumulated_rows(launch: Launch, level: CpuLevel) -> Iterator[str]:
+    """The axes of rows of accumulators that may be tiles: these live in memory."""
+    operands: dict[str, object] = {param.name: param for param in launch.params}
+    for statement in statements(launch.body) if any(each.is_matrix for each in level.instructions) else ():
+        for value in walk(statement.value) if isinstance(statement, (Let, Store)) else ():
+            found = _factors(value, level, operands) if isinstance(value, Dot) else None
+            if found is not None:
+                yield found.rows
+
+
+# --- where the factors lie --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Rows of the left factor: the address of an element by the symbols of its row and place, and what a row is tested for.
+
+    `apart` is how far rows lie apart, `ends` what holds for all rows if it holds for the first and the last; None where
+    that is not so.
+    """
+
+    pointer: str
+    address: Dim
+    tests: tuple[Test, ...]
+    row: tuple[str, Dim]
+    place: tuple[str, Dim]
+    apart: Dim | None
+    ends: tuple[Test, ...] | None
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """16 columns of the right factor: where they begin, and under which condition they are there at all."""
+
+    pointer: str
+    address: Dim
+    condition: str
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One accumulator in tiles: `down` x `across` of them, each of `rows` rows; how many elements are contracted."""
+
+    factors: _Factors
+    left: _Left
+    panels: tuple[_Panel, ...]
+    down: int
+    rows: int
+    count: int
+
+    @property
+    def across(self) -> int:
+        return len(self.panels)
+
+    @property
+    def step(self) -> int:
+        """Contracted elements that an instruction takes."""
+        return self.factors.instruction.groups * self.factors.instruction.depth
+
+    @property
+    def few(self) -> int:
+        """The tiles of accumulators and of the left factor, which come first."""
+        return self.down * self.across + self.down
+
+    def sum(self, down: int, across: int) -> int:
+        return down * self.across + across
+
+    def left_tile(self, down: int) -> int:
+        return self.down * self.across + down
+
+    def right_tile(self, across: int) -> int:
+        return self.few + across % (TILES - self.few)
+
+
+def _block(values: Values, value: Dot) -> _Block | None:
+    """The block of a dot; None where its sizes or addresses are not what tiles take."""
+    found = _factors(value, values.library.level, values.scope.operands)
+    if found is None or any(check.high is not None for check in domain_checks(values.scope, (found.axis,))):
+        return None
+    rows, columns, count = (values.scope.extent(axis) for axis in (found.rows, found.columns, found.axis))
+    down, across = 1 if rows <= SIDE else 2, columns // SIDE
+    fits = rows % down == 0 and rows <= down * SIDE and columns % SIDE == 0 and count % found.instruction.depth == 0
+    if not fits or down * across + down >= TILES:
+        return None
+    left = _left(values, found, rows, count)
+    panels = [_panel(values, found, number, count) for number in range(across)]
+    if left is None:
+        return None
+    return _Block(found, left, tuple(each for each in panels if each is not None), down, rows // down, count) if all(panels) else None
+
+
+def _left(values: Values, found: _Factors, rows: int, count: int) -> _Left | None:
+    """Where the left factor lies; None where neighbours along the contracted axis are none in memory, or are tested one by one."""
+    writer, access = values.writer, values.access
+    row, place = writer.position(0, rows - 1), writer.position(0, count - 1)
+    writer.open("")  # a place for names, of which nothing is kept
+    for variable, _ in (row, place):
+        writer.bind(f"@{variable}", variable)
+    pointer, address, guard = access.plain(values.scope, found.left, Spot({found.rows: row[1], found.axis: place[1]}, 1))
+    writer.drop()
+    along = _stepped(values, address, place[0])
+    if (
+        along != 1
+        or not guard.whole
+        or any(f"@{place[0]}" in dims.symbols(side) for left, _, right in guard.tests for side in (left, right))
+    ):
+        return None
+    first, last = ({f"@{row[0]}": end} for end in (0, rows - 1))
+    steady = all(_stepped(values, right - left, row[0]) is not None for left, _, right in guard.tests)
+    ends = [(dims.substitute(left, end), sign, dims.substitute(right, end)) for left, sign, right in guard.tests for end in (first, last)]
+    apart = _stepped(values, address, row[0])
+    return _Left(pointer, address, guard.tests, row, place, apart, tuple(dict.fromkeys(ends)) if steady else None)
+
+
+def _stepped(values: Values, dim: Dim, variable: str) -> Dim | None:
+    """What an expression grows by with a loop variable, if that is the same for each step."""
+    symbol = f"@{variable}"
+    grown = values.access.tidy(dims.substitute(dim, {symbol: dims.symbol(symbol) + 1}) - dim, 1)
+    return None if symbol in dims.symbols(grown) else grown
+
+
+def _panel(values: Values, found: _Factors, number: int, count: int) -> _Panel | None:
+    """Where 16 columns lie; None where they are not the vectors that the instruction reads, one after the other."""
+    writer, depth, lanes = values.writer, found.instruction.depth, found.instruction.lanes
+    group, position = writer.position(0, count // depth - 1)
+    writer.open("")
+    writer.bind(f"@{group}", group)
+    column = number * lanes + dims.symbol(LANE)
+    spots = [Spot({found.columns: column, found.axis: position * depth + n}, lanes) for n in range(depth)]
+    pointer, address, guard = values.access.plain(values.scope, found.right, spots[0])
+    others = [values.access.plain(values.scope, found.right, spot) for spot in spots[1:]]
+    writer.drop()
+    together = all(other[1] - address == n and other[2] == guard for n, other in enumerate(others, 1))
+    fixed = all(f"@{group}" not in dims.symbols(side) for left, _, right in guard.tests for side in (left, right))
+    if not (together and fixed and guard.whole and lane_stride(address) == depth and _stepped(values, address, group) == lanes * depth):
+        return None
+    return _Panel(pointer, at_lane(dims.substitute(address, {f"@{group}": 0}), 0), guard.condition)
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+
+def multiply(values: Values, tile: Tile, value: Dot) -> bool:
+    """Print a dot whose sums are tiles; False, and nothing is printed, where it cannot be one."""
+    start = "" if isinstance(value.acc, Full) and value.acc.value.value == 0 else _array(values, value.acc, tile)
+    block = _block(values, value) if tile.array and start is not None else None
+    if block is None:
+        return False
+    _Printer(values, block, tile).print(start or "")
+    return True
+
+
+def _array(values: Values, acc: Value, tile: Tile) -> str | None:
+    """The memory that holds the first values of the sums, if it is one of the same shape."""
+    known = values.tile(acc.name) if isinstance(acc, Ref) else None
+    return known.array if known is not None and known.array and known.pitch == tile.pitch and known.type == tile.type else None
+
+
+class _Printer:
+    """The text of one block."""
+
+    def __init__(self, values: Values, block: _Block, tile: Tile) -> None:
+        self.writer, self.access = values.writer, values.access
+        self.block, self.tile = block, tile
+        self.bytes = ROW // block.step
+
+    def print(self, start: str) -> None:
+        block, writer = self.block, self.writer
+        writer.once("int tile_rows = 16;")
+        writer.line(f"if (tile_rows != {block.rows}) ourcc_tile_rows({block.rows}, {block.few}), tile_rows = {block.rows};")
+        writer.open("")
+        for tile, at in self._sums():
+            place = f"{start} + {at}, {self.tile.pitch * 4}"
+            writer.line(f"ourcc_tile_load({tile}, {block.rows}, {place});" if start else f"ourcc_tile_zero({tile});")
+        if any(panel.condition for panel in block.panels):
+            writer.line(f"static const uint8_t nothing[{ROW}];")
+        rights = [self._right(panel) for panel in block.panels]
+        whole, rest = block.count // block.step, block.count % block.step
+        if whole:
+            self._whole(rights, whole)
+        if rest:
+            self._rest(rights, whole, rest)
+        for tile, at in self._sums():
+            writer.line(f"ourcc_tile_store({tile}, {block.rows}, {self.tile.array} + {at}, {self.tile.pitch * 4});")
+        writer.close()
+
+    def _sums(self) -> Iterator[tuple[int, int]]:
+        """The tiles of the accumulator, and where each begins in its memory."""
+        for down in range(self.block.down):
+            for across in range(self.block.across):
+                yield self.block.sum(down, across), down * self.block.rows * self.tile.pitch + across * SIDE
+
+    def _right(self, panel: _Panel) -> tuple[str, str]:
+        """Where a panel is, and how far its groups lie apart: nowhere where it is not there."""
+        place = f"(const uint8_t *)({panel.pointer} + {self.writer.index(panel.address)})"
+        if not panel.condition:
+            return self.writer.define("uint8_t *", place), str(ROW)
+        apart = self.writer.define("int64_t", f"{panel.condition} ? {ROW} : 0")
+        return self.writer.define("uint8_t *", f"{apart} ? {place} : nothing"), apart
+
+    def _whole(self, rights: Sequence[tuple[str, str]], count: int) -> None:
+        """The loop over all that fills tiles: from where the rows lie, or from copies of those that are there."""
+        left = self.block.left
+        if left.apart is None or left.ends is None:
+            self._steps(rights, count, True)
+            return
+        inside = " && ".join(self.access.test(*test) for test in left.ends)
+        if not inside:
+            self._steps(rights, count, False)
+            return
+        name = self.writer.define("int", inside)
+        for condition, copied in ((name, False), (f"!{name}", True)):
+            self.writer.open(f"if ({condition})")
+            self._steps(rights, count, copied)
+            self.writer.close()
+
+    def _steps(self, rights: Sequence[tuple[str, str]], count: int, copied: bool) -> None:
+        writer, block = self.writer, self.block
+        lefts = [] if copied else self._lefts()
+        variable, position = writer.position(0, count - 1)
+        writer.open(f"for (int64_t {variable} = 0; {variable} < {count}; ++{variable})")
+        writer.bind(f"@{variable}", variable)
+        if copied:
+            lefts = self._copied(position * block.step, block.step)
+        else:
+            lefts = [(f"{pointer} + {ROW} * {variable}", apart) for pointer, apart in lefts]
+        self._multiply(lefts, [(f"{pointer} + {SIDE} * {apart} * {variable}", apart) for pointer, apart in rights])
+        writer.close()
+
+    def _lefts(self) -> list[tuple[str, str]]:
+        """Where the left tiles begin, and the bytes between their rows."""
+        left, writer = self.block.left, self.writer
+        apart = writer.define("int64_t", f"{writer.index(left.apart or 0)} * {self.bytes}")
+        first = {f"@{left.place[0]}": 0, f"@{left.row[0]}": 0}
+        address = writer.index(self.access.tidy(dims.substitute(left.address, first), 1))
+        start = writer.define("uint8_t *", f"(const uint8_t *)({left.pointer} + {address})")
+        return [(f"{start} + {self.block.rows * down} * {apart}" if down else start, apart) for down in range(self.block.down)]
+
+    def _copied(self, place: Dim, count: int) -> list[tuple[str, str]]:
+        """The rows from one place of the contracted axis on, copied: what is outside has the value that it is read as."""
+        left, writer, load = self.block.left, self.writer, self.block.factors.left
+        array = self._array(self.block.down * self.block.rows)
+        row, _ = left.row
+        writer.open(f"for (int64_t {row} = 0; {row} < {self.block.down * self.block.rows}; ++{row})")
+        writer.bind(f"@{row}", row)
+        address = self.access.tidy(dims.substitute(left.address, {f"@{left.place[0]}": place}), 1)
+        inside = " && ".join(self.access.test(*test) for test in left.tests)
+        amount = f"{inside} ? {count * self.bytes} : 0" if inside else str(count * self.bytes)
+        other = int(load.other.value) & 255 if load.other is not None and isinstance(load.other.value, int) else 0
+        writer.line(f"ourcc_tile_row({array} + {ROW} * {row}, {left.pointer} + {writer.index(address)}, {amount}, {other});")
+        writer.close()
+        return [(f"{array} + {ROW * self.block.rows * down}", str(ROW)) for down in range(self.block.down)]
+
+    def _rest(self, rights: Sequence[tuple[str, str]], whole: int, rest: int) -> None:
+        """What is left of the contracted axis, both factors copied, with zeros up to a whole tile."""
+        writer, groups = self.writer, rest // self.block.factors.instruction.depth
+        lefts = self._copied(whole * self.block.step, rest)
+        copies = []
+        for pointer, apart in rights:
+            array = self._array(SIDE)
+            row, _ = writer.position(0, SIDE - 1)
+            writer.open(f"for (int64_t {row} = 0; {row} < {SIDE}; ++{row})")
+            place = f"{pointer} + ({SIDE * whole} + {row}) * {apart}"
+            writer.line(f"ourcc_tile_row({array} + {ROW} * {row}, {place}, {row} < {groups} ? {ROW} : 0, 0);")
+            writer.close()
+            copies.append((array, str(ROW)))
+        self._multiply(lefts, copies)
+
+    def _array(self, rows: int) -> str:
+        array = self.writer.fresh("l")
+        self.writer.line(f"uint8_t {array}[{rows * ROW}] __attribute__((aligned({ROW})));")
+        return array
+
+    def _multiply(self, lefts: Sequence[tuple[str, str]], rights: Sequence[tuple[str, str]]) -> None:
+        """One step of the contracted axis."""
+        block, line = self.block, self.writer.line
+        for down, (pointer, apart) in enumerate(lefts):
+            line(f"ourcc_tile_load({block.left_tile(down)}, {block.rows}, {pointer}, {apart});")
+        for across, (pointer, apart) in enumerate(rights):
+            line(f"ourcc_tile_load({block.right_tile(across)}, {SIDE}, {pointer}, {apart});")
+            for down in range(block.down):
+                tiles = f"{block.sum(down, across)}, {block.left_tile(down)}, {block.right_tile(across)}"
+                line(f"ourcc_{block.factors.instruction.name}({tiles});")

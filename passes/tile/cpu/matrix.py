@@ -1,0 +1,67 @@
+"""Blocks for instructions that multiply matrices: which contractions they take, and the sizes of register blocks in tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....ir.target import CpuInstruction, CpuLevel
+from ..contraction import Contraction, plain_load, stride_of
+from ..schedule import Problem
+
+SIDE = 16
+TILES = 8
+LADDER = (16, 4, 1)
+"""Rows of the blocks that take what larger ones left."""
+
+
+def matrix_instruction(problem: Problem, found: Contraction, target: CpuLevel) -> CpuInstruction | None:
+    """The instruction whose factors those of a contraction are: rows that lie along the sum, columns in its vectors."""
+    left, right = plain_load(found.left), plain_load(found.right)
+    if left is None or right is None or not found.rows or not found.columns:
+        return None
+    instruction = target.matrix(left.dtype.name, right.dtype.name, found.reduce.dtype.name)
+    layout = problem.layouts.get(right.operand)
+    if instruction is None or layout is None or not layout.in_groups(instruction.lanes, instruction.depth):
+        return None
+    inner = found.over[-1]
+    extent = problem.region.axis(inner).extent
+    fits = isinstance(extent, int) and extent % instruction.depth == 0 and stride_of(left, problem.region, inner) == 1
+    return instruction if fits else None
+
+
+def matrix_blocks(problem: Problem, found: Contraction) -> Iterator[tuple[int, int, int, int]]:
+    """(m, n, mr, nr): one row of tiles or two, each as high as divides the rows, and tiles of columns as there are registers."""
+    rows, columns = (problem.region.axis(axis).extent for axis in (found.rows[-1], found.columns[-1]))
+    heights = [2 * SIDE, SIDE]
+    if isinstance(rows, int):
+        most = -(-rows // (2 * SIDE))
+        heights += [rows // n for n in range(most, 2 * most + 1) if rows % n == 0 and _is_high(rows // n)]
+    for height in dict.fromkeys(heights):
+        for width in (2, 4, 3, 1) if height <= SIDE else (2, 1):
+            if not isinstance(columns, int) or width * SIDE < columns + SIDE:
+                for m, n in ((128, 256), (256, 256), (64, 512)):
+                    yield -(-m // height) * height, n - n % (width * SIDE), height, width * SIDE
+
+
+def _is_high(height: int) -> bool:
+    return height <= SIDE or (height <= 2 * SIDE and height % 2 == 0)
+
+
+def matrix_seconds(problem: Problem, found: Contraction, instruction: CpuInstruction, height: int, width: int) -> float:
+    """Cycles of the instruction and of what it reads, whole or not, and of what is done with each block's sums, at 3 GHz."""
+    extents = problem.region.extents
+    rows, columns = (problem.typical(extents[axis]) for axis in (found.rows[-1], found.columns[-1]))
+    others = 1.0
+    for axis in (*found.batch, *found.rows[:-1], *found.columns[:-1]):
+        others *= problem.typical(extents[axis])
+    steps = 1.0
+    for axis in found.over[:-1]:
+        steps *= problem.typical(extents[axis])
+    chunks = -(-problem.typical(extents[found.over[-1]]) // (instruction.groups * instruction.depth))
+    across, cycles = width // SIDE, 0.0
+    for high in (height, *(rung for rung in LADDER if rung < height)):
+        count, rows = divmod(rows, high)
+        down = 1 if high <= SIDE else 2
+        sums = 100 + 30 * down * across + 6 * high * across
+        cycles += count * (steps * chunks * (16 * down * across + 8 * (down + across)) + sums)
+    return others * -(-columns // width) * cycles / 3e9

@@ -1,0 +1,135 @@
+"""Products in tiles: the printed kernels give the exact integers on AMX and on its portable model, at sizes that fill no tile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.c.printer import SourceFile
+from ourcc.compiler import pipeline
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir import dims
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.target import AMX_I8, AMX_U8, AVX2, AVX512_AMX, CpuLevel
+from ourcc.ir.tile.program import TileProgram
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import TensorType, f32, i8, u8
+from ourcc.passes.layout import constant_layouts
+from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.tile.cpu.packed import Packed
+from ourcc.passes.tile.schedule import Problem
+from ourcc.runtime import Engine
+from ourcc.runtime.native import cpu_flags, withheld
+
+from .conftest import Runner
+
+MODEL = replace(AVX2, name="x86-64-v3-model", instructions=(*AVX2.instructions, AMX_U8, AMX_I8))
+"""A level whose machines have no tiles: the instructions are functions."""
+CASES = 24
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A product of codes as a problem with its packed operands, and what it gives."""
+
+    problem: Problem
+    arrays: dict[str, Any]
+    expected: Any
+
+    def program(self, level: CpuLevel, choice: int) -> TileProgram:
+        """One of the tile programs that are offered."""
+        space = list(Packed().space(self.problem, level))
+        found = Packed().tile(self.problem, space[choice % len(space)], level)
+        verify(found, self.problem.symbols)
+        return found
+
+
+def drawn(op: str, left: Any, right: Any, attrs: dict[str, Any], expected: Any) -> Drawn:
+    types = [TensorType(u8 if a.dtype == np.uint8 else i8, a.shape) for a in (left, right)]
+    region = region_of(OPS[op], [*types, *([None] if op == "conv" else [])], attrs)
+    assert region is not None
+    region = simplify_region(region, dims.NO_FACTS)
+    layouts = constant_layouts(region, frozenset({"x1"}))
+    arrays = {}
+    for operand, array in zip(region.inputs, (left, right), strict=True):
+        shaped = array.reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
+        arrays[operand.name] = layouts[operand.name].pack(shaped) if operand.name in layouts else shaped
+    return Drawn(Problem(region, dims.NO_FACTS, layouts), arrays, expected)
+
+
+def products() -> Iterator[Drawn]:
+    """Rows, columns and depths around the sizes of tiles."""
+    choices, numbers = random.Random(3), np.random.default_rng(3)
+    for _ in range(CASES):
+        rows, columns = choices.choice((2, 3, 14, 16, 17, 28, 32, 33, 49, 70)), choices.choice((5, 16, 17, 32, 40, 64, 90))
+        depth = choices.choice((4, 60, 64, 68, 128, 200, 4100))
+        left = numbers.integers(0, 256, (rows, depth)).astype(choices.choice((np.uint8, np.int8)))
+        right = numbers.integers(-128, 128, (depth, columns)).astype(np.int8)
+        yield drawn("matmul", left, right, {"transpose_a": False, "transpose_b": False}, left.astype(np.int32) @ right.astype(np.int32))
+
+
+LEVELS = [MODEL, AVX512_AMX]
+
+
+@pytest.mark.parametrize("machine", LEVELS, ids=lambda level: level.name)
+def test_tiles_give_the_exact_integers(run_c: Runner, machine: CpuLevel) -> None:
+    if not cpu_flags().issuperset(machine.features) or withheld(machine.features):
+        pytest.skip(f"this cpu lacks {', '.join(sorted(set(machine.features) - cpu_flags()))}, or withholds it")
+    cases = list(products())
+    programs = [case.program(machine, number) for number, case in enumerate(cases)]
+    among = [(program, case.problem.symbols) for program, case in zip(programs, cases, strict=True)]
+    for case, program in zip(cases, programs, strict=True):
+        (got,) = run_c(program, case.arrays, {}, machine, among=among).values()
+        np.testing.assert_array_equal(got.reshape(case.expected.shape), case.expected)
+
+
+def images(seed: int) -> Module:
+    """Codes through two convolutions and sums of rows: padding is read as it is, or as the zero point is."""
+    choices, numbers = random.Random(seed), np.random.default_rng(seed)
+    module, graph = Module("m"), Graph("main")
+    module.functions["main"] = graph
+    b, size = Builder(module, graph), choices.choice((7, 10, 18))
+    value = graph.add_input("x", TensorType(u8, (2, 16, size, size)))
+    for channels, zero in ((choices.choice((16, 20, 72)), 0), (33, choices.choice((0, 5)))):
+        given = b.dequantize(value, np.float32(0.03), np.uint8(zero), dtype=f32)
+        kernel, step = choices.choice((1, 3)), choices.choice((1, 2))
+        codes = numbers.integers(-128, 128, (channels, value.shape[1], kernel, kernel)).astype(np.int8)
+        weight = b.dequantize(codes, numbers.uniform(0.001, 0.002, channels).astype(np.float32), axis=0, dtype=f32)
+        pads = {"before": (kernel // 2,) * 2, "after": (kernel // 2,) * 2}
+        result = b.conv(given, weight, None, strides=(step, step), dilations=(1, 1), groups=1, **pads)
+        value = b.quantize(result, np.float32(0.05), np.uint8(zero), dtype=u8)
+    graph.set_outputs([value], ["y"])
+    return module
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_convolutions_in_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = images(seed)
+    x = np.random.default_rng(9).integers(0, 256, [int(str(size)) for size in module.main.inputs[0].shape]).astype(np.uint8)
+    results = []
+    for level in (AVX2, *(level for level in LEVELS if cpu_flags().issuperset(level.features) and withheld(level.features) is None)):
+        monkeypatch.setattr(pipeline, "levels_for", lambda target, module, level=level: [level])
+        contents = compile_module(images(seed), build_options({"targets": ["native"], "tune": "off"}))
+        texts = [data.decode() for name, data in contents.parts[level.name].files.items() if name.endswith(".c")]
+        assert any("ourcc_tdpbusd" in text for text in texts) == (level is not AVX2)
+        results.append(Engine(contents)(x))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:
+    case = next(products())
+    for level, hooked in ((MODEL, False), (AVX512_AMX, True)):
+        file = SourceFile(level)
+        file.add(case.program(level, 0).launches[0], "kernel", ())
+        text = file.text()
+        assert "ourcc_tdp" in text, "the dot is taken in tiles"
+        assert (("tileloadd" in text, "kernel_enter, kernel_leave" in text, "ourcc_tile_at(tile)" in text)) == (hooked, hooked, not hooked)
