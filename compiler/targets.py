@@ -23,7 +23,7 @@ class Target:
     description: str
 
 
-_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-amx")
+_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -33,7 +33,8 @@ TARGETS: dict[str, Target] = {
         Target("x86-64-v3", "cpu", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
         Target("x86-64-v4", "cpu", ("x86-64-v4",), "x86-64 machines with AVX-512"),
         Target("x86-64-v4-vnni", "cpu", ("x86-64-v4-vnni",), "x86-64 machines with AVX-512 and its dot products of bytes"),
-        Target("x86-64-v4-amx", "cpu", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes"),
+        Target("x86-64-v4-bf16", "cpu", ("x86-64-v4-bf16",), "x86-64 machines with AVX-512 and its dot products of bytes and of bf16"),
+        Target("x86-64-v4-amx", "cpu", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes and of bf16"),
         Target("sm_90a", "cuda", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
         Target("sm_100a", "cuda", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
         Target("sm_120a", "cuda", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),

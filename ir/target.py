@@ -96,6 +96,8 @@ def _matrix(name: str, depth: int, left: str, right: str, accumulator: str, feat
 
 AMX_U8 = _matrix("tdpbusd", 4, "u8", "i8", "i32", "amx_int8")
 AMX_I8 = _matrix("tdpbssd", 4, "i8", "i8", "i32", "amx_int8")
+AMX_BF16 = _matrix("tdpbf16ps", 2, "bf16", "bf16", "f32", "amx_bf16")
+DOT_BF16 = CpuInstruction("vdpbf16ps", 16, 2, "bf16", "bf16", "f32", "avx512_bf16")
 
 BASELINE = CpuLevel("x86-64", "x86-64", 128, 16, ())
 AVX2 = CpuLevel("x86-64-v3", "x86-64-v3", 256, 16, _V3, instructions=(FMA_V3,))
@@ -103,14 +105,18 @@ AVX512 = CpuLevel("x86-64-v4", "x86-64-v4", 512, 32, _V4, level2_bytes=1024 * 10
 AVX512_VNNI = CpuLevel(
     *("x86-64-v4-vnni", "x86-64-v4", 512, 32, (*_V4, "avx512_vnni")), level2_bytes=1024 * 1024, instructions=(FMA_V4, VNNI)
 )
-_AMX = ("avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+AVX512_BF16 = CpuLevel(
+    *("x86-64-v4-bf16", "x86-64-v4", 512, 32, (*_V4, "avx512_vnni", "avx512_bf16")),
+    level2_bytes=1024 * 1024,
+    instructions=(FMA_V4, VNNI, DOT_BF16),
+)
 AVX512_AMX = CpuLevel(
-    *("x86-64-v4-amx", "x86-64-v4", 512, 32, (*_V4, *_AMX)),
+    *("x86-64-v4-amx", "x86-64-v4", 512, 32, (*AVX512_BF16.features, "amx_tile", "amx_int8", "amx_bf16")),
     level2_bytes=2048 * 1024,
-    instructions=(FMA_V4, VNNI, AMX_U8, AMX_I8),
+    instructions=(FMA_V4, VNNI, DOT_BF16, AMX_U8, AMX_I8, AMX_BF16),
 )
 
-CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI, AVX512_AMX)
+CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX)
 """Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
 
 

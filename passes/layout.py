@@ -1,7 +1,8 @@
 """Layouts: the memory order of constants and of images between kernels.
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
-`n/16 k n%16`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2 and AVX-512 stream alike.
+`n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
+AVX-512 and AMX stream alike.
 Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
@@ -20,7 +21,7 @@ from ..ir.types import i8, u8
 from ..ir.workload import size_at
 from .fuse import has_kernel
 from .shadows import seen_outside
-from .tile.contraction import FOUR, Contraction, in_fours, innermost, plain_load, read_contraction, stride_of
+from .tile.contraction import Contraction, group_of, innermost, plain_load, read_contraction, stride_of
 
 PANEL = 16
 
@@ -57,10 +58,11 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
     order = (*outer, *dict.fromkeys(inner))
-    if in_fours(region, found) and str(load.subscripts[labels.index(order[-1])]) == found.over[-1]:
+    count = group_of(region, found)
+    if count > 1 and str(load.subscripts[labels.index(order[-1])]) == found.over[-1]:
         rest = tuple(Factor(label) for label in order[:-1])
-        fours = Factor(order[-1], FOUR), Factor(lane, 1, PANEL), Factor(order[-1], 1, FOUR)
-        return Layout(labels, (Factor(lane, PANEL), *rest, *fours))
+        group = Factor(order[-1], count), Factor(lane, 1, PANEL), Factor(order[-1], 1, count)
+        return Layout(labels, (Factor(lane, PANEL), *rest, *group))
     rest = tuple(Factor(label) for label in order)
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 

@@ -207,11 +207,13 @@ class Access:
         return pointer, self._address(scope, operand, value, spot), self.guard(scope, checks, spot)
 
     def four(self, scope: Scope, value: Load, spots: Sequence[Spot]) -> tuple[str, int] | None:
-        """Four bytes in each 32-bit lane: a load at four spots whose elements lie next to each other, lanes one after the other.
+        """A group in each 32-bit lane: a load at spots whose elements lie next to each other, lanes one after the other.
 
         None where they do not, or where they are not all read under the same tests.
         """
         operand, pointer = self._operand(scope, value.operand)
+        if value.other is not None and not isinstance(value.other.value, int) and value.other.value != 0:
+            return None
         lanes = spots[0].lanes
         first, *others = (self._address(scope, operand, value, spot) for spot in spots)
         apart = lane_stride(first) if lanes > 1 else len(spots)

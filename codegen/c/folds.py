@@ -270,19 +270,19 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
 
 
 def _stream_fours(values: Values, value: Dot, axis: str, spots: list[Spot], names: list[str], at: dict[str, Dim]) -> bool:
-    """Print the loop over the last contracted axis in steps of four products, if the factors are integers that lie so."""
-    found, extent = quads.read_quads(value), values.scope.extent(axis)
-    if found is None or extent % quads.FOUR:
+    """Print the loop over the last contracted axis in groups of products, if the factors lie so."""
+    found, extent = quads.read_quads(value, values.library.level), values.scope.extent(axis)
+    if found is None or extent % found.count:
         return False
     here = [replace(spot, positions={**spot.positions, **at}) for spot in spots]
-    variable, position = values.writer.position(0, extent // quads.FOUR - 1)
-    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // quads.FOUR}; ++{variable})")
+    variable, position = values.writer.position(0, extent // found.count - 1)
+    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // found.count}; ++{variable})")
     values.writer.bind(f"@{variable}", variable)
-    fits = quads.fits(values, found, here, axis, position * quads.FOUR)
+    fits = quads.fits(values, found, here, axis, position * found.count)
     if not fits:
         values.writer.drop()
         return False
-    quads.multiply(values, found, here, names, axis, position * quads.FOUR)
+    quads.multiply(values, found, here, names, axis, position * found.count)
     values.writer.close()
     return True
 

@@ -1,7 +1,7 @@
 """Products of matrices in tiles (AMX): what a dot streams that lies as an instruction reads it, and the instructions' portable models.
 
 A block of the accumulator is one row of tiles or two, of up to 16 rows each; it lives in memory, where its epilogue
-reads it. The right factor lies in panels `n/16 k/4 n%16 k%4` (for bytes), each 16 groups of which are a tile.
+reads it. The right factor lies in panels `n/16 k/4 n%16 k%4` (bf16 `k/2 .. k%2`), each 16 groups of which are a tile.
 Rows of the left factor are read where they lie; rows that are tested one by one, and the end of the contracted axis
 that fills no tile, are copied beside the accumulator first, with zeros where there is nothing.
 """
@@ -30,7 +30,13 @@ TILES = 8
 # --- the instructions -------------------------------------------------------------------------------------------------
 
 _HELD = """
-typedef union { uint8_t bytes[16][64]; int8_t codes[16][64]; int32_t words[16][16]; } ourcc_tile;
+typedef union {
+    uint8_t bytes[16][64];
+    int8_t codes[16][64];
+    uint16_t halves[16][32];
+    int32_t words[16][16];
+    float sums[16][16];
+} ourcc_tile;
 static _Thread_local ourcc_tile ourcc_tiles[8];
 static ourcc_tile *ourcc_tile_at(int tile) { return &ourcc_tiles[tile]; }
 """
@@ -73,6 +79,34 @@ static inline void ourcc_NAME(int to, int left, int right) {
                     sum->words[row][column] += x->KIND[row][4 * group + byte] * w->codes[group][4 * column + byte];
 }
 """
+_HALVES = """
+static float ourcc_flushed(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits &= bits & 0x7f800000 ? 0xffffffff : 0x80000000;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static float ourcc_wide(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return ourcc_flushed(x);
+}
+static void ourcc_tdpbf16ps(int to, int left, int right) {
+    ourcc_tile *sum = ourcc_tile_at(to), *x = ourcc_tile_at(left), *w = ourcc_tile_at(right);
+    for (int row = 0; row < 16; ++row)
+        for (int column = 0; column < 16; ++column) {
+            float each[2] = {0, 0};  /* even places and odd ones, put together at the end */
+            for (int place = 0; place < 32; ++place) {
+                float *part = &each[place & 1], other = ourcc_wide(w->halves[place / 2][2 * column + place % 2]);
+                *part = ourcc_flushed(fmaf(ourcc_wide(x->halves[row][place]), other, *part));
+            }
+            float *total = &sum->sums[row][column];
+            *total = ourcc_flushed(ourcc_flushed(*total) + ourcc_flushed(each[0] + each[1]));
+        }
+}
+"""
 
 
 def _native(name: str, arguments: str, text: str, operands: str) -> str:
@@ -101,6 +135,7 @@ def functions() -> dict[str, Function]:
     for name, feature, model in (
         ("tdpbusd", "amx_int8", _BYTES.replace("KIND", "bytes")),
         ("tdpbssd", "amx_int8", _BYTES.replace("KIND", "codes")),
+        ("tdpbf16ps", "amx_bf16", _HALVES),
     ):
         text = _native(f"ourcc_{name}", "to, left, right", f'{name} %%tmm" #right ", %%tmm" #left ", %%tmm" #to "', "")
         found[f"ourcc_{name}"] = Function("", (), raw=model.replace("NAME", name), native={feature: text})

@@ -8,7 +8,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
-from ...ir.types import i8, i32, u8
+from ...ir.types import bf16, f32, i8, i32, u8
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,24 @@ def in_fours(region: Region, found: Contraction) -> bool:
     extent = region.axis(inner).extent
     fits = isinstance(extent, int) and extent % FOUR == 0 and extent > 0
     return fits and left.dtype in (i8, u8) and right.dtype == i8 and stride_of(left, region, inner) == 1
+
+
+def group_of(region: Region, found: Contraction) -> int:
+    """How many neighbours along the sum a constant right factor keeps together: bytes in fours, bf16 in pairs, others alone."""
+    if in_fours(region, found):
+        return FOUR
+    left, right, inner = plain_load(found.left), plain_load(found.right), found.over[-1] if found.over else ""
+    if found.reduce.dtype != f32 or left is None or right is None or not inner:
+        return 1
+    extent = region.axis(inner).extent
+    fits = isinstance(extent, int) and extent % 2 == 0 and 0 < extent <= 1 << 16 and (extent <= 4096 or whole_step(extent) is not None)
+    return 2 if fits and left.dtype == right.dtype == bf16 and stride_of(left, region, inner) == 1 else 1
+
+
+def whole_step(extent: int) -> int | None:
+    """The most terms of a long sum, at least 128 and at most 512, that steps of it have without a rest; tiles' ends are preferred."""
+    steps = (*range(512, 127, -32), *range(510, 127, -2))
+    return next((step for step in steps if extent % step == 0), None)
 
 
 def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:

@@ -27,8 +27,8 @@ from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
-from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_VNNI, CPU_LEVELS, CpuLevel
-from ourcc.ir.types import TensorType, f32, u8
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, AVX512_VNNI, CPU_LEVELS, CpuLevel
+from ourcc.ir.types import TensorType, bf16, f32, u8
 from ourcc.passes.tile.schedule import Order, Problem, Schedule, Strategy
 from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
@@ -266,6 +266,22 @@ def test_dot_products_of_bytes_are_for_those_who_have_such() -> None:
     for name, part in contents.parts.items():
         if native.cpu_flags().issuperset(part.requires) and native.withheld(part.requires) is None:
             np.testing.assert_array_equal(Engine(contents, target=name)(given), expected)
+
+
+def test_products_of_bf16_have_levels_of_their_own() -> None:
+    """Sums differ in their order from level to level, and are as good as eager's at each."""
+    module, random = Module("m"), np.random.default_rng(6)
+    module.functions["main"] = graph = Graph("main")
+    x = graph.add_input("x", TensorType(bf16, (21, 70)))
+    graph.set_outputs([Builder(module, graph).matmul(x, random.standard_normal((70, 50)).astype(bf16.numpy))], ["y"])
+    contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
+    assert list(contents.parts) == [AVX512_AMX.name, AVX512_BF16.name, V4, V3]
+    given = random.standard_normal((21, 70)).astype(bf16.numpy)
+    stepwise, wide = interpret(module, [given])[0], interpret(module, [given], wide=True)[0]
+    for name, part in contents.parts.items():
+        if native.cpu_flags().issuperset(part.requires) and native.withheld(part.requires) is None:
+            verdict = judge(Engine(contents, target=name)(given), stepwise, wide)
+            assert verdict.passed, f"{name}: {verdict.reason}"
 
 
 def of_codes() -> tuple[Module, Any, Any]:

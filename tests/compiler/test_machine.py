@@ -80,6 +80,7 @@ def test_doctor_answers_for_machines(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "x86-64-v3",
         "x86-64-v4",
         "x86-64-v4-vnni",
+        "x86-64-v4-bf16",
         "x86-64-v4-amx",
         "sm_90a",
         "sm_100a",

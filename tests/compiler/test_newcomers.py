@@ -164,7 +164,7 @@ def test_targets_by_the_names_of_others(capsys: pytest.CaptureFixture[str]) -> N
         ["verify", "m.ourcc", "m.onnx", "--target", "foo"],
     ):
         assert run(line) == 2
-        expected = "cpu, native, x86-64, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-amx, sm_90a"
+        expected = "cpu, native, x86-64, x86-64-v3, x86-64-v4, x86-64-v4-vnni, x86-64-v4-bf16, x86-64-v4-amx, sm_90a"
         assert f"unknown target: got 'foo', expected one of {expected}" in capsys.readouterr().err
     assert run(["run", "m.ourcc", "--target", "native", "--input", "x.npz"]) == 0
 

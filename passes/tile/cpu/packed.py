@@ -19,7 +19,7 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
-from ..contraction import FOUR, Contraction, in_fours, plain_load, read_contraction, stride_of
+from ..contraction import FOUR, Contraction, group_of, in_fours, plain_load, read_contraction, stride_of, whole_step
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion
@@ -290,6 +290,8 @@ class _Packed:
         if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
             # Sums of integers are exact in any order: only the cache bounds a step.
             return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
+        if isinstance(extent, int) and extent > WHOLE and self._in_groups():
+            return whole_step(extent)
         if not isinstance(extent, int) or extent > WHOLE:
             return LEAST if self._is_compensated() else STEP
         if extent <= STEP or not self._is_long:
@@ -324,7 +326,7 @@ class _Packed:
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)
         right = _accumulated(self._expanded(block, place), kind)
-        if self._is_padded() or in_fours(self.region, self.found):
+        if self._is_padded() or self._in_groups():
             # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
             saved = block.index[self.column]
             block.index[self.column] = dims.symbol(f"{columns}.first") + lane
@@ -333,6 +335,12 @@ class _Packed:
             return value
         block.outside = True
         return block.lower(right)
+
+    def _in_groups(self) -> bool:
+        """Whether neighbours along the sum lie together, those of columns beyond the last one too."""
+        load = plain_load(self.found.right)
+        is_packed = load is not None and load.operand in self.problem.layouts
+        return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found) > 1)
 
     def _expanded(self, block: Block, place: Dim) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""

@@ -1,4 +1,4 @@
-"""Products in tiles: the printed kernels give the exact integers on AMX and on its portable model, at sizes that fill no tile."""
+"""Products in tiles and in pairs: kernels give exact integers on AMX and on its portable model, and the same bits of bf16 sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.c.printer import SourceFile, print_launch
 from ourcc.compiler import pipeline
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
@@ -18,10 +18,10 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.target import AMX_I8, AMX_U8, AVX2, AVX512_AMX, CpuLevel
+from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2, AVX512_AMX, AVX512_BF16, DOT_BF16, CpuLevel
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import TensorType, f32, i8, u8
+from ourcc.ir.types import TensorType, bf16, f32, type_of, u8
 from ourcc.passes.layout import constant_layouts
 from ourcc.passes.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.packed import Packed
@@ -31,8 +31,9 @@ from ourcc.runtime.native import cpu_flags, withheld
 
 from .conftest import Runner
 
-MODEL = replace(AVX2, name="x86-64-v3-model", instructions=(*AVX2.instructions, AMX_U8, AMX_I8))
+MODEL = replace(AVX2, name="x86-64-v3-model", instructions=(*AVX2.instructions, AMX_U8, AMX_I8, AMX_BF16))
 """A level whose machines have no tiles: the instructions are functions."""
+DOT_MODEL = replace(AVX2, name="x86-64-v3-dots", instructions=(*AVX2.instructions, DOT_BF16))
 CASES = 24
 
 
@@ -52,9 +53,9 @@ class Drawn:
         return found
 
 
-def drawn(op: str, left: Any, right: Any, attrs: dict[str, Any], expected: Any) -> Drawn:
-    types = [TensorType(u8 if a.dtype == np.uint8 else i8, a.shape) for a in (left, right)]
-    region = region_of(OPS[op], [*types, *([None] if op == "conv" else [])], attrs)
+def drawn(left: Any, right: Any, expected: Any) -> Drawn:
+    """The product of two matrices, the right one constant."""
+    region = region_of(OPS["matmul"], [type_of(left), type_of(right)], {"transpose_a": False, "transpose_b": False})
     assert region is not None
     region = simplify_region(region, dims.NO_FACTS)
     layouts = constant_layouts(region, frozenset({"x1"}))
@@ -73,22 +74,72 @@ def products() -> Iterator[Drawn]:
         depth = choices.choice((4, 60, 64, 68, 128, 200, 4100))
         left = numbers.integers(0, 256, (rows, depth)).astype(choices.choice((np.uint8, np.int8)))
         right = numbers.integers(-128, 128, (depth, columns)).astype(np.int8)
-        yield drawn("matmul", left, right, {"transpose_a": False, "transpose_b": False}, left.astype(np.int32) @ right.astype(np.int32))
+        yield drawn(left, right, left.astype(np.int32) @ right.astype(np.int32))
 
 
 LEVELS = [MODEL, AVX512_AMX]
 
 
+def runs(level: CpuLevel) -> bool:
+    return cpu_flags().issuperset(level.features) and withheld(level.features) is None
+
+
+def results(run_c: Runner, cases: list[Drawn], level: CpuLevel) -> list[Any]:
+    """What each case gives, by one of its schedules."""
+    programs = [case.program(level, number) for number, case in enumerate(cases)]
+    among = [(program, case.problem.symbols) for program, case in zip(programs, cases, strict=True)]
+    found = []
+    for case, program in zip(cases, programs, strict=True):
+        (got,) = run_c(program, case.arrays, {}, level, among=among).values()
+        found.append(got.reshape(case.expected.shape))
+    return found
+
+
 @pytest.mark.parametrize("machine", LEVELS, ids=lambda level: level.name)
 def test_tiles_give_the_exact_integers(run_c: Runner, machine: CpuLevel) -> None:
-    if not cpu_flags().issuperset(machine.features) or withheld(machine.features):
+    if not runs(machine):
         pytest.skip(f"this cpu lacks {', '.join(sorted(set(machine.features) - cpu_flags()))}, or withholds it")
     cases = list(products())
-    programs = [case.program(machine, number) for number, case in enumerate(cases)]
-    among = [(program, case.problem.symbols) for program, case in zip(programs, cases, strict=True)]
-    for case, program in zip(cases, programs, strict=True):
-        (got,) = run_c(program, case.arrays, {}, machine, among=among).values()
-        np.testing.assert_array_equal(got.reshape(case.expected.shape), case.expected)
+    for case, got in zip(cases, results(run_c, cases, machine), strict=True):
+        np.testing.assert_array_equal(got, case.expected)
+
+
+def halves() -> Iterator[Drawn]:
+    """Products of bf16, some with numbers that are almost none, infinite or no numbers."""
+    choices, numbers = random.Random(4), np.random.default_rng(4)
+    for number in range(CASES):
+        rows, columns, depth = (
+            choices.choice((2, 5, 16, 28, 33, 70)),
+            choices.choice((5, 16, 33, 64)),
+            choices.choice((2, 30, 64, 70, 600, 1536)),
+        )
+        factors = [numbers.standard_normal(shape).astype(np.float32) for shape in ((rows, depth), (depth, columns))]
+        if number % 3 == 0:
+            factors = [x * np.float32(2.0) ** numbers.integers(-70, -55, x.shape).astype(np.float32) for x in factors]
+        if number % 8 == 0:
+            factors[0][rows // 2, depth // 2] = choices.choice((np.inf, np.nan, 1e-39))
+        left, right = (x.astype(bf16.numpy) for x in factors)
+        with np.errstate(all="ignore"):
+            yield drawn(left, right, left.astype(np.float32) @ right.astype(np.float32))
+
+
+@pytest.mark.parametrize(("model", "machine"), [(MODEL, AVX512_AMX), (DOT_MODEL, AVX512_BF16)], ids=["tiles", "dots"])
+def test_models_add_up_as_the_instructions_do(run_c: Runner, model: CpuLevel, machine: CpuLevel) -> None:
+    cases = list(halves())
+    for level in (model, machine):
+        text = "".join(print_launch(case.program(level, 0).launches[0], level, ())[1] for case in cases[:1])
+        assert ("ourcc_tdpbf16ps(" if level.matrix("bf16", "bf16", "f32") else "vdpbf16ps_") in text
+    found = results(run_c, cases, model)
+    for case, got in zip(cases, found, strict=True):
+        exact = case.expected
+        with np.errstate(all="ignore"):
+            near = np.isclose(
+                got.astype(np.float32), exact, rtol=0.02, atol=0.02 * np.abs(exact[np.isfinite(exact)]).max(initial=0) + 1e-37
+            )
+        assert (near | (np.isnan(got.astype(np.float32)) & np.isnan(exact))).all()
+    if runs(machine):
+        for ours, theirs in zip(found, results(run_c, cases, machine), strict=True):
+            np.testing.assert_array_equal(ours.astype(np.float32), theirs.astype(np.float32))
 
 
 def images(seed: int) -> Module:
@@ -114,15 +165,15 @@ def images(seed: int) -> Module:
 def test_convolutions_in_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     module = images(seed)
     x = np.random.default_rng(9).integers(0, 256, [int(str(size)) for size in module.main.inputs[0].shape]).astype(np.uint8)
-    results = []
-    for level in (AVX2, *(level for level in LEVELS if cpu_flags().issuperset(level.features) and withheld(level.features) is None)):
+    found = []
+    for level in (AVX2, *filter(runs, LEVELS)):
         monkeypatch.setattr(pipeline, "levels_for", lambda target, module, level=level: [level])
         contents = compile_module(images(seed), build_options({"targets": ["native"], "tune": "off"}))
         texts = [data.decode() for name, data in contents.parts[level.name].files.items() if name.endswith(".c")]
         assert any("ourcc_tdpbusd" in text for text in texts) == (level is not AVX2)
-        results.append(Engine(contents)(x))
-    for result in results[1:]:
-        np.testing.assert_array_equal(result, results[0])
+        found.append(Engine(contents)(x))
+    for result in found[1:]:
+        np.testing.assert_array_equal(result, found[0])
 
 
 def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:

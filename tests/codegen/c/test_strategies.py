@@ -19,7 +19,7 @@ from ourcc.ir.ops import table
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import judge
-from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_VNNI, CpuLevel
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, AVX512_VNNI, CpuLevel
 from ourcc.ir.types import type_of
 from ourcc.passes.layout import constant_layouts
 from ourcc.passes.simplify_region import simplify_region
@@ -86,7 +86,7 @@ def run(
     return {name: memory[name] for name in expected}
 
 
-@pytest.mark.parametrize("machine", [AVX2, AVX512, AVX512_VNNI, AVX512_AMX], ids=lambda level: level.name)
+@pytest.mark.parametrize("machine", [AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX], ids=lambda level: level.name)
 def test_kernels_compute_their_regions(machine: CpuLevel, tmp_path: Path) -> None:
     level = machine
     if not cpu_flags().issuperset(level.features) or withheld(level.features) is not None:
