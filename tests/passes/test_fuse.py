@@ -14,11 +14,11 @@ from ourcc.ir.reference import interpret
 from ourcc.ir.region import Scalar, Store, parts
 from ourcc.ir.region_interpret import run_region
 from ourcc.ir.target import AVX2
+from ourcc.ir.tile.program import Launch
 from ourcc.ir.types import TensorType, f32
+from ourcc.passes.build_plan import Lowered
 from ourcc.passes.compose import COPIES, DEPTH, Group
 from ourcc.passes.fuse import GROUP_OPS, Fusion
-from ourcc.ir.tile.program import Launch
-from ourcc.passes.build_plan import Lowered
 from ourcc.passes.lower import fuse, kept, lower, lower_printed, print_each
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES

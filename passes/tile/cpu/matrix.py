@@ -17,7 +17,7 @@ LADDER = (16, 4, 1)
 def matrix_instruction(problem: Problem, found: Contraction, target: CpuLevel) -> CpuInstruction | None:
     """The instruction whose factors those of a contraction are: rows that lie along the sum, columns in its vectors."""
     left, right = plain_load(found.left), plain_load(found.right)
-    if left is None or right is None or not found.rows or not found.columns:
+    if left is None or right is None or not found.rows or not found.columns or found.block is not None:
         return None
     instruction = target.matrix(left.dtype.name, right.dtype.name, found.reduce.dtype.name)
     layout = problem.layouts.get(right.operand)
