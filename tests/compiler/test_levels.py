@@ -284,6 +284,21 @@ def test_products_of_bf16_have_levels_of_their_own() -> None:
             assert verdict.passed, f"{name}: {verdict.reason}"
 
 
+@pytest.mark.parametrize("level", CPU_LEVELS[1:], ids=lambda level: level.name)
+def test_a_row_of_bf16_has_the_same_bits_whatever_stands_beside_it(level: CpuLevel) -> None:
+    if not native.cpu_flags().issuperset(level.features) or native.withheld(level.features) is not None:
+        pytest.skip("this machine does not run the level")
+    module, random = Module("m"), np.random.default_rng(7)
+    module.functions["main"] = graph = Graph("main")
+    x = graph.add_input("x", TensorType(bf16, (module.declare("N", 1, 4096), 1540)))
+    graph.set_outputs([Builder(module, graph).matmul(x, random.standard_normal((1540, 40)).astype(bf16.numpy))], ["y"])
+    engine = Engine(compile_module(module, build_options({"target": level.name, "tune": "off"})))
+    given = random.standard_normal((90, 1540)).astype(bf16.numpy)
+    whole = engine(given)
+    for first, last in ((0, 1), (3, 8), (10, 26), (50, 90)):
+        np.testing.assert_array_equal(engine(given[first:last]).view(np.uint16), whole[first:last].view(np.uint16))
+
+
 def of_codes() -> tuple[Module, Any, Any]:
     """A product of bytes, an input and what it gives."""
     module, random = Module("m"), np.random.default_rng(5)
