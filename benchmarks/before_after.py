@@ -83,7 +83,9 @@ def measure(name: str, before: Path, layers: int | None, rounds: int) -> list[di
         for number, size in enumerate(SIZES[name]):
             np.savez(folder / f"{number}.npz", *(x.numpy() for x in model.draw(*size, 0)))
         trees = {"before": before, "after": Path(__file__).resolve().parent.parent}
-        servers = {label: Server(tree, folder / label, [name, str(path), str(folder), *zoo.shapes_of(model)]) for label, tree in trees.items()}
+        servers = {
+            label: Server(tree, folder / label, [name, str(path), str(folder), *zoo.shapes_of(model)]) for label, tree in trees.items()
+        }
         for server in servers.values():
             server.answer()
         for number, size in enumerate(SIZES[name]):

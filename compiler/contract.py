@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
 from ..ir.types import DType
-from ..passes.quantize import int8_weight
+from ..passes.quantize import QUANTIZATIONS, activations, encode_weights, name_of
 from ..passes.sparsify import two_four
-from ..passes.weights import Weight, weight_of
+from ..passes.weights import Weight, weight_of, why_not_coded
 from ..runtime.contents import Contract, ContractRow
 from .options import BuildOptions, Requirement
 
 FALLBACK = "aten call"
+INTEGER = "int8"
+"""A product of codes, added up in 32 bits."""
 MERGED = "merged into other ops, or computed while building"
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 _FLOATS = ("fp64", "fp32", "fp16", "bf16")
@@ -122,7 +124,7 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
             requested.append(wanted)
             if wanted not in realised:
                 why.append(f"{wanted}: {reason}")
-    if realised[0] != precision:
+    if realised[0] not in (precision, INTEGER):
         why.append(f"{precision}: the op computes in {realised[0]}")
     return ContractRow(source.name, kind_of(op), ", ".join(requested), ", ".join(realised), "; ".join(why))
 
@@ -134,9 +136,16 @@ def _fallback(name: str, op: Op, requested: str) -> ContractRow:
 def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
     """What was asked of a weight, with why it would not be done."""
     if options.quantize is not None:
-        yield options.quantize, int8_weight.why_not(weight) or "the pass did not reach it"
+        yield options.quantize, _why_not_quantized(weight, options.quantize) or "the pass did not reach it"
     if options.sparsity is not None:
         yield options.sparsity, two_four.why_not(weight) or "the pass did not reach it"
+
+
+def _why_not_quantized(weight: Weight, name: str) -> str | None:
+    known = QUANTIZATIONS[name]
+    if known.activations:
+        return why_not_coded(weight) if weight.expanded_by("dequantize") is None else activations.why_not(weight)
+    return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
 
 
 def _stored_as(weight: Weight) -> list[str]:
@@ -144,6 +153,9 @@ def _stored_as(weight: Weight) -> list[str]:
     found = []
     if weight.expanded_by("dequantize") is not None:
         found.append(f"{_storage(weight.stored.dtype)}-weight")
+    coded = weight.expanded_by("decode")
+    if coded is not None:
+        found.append(name_of(coded.attrs["format"]))
     if weight.expanded_by("decompress_2to4") is not None:
         found.append("2:4")
     return found
@@ -154,7 +166,9 @@ def _storage(dtype: DType) -> str:
 
 
 def _precision(op: Op) -> str:
-    """The precision of an op's result in the words of the options."""
+    """The precision that an op computes in, in the words of the options: that of its result, or of the codes that it multiplies."""
+    if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
+        return INTEGER
     dtype = op.results[0].dtype.name if op.results else ""
     return _PRECISIONS.get(dtype, dtype)
 

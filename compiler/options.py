@@ -13,17 +13,16 @@ from ..ir.dims import Dim, Facts, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from ..ir.workload import Workload, parse_workload
+from ..passes.quantize import QUANTIZATIONS
 from .outputs import check_output
 from .spelling import nearest
 from .targets import TARGETS, Target, parse_targets
 from .trust import NOBODY_ASKED, Trust
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-QUANTIZE_FORMATS = ("int8", "int8-weight", "int4-weight", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4")
-QUANTIZE_SERVED = ("int8-weight",)
+QUANTIZE_SERVED = tuple(QUANTIZATIONS)
 """The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
-WEIGHTS = ("int8-weight", "int4-weight")
-"""How a contract says that weights are stored: quantized here, or already in the model."""
+QUANTIZE_FORMATS = ("fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", *QUANTIZE_SERVED)
 SPARSITIES = ("2:4",)
 PEERS = ("onnxruntime", "eager", "inductor", "openvino")
 
@@ -188,7 +187,7 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject == "no-fallback" and not colon:
         return Requirement("no-fallback")
-    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *WEIGHTS, *SPARSITIES)
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, *SPARSITIES)
     if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
     if colon and subject:
@@ -358,13 +357,31 @@ _READERS: dict[str, Any] = {
 }
 
 
+Quantize = Literal[
+    "int8",
+    "int8-weight",
+    "int4-weight",
+    "int4-weight-g64",
+    "int4-weight-g128",
+    "int3-weight",
+    "int2-weight",
+    "fp8-weight",
+    "fp8-block-weight",
+    "mxfp8-weight",
+    "mxfp6-weight",
+    "mxfp4-weight",
+    "nvfp4-weight",
+]
+"""The names of passes.quantize.QUANTIZATIONS."""
+
+
 class Options(TypedDict, total=False):
     """The options of `ourcc.build`, `ourcc.explain` and `torch.compile(options=...)`, for type checkers."""
 
     target: str | Sequence[str]
     targets: str | Sequence[str]
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None
-    quantize: Literal["int8-weight"] | None
+    quantize: Quantize | None
     sparsity: Literal["2:4"] | None
     shape: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]
     shapes: str | Sequence[str] | Mapping[str, str | Sequence[str | int]]

@@ -16,6 +16,7 @@ from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
+from ..passes.quantize import QUANTIZATIONS
 from ..passes.schedule import cheapest
 from ..runtime.contents import EngineContents
 from .built import Built, Packed
@@ -37,9 +38,9 @@ GRAPH_PIPELINE = (
     # Tidy up after all of them.
     "canonicalize, fold_constants, trim_constants, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )
-# What changes weights comes last, when they are constants; they are pruned before they are rounded.
+# What changes weights comes behind it, when they are constants; they are pruned before they are rounded.
 SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
-QUANTIZE_PASSES = {"int8-weight": "quantize_int8_weight"}
+QUANTIZE_PASSES = {name: ", ".join(each.steps) for name, each in QUANTIZATIONS.items()}
 
 
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
@@ -88,7 +89,7 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
     """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
-    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, product_passes(options), *weight_passes(options), "place_index_checks"]))
+    passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, *weight_passes(options), product_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     for record in PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module):
         for note in record.notes:
@@ -98,7 +99,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
 def product_passes(options: BuildOptions) -> str:
     """What makes products of codes integer ones: the CPU's instructions want unsigned codes on the left, those of GPUs signed ones."""
     codes = "i8" if any(target.family == "cuda" for target in options.targets) else "u8"
-    return f"integer_products{{codes={codes}}}, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    return f"integer_products{{codes={codes}}}, pack_codes, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:

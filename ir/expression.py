@@ -1,6 +1,6 @@
 """Scalar expressions: what one element computes, shared by regions and tile programs.
 
-`Apply` names a primitive of `ops/scalar.py`; `Constant` and `Index` are leaves. Loads and references belong to the
+`Apply` names a primitive of `scalar.py`; `Constant` and `Index` are leaves. Loads and references belong to the
 form that uses them (`region.py`, `tile/program.py`).
 """
 

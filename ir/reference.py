@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from . import dims
+from . import dims, scalar
 from .control import functions_of, run_control
 from .errors import InputError
 from .graph import Graph, Module, Op, State, Value
-from .ops import scalar, table
+from .ops import table
 from .types import TensorType, from_numpy, type_of
 
 Array = np.ndarray[Any, Any]

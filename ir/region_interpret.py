@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from . import dims
+from . import dims, scalar
 from .dims import Dim
 from .errors import InputError, VerifyError
 from .expression import Apply, Constant, Index
-from .ops import scalar
 from .region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
 from .summation import running, total
 from .types import type_of

@@ -20,8 +20,8 @@ from .dims import Dim
 from .dims_text import parse_dim
 from .errors import ParseError
 from .expression import Apply, Constant, Index, literal, parse_literal
-from .ops.scalar import PRIMITIVES
 from .region import REDUCTIONS, SCANS, Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+from .scalar import PRIMITIVES
 from .types import DTYPES, DType, TensorType, boolean, i64
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

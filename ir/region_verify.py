@@ -8,9 +8,9 @@ from . import dims
 from .dims import Dim
 from .errors import VerifyError
 from .expression import Apply, Index
-from .ops.scalar import PRIMITIVES, rounds
 from .region import REDUCTIONS, SCANS, Let, Load, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from .region_text import print_statement
+from .scalar import PRIMITIVES, rounds
 from .types import DType, boolean, i64
 
 COMBINES = ("add", "mul", "max", "min")

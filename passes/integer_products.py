@@ -21,7 +21,8 @@ from .weights import values_of
 
 Array = np.ndarray[Any, Any]
 
-LARGEST = (1 << 31) - 1
+MOST_TERMS = ((1 << 31) - 1) // (255 * 128)
+"""So many products of 8-bit codes fit a sum of 32 bits, whatever they are."""
 FOUR = 4
 """The contracted axis is padded to whole groups of so many: instructions take four products of bytes at once."""
 
@@ -128,7 +129,7 @@ class CodedProduct(Rule):
 
     def _why_not_axes(self, op: Op, left: _Codes, right: _Codes, module: Module) -> str | None:
         depth, contracted, channel = _axes(op)
-        if not isinstance(depth, int) or depth * 255 * 128 > LARGEST or depth == 0:
+        if not isinstance(depth, int) or depth > MOST_TERMS or depth == 0:
             return "the sum is not known to fit 32 bits"
         if right.axis is not None and right.axis != channel:
             return "the right factor's scales vary along the sum"

@@ -12,7 +12,7 @@ from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import InternalError
 from ..ir.graph import Module, Op, Value
-from ..ir.ops.scalar import convert
+from ..ir.scalar import convert
 from ..ir.types import DType
 
 Number: TypeAlias = bool | int | float

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir.errors import InternalError
 from ..ir.graph import Graph, Op, Value
 
-STORED = frozenset({"dequantize", "decompress_2to4"})
+STORED = frozenset({"dequantize", "decode", "decompress_2to4"})
 """Ops that say how a weight lies in memory; their first operand is what is stored."""
 
 
@@ -87,4 +87,24 @@ def other_reader(weight: Weight) -> Op | None:
             return user
         if (other.channel, other.contracted) != (weight.channel, weight.contracted):
             return user
+    return None
+
+
+def why_not_coded(weight: Weight) -> str | None:
+    """Why a weight cannot be stored in a narrower format, whichever; None if it can."""
+    stored = weight.stored
+    if weight.expanded_by("dequantize") is not None:
+        return f"the weight is quantized already, to {stored.dtype}"
+    coded = weight.expanded_by("decode")
+    if coded is not None:
+        return f"the weight is quantized already, to {coded.attrs['format']}"
+    if not stored.dtype.is_float or stored.dtype.bits < 16:
+        return f"the weight is {stored.dtype}, expected a float"
+    if stored.constant is None or not stored.constant.available:
+        return "the values of the weight are not given"
+    other = other_reader(weight)
+    if other is not None:
+        return f"the weight is also read by {other.name}, and would be stored twice"
+    if not np.isfinite(values_of(stored).astype(np.float32)).all():
+        return "the weight holds infinities or NaN"
     return None

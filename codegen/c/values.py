@@ -24,7 +24,7 @@ from ...ir.tile.program import (
     parts,
 )
 from ...ir.types import DType, boolean, f32, i32
-from . import primitives
+from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
 from .tiles import Plan, Tile
@@ -45,6 +45,7 @@ class Values:
         self.scope = scope
         self.tiles: list[dict[str, Tile]] = [{}]
         self._kept: list[Value] = []
+        self._tables: dict[int, tuple[Value, tables.Table | None]] = {}
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -210,9 +211,9 @@ class Values:
         return self.define(dtype, f"{first} + {step}", spot.lanes), spot.lanes
 
     def _apply(self, value: TileApply, spot: Spot) -> Code:
-        compared = self._compare(value, spot)
-        if compared is not None:
-            return compared
+        special = self._compare(value, spot) or self._look_up(value, spot)
+        if special is not None:
+            return special
         codes = [self.vector(arg, spot) for arg in value.args]
         lanes = max(code[1] for code in codes)
         texts = [self.spread(arg.type.dtype, code, lanes) for arg, code in zip(value.args, codes, strict=True)]
@@ -221,8 +222,8 @@ class Values:
             text = primitives.cast(self.library, source, value.dtype, lanes, texts[0])
         elif value.primitive == "bitcast":
             text = primitives.bitcast(self.library, source, value.dtype, lanes, texts[0])
-        elif value.primitive == "pow" and (special := self._power(value, texts, source)):
-            text = special
+        elif value.primitive == "pow" and (squared := self._power(value, texts, source)):
+            text = squared
         else:
             number = value.primitive in ("min", "max") and _is_number(value.args[1])
             if number:
@@ -237,6 +238,22 @@ class Values:
         if not (isinstance(exponent, Full) and exponent.value.value == 2 and source.name in ("f32", "f64")):
             return ""
         return f"{texts[0]} * {texts[0]}"
+
+    def _look_up(self, value: TileApply, spot: Spot) -> Code | None:
+        """A number of a code of four bits: one permutation instead of arithmetic."""
+        if spot.lanes != tables.SIZE or not self.library.level.has(tables.FEATURE):
+            return None
+        if id(value) not in self._tables:
+            self._tables[id(value)] = (value, tables.read_table(value))
+        table = self._tables[id(value)][1]
+        if table is None:
+            return None
+        index, lanes = self.vector(table.index, spot)
+        if lanes != tables.SIZE:
+            return None
+        numbers = ", ".join(primitives.constant(Constant(number, f32)) for number in table.numbers)
+        held = f"({self.ctype(f32, tables.SIZE)}){{{numbers}}}"
+        return self.define(f32, self.library.call("lookup_f32", lanes, held, index), lanes), lanes
 
     def _compare(self, value: TileApply, spot: Spot) -> Code | None:
         """Index against index: one subtraction of scalars instead of wide integer vectors."""

@@ -67,13 +67,14 @@ def full(constant: Constant, shape: str = "()") -> str:
 
 
 def cast(text: str, source: DType, target: DType, helpers: set[str]) -> str:
-    """`text` of type `source` converted to `target`, rounding and overflowing as `ir.ops.scalar.cast` says."""
+    """`text` of type `source` converted to `target`, rounding and overflowing as `ir.scalar.cast` says."""
     if source == target:
         return text
-    if "f8e8m0" in (source.name, target.name):
-        raise UnsupportedError(
-            f"cast from {source} to {target} is not supported in Triton kernels", hint="use f8e8m0 as a block scale of a dot only"
-        )
+    if target.name == "f8e8m0":
+        raise UnsupportedError(f"cast from {source} to {target} is not supported in Triton kernels", hint="round scales when building")
+    if source.name == "f8e8m0":
+        helpers.add("from_f8e8m0")
+        return cast(f"from_f8e8m0({text})", f32, target, helpers)
     narrow = source.is_float and source.bits < 32
     if narrow and target != f32:
         return cast(f"{text}.to(tl.float32)", f32, target, helpers)

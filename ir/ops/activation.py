@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from .. import scalar
+from ..scalar import Array
 from ..types import i32
-from . import scalar
 from .operands import expect_real
 from .sampling import array, draw, float_arrays, refused, unary
-from .scalar import Array
 from .table import Sample, pointwise
 
 SELU_ALPHA = 1.6732632423543772

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import scalar
 from ..dims import Dim
 from ..errors import IndexRangeError, InputError, VerifyError, ZeroDivisorError
 from ..types import TensorType, i32, i64, u8
-from . import scalar
 from .sampling import array, draw, refused
 from .structure import RegionBuilder
 from .table import Sample, bound, opaque, structured

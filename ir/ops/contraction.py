@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
 from ..summation import product
 from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
-from . import scalar
 from .sampling import bf16, draw, refused
 from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured

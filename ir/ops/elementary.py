@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import scalar
+from ..scalar import Array
 from ..types import f16, i32
-from . import scalar
 from .operands import expect_floats, expect_real
 from .sampling import array, draw, refused, specials, unary
-from .scalar import Array
 from .table import Sample, pointwise
 
 # --- elementary functions ---------------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..types import TensorType, boolean, f16, i32, i64, u8
-from . import scalar
 from .movement import expect_rank, not_negative, shown
 from .sampling import array, bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, axis_of, bound, same_dtype, structured
 

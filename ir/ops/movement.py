@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..types import LARGEST, DType, TensorType, boolean, f16, f32, i8, i32, i64
-from . import scalar
 from .sampling import bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, axis_of, bound, broadcast, same_dtype, structured
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..summation import total
 from ..types import TensorType, f16, f32, i32
-from . import scalar
 from .reduction import Folding, expect_numbers, normalized, number_of
 from .sampling import bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured
 

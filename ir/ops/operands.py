@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..scalar import Array, Traced
 from ..types import DType, from_numpy
-from .scalar import Array, Traced
 
 
 def dtype_of(x: Array) -> DType:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import scalar
 from ..errors import VerifyError
+from ..scalar import Array
 from ..types import DType, TensorType, boolean, f16, f32, from_numpy, i8, i32, i64, u8
-from . import scalar
 from .operands import expect_bits, expect_bools, expect_floats, expect_integers, expect_numbers, expect_ordered, expect_real
 from .sampling import array, bf16, draw, refused, specials, unary
-from .scalar import Array
 from .table import Sample, pointwise
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

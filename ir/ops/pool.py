@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..summation import total
 from ..types import TensorType, boolean, f16, i8, i64, u8
-from . import scalar
 from .reduction import expect_numbers, lowest, number_of
 from .sampling import array, bf16, draw, refused
 from .structure import RegionBuilder

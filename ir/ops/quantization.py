@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..types import DType, TensorType, f8e4m3, f8e5m2, f16, f32, from_numpy, i4, i8, i16, i32, u2, u4, u8
-from . import scalar
 from .reduction import expect_numbers
 from .sampling import array, bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, axis_of, structured
 

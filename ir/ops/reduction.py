@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..summation import running
 from ..summation import total as total_of
 from ..types import TensorType, boolean, f16, i8, i32, i64, u8
-from . import scalar
 from .sampling import array, bf16, draw, refused, specials
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import OpDef, Sample, axis_of, structured
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import scalar
 from ..types import DType, boolean, f16, f32
 from ..types import bf16 as bf16
-from . import scalar
 from .table import Sample
 
 EDGE_SHAPES: tuple[tuple[int, ...], ...] = ((3, 5), (), (0, 3), (1,))

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..expression import Constant, Index
 from ..region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
+from ..scalar import Traced
 from ..types import DType, TensorType, i64
-from . import scalar
-from .scalar import Traced
 from .table import OpDef
 
 

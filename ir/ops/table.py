@@ -18,12 +18,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Array, Traced
 from ..types import LARGEST, DType, TensorType, boolean, c64, c128, f64
-from . import scalar
-from .scalar import Array, Traced
 
 Types: TypeAlias = "TensorType | tuple[TensorType, ...]"
 TOO_LARGE = "no machine holds so much: check the sizes that the model computes"

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import dims
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
+from ..scalar import Traced
 from ..types import TensorType, f16, from_numpy, i8, i32, u8
-from . import scalar
 from .contraction import accumulator, widened
 from .movement import expect_rank, not_negative
 from .reduction import expect_numbers
 from .sampling import bf16, draw, refused
-from .scalar import Traced
 from .structure import RegionBuilder
 from .table import Sample, bound, same_dtype, structured
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..ops import scalar
+from .. import scalar
 from ..types import DType, f32
 from .program import Dot, Expand2to4, Join, Reduce, Rename, Scan, TileApply, TileType, Unpack
 
@@ -62,7 +62,7 @@ def apply(value: TileApply, args: list[Tile]) -> Tile:
     if value.primitive in ("cast", "round"):
         return Tile(axes, scalar.convert(parts[0].data, value.dtype), parts[0].poison)
     if value.primitive == "bitcast":
-        return Tile(axes, scalar.bitcast(np.ascontiguousarray(parts[0].data), value.dtype), parts[0].poison)
+        return Tile(axes, scalar.bitcast(np.asarray(parts[0].data, order="C"), value.dtype), parts[0].poison)
     data = np.asarray(scalar.evaluate(value.primitive, *(part.data for part in parts)))
     if value.primitive == "where":
         sides = zip(parts[1:], (parts[0].data, ~parts[0].data), strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ..errors import ParseError
 from ..expression import Constant
-from ..ops.scalar import PRIMITIVES
+from ..scalar import PRIMITIVES
 from .program import (
     Dot,
     Expand2to4,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from .. import dims
 from ..dims import Dim
 from ..errors import UnsupportedError, VerifyError
-from ..ops.scalar import PRIMITIVES, rounds
+from ..scalar import PRIMITIVES, rounds
 from ..types import DType
 from .bounds import varies_over
 from .program import (

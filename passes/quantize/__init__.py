@@ -1,1 +1,52 @@
-"""Quantization: one file per format; each stores weights narrow and says in the graph how they are read."""
+"""Quantization: what users may ask for, and one file for each way of it; weights are stored narrow and the graph says how they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What `--quantize NAME` does: the number format of the weights (ir/formats), how they are read, and what happens to activations.
+
+    Weights are read by `decode` if they `is_coded`, else by `dequantize`, which integer products know. With `activations`
+    these are rounded to int8 by the scale of each token.
+    """
+
+    name: str
+    format: str
+    is_coded: bool = True
+    activations: bool = False
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The passes that do it."""
+        if self.is_coded:
+            return (f"encode_weights{{format={self.format}}}",)
+        return ("quantize_int8_weight", *(("quantize_activations",) if self.activations else ()))
+
+
+QUANTIZATIONS: dict[str, Quantization] = {
+    each.name: each
+    for each in (
+        Quantization("int8-weight", "int8", is_coded=False),
+        Quantization("int8", "int8", is_coded=False, activations=True),
+        Quantization("int4-weight", "int4.g32"),
+        Quantization("int4-weight-g64", "int4.g64"),
+        Quantization("int4-weight-g128", "int4.g128"),
+        Quantization("int3-weight", "int3.g32"),
+        Quantization("int2-weight", "int2.g32"),
+        Quantization("fp8-weight", "fp8.e4m3"),
+        Quantization("fp8-block-weight", "fp8.e4m3.block"),
+        Quantization("mxfp8-weight", "mxfp8.e4m3"),
+        Quantization("mxfp6-weight", "mxfp6.e2m3"),
+        Quantization("mxfp4-weight", "mxfp4"),
+        Quantization("nvfp4-weight", "nvfp4"),
+    )
+}
+"""By the names that users say: weights stored narrow and computed in the model's own precision, and int8 throughout."""
+
+
+def name_of(format: str) -> str:
+    """What users call a weight in a number format."""
+    return next((each.name for each in QUANTIZATIONS.values() if each.format == format), f"{format}-weight")

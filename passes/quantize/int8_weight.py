@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.graph import Module, Value
 from ...ir.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
-from ..weights import Weight, other_reader, values_of, weights_of
+from ..weights import Weight, values_of, weights_of, why_not_coded
 
 Array = np.ndarray[Any, Any]
 LARGEST = 127
@@ -37,27 +37,10 @@ class QuantizeInt8Weight(Pass):
         for graph in module.functions.values():
             rewriter = context.rewriter(module, graph, self.name)
             for weight in weights_of(graph):
-                if why_not(weight) is None and context.spend():
+                if why_not_coded(weight) is None and context.spend():
                     _quantize(rewriter, weight, known)
                     changed = True
         return changed
-
-
-def why_not(weight: Weight) -> str | None:
-    """Why a weight stays as it is, or None."""
-    stored = weight.stored
-    if weight.expanded_by("dequantize") is not None:
-        return f"the weight is quantized already, to {stored.dtype}"
-    if not stored.dtype.is_float or stored.dtype.bits < 16:
-        return f"the weight is {stored.dtype}, expected a float"
-    if stored.constant is None or not stored.constant.available:
-        return "the values of the weight are not given"
-    other = other_reader(weight)
-    if other is not None:
-        return f"the weight is also read by {other.name}, and would be stored twice"
-    if not np.isfinite(values_of(stored).astype(np.float32)).all():
-        return "the weight holds infinities or NaN"
-    return None
 
 
 def quantized(weights: Array, channel: int) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Apply
+from ...ir.expression import Apply, Index
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
 from ...ir.types import i8, i32, u8
 
@@ -16,7 +16,8 @@ class Contraction:
     """sum over `over` of left * right, then `epilogue` and one store.
 
     `rows` are axes of left only, `columns` of right only, `batch` of both; `right` is the factor that varies along
-    the output's innermost axis.
+    the output's innermost axis. Where the region sums up blocks (blocks.py), `block` is the sum of one, over the last of
+    `over`, and `reduce` adds up what they are when they are scaled.
     """
 
     reduce: Reduce
@@ -29,32 +30,38 @@ class Contraction:
     prologue: tuple[Let, ...]
     epilogue: tuple[Let, ...]
     store: Store
+    block: Reduce | None = None
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """The contracted axes of one sum of products: all, or those of a block."""
+        return self.over if self.block is None else self.over[len(self.reduce.over) :]
 
 
 def read_contraction(region: Region) -> Contraction | str:
     """The contraction that a region is, or why it is not one."""
     reduces = [s for s in region.body if isinstance(s, (Reduce, Scan))]
     stores = [s for s in region.body if isinstance(s, Store)]
-    if len(reduces) != 1 or not isinstance(reduces[0], Reduce):
+    blocks = reduces[0] if len(reduces) == 2 and _adds_up(reduces) else None
+    if len(reduces) != (1 if blocks is None else 2) or not isinstance(reduces[-1], Reduce):
         return f"the region has {len(reduces)} reductions, expected one"
     if len(stores) != 1 or stores[0].gathers or stores[0].combine:
         return "the region does not store one result at plain subscripts"
-    reduce, store = reduces[0], stores[0]
-    value: Scalar = reduce.value
+    block, reduce, store = blocks if isinstance(blocks, Reduce) else None, reduces[-1], stores[0]
+    value: Scalar = (block or reduce).value
     if reduce.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return "the reduction is not a sum of products"
-    place = region.body.index(reduce)
-    prologue = tuple(s for s in region.body[:place] if isinstance(s, Let))
-    epilogue = tuple(s for s in region.body[place + 1 :] if isinstance(s, Let))
+    prologue = tuple(s for s in region.body[: region.body.index(reduces[0])] if isinstance(s, Let))
+    epilogue = tuple(s for s in region.body[region.body.index(reduce) + 1 :] if isinstance(s, Let))
     left, right = value.args
     # A subscript may name symbols as well: the rows of a merged view lie B*i + j apart.
     axes = {id(arg): axes_of(arg, prologue) & region.extents.keys() for arg in value.args}
-    if not set(reduce.over) <= axes[id(left)] & axes[id(right)]:
+    over = {*reduce.over, *(block.over if block is not None else ())}
+    if not over <= axes[id(left)] & axes[id(right)]:
         return "a factor does not vary over every contracted axis"
     inner = innermost(region, store)
     if inner in axes[id(left)] and inner not in axes[id(right)] and not _are_codes(left, right):
         left, right = right, left
-    over = set(reduce.over)
     ours, theirs = axes[id(left)] - over, axes[id(right)] - over
 
     def ordered(names: set[str]) -> tuple[str, ...]:
@@ -69,11 +76,23 @@ def read_contraction(region: Region) -> Contraction | str:
         ordered(ours & theirs),
         ordered(ours - theirs),
         ordered(theirs - ours),
-        _streamed_last(region, left, ordered(over)),
+        _streamed_last(region, left, ordered(over))
+        if block is None
+        else (*ordered(set(reduce.over)), *_streamed_last(region, left, ordered(set(block.over)))),
         prologue,
         epilogue,
         store,
+        block,
     )
+
+
+def _adds_up(reduces: list[Reduce | Scan]) -> bool:
+    """Whether the second of two reductions is a sum of the first one's results, each times what is the same for all of its terms."""
+    first, second = reduces
+    if not (isinstance(first, Reduce) and isinstance(second, Reduce)) or {first.kind, second.kind} != {"sum"}:
+        return False
+    reads = [part.name for part in walk(second.value) if isinstance(part, Ref)]
+    return reads == [first.name] and set(first.axes) == {*second.axes, *second.over}
 
 
 def _are_codes(left: Scalar, right: Scalar) -> bool:
@@ -116,6 +135,8 @@ def axes_of(value: Scalar, named: tuple[Let, ...] = ()) -> set[str]:
     for part in walk(value):
         if isinstance(part, Load):
             found |= {name for s in part.subscripts for name in dims.symbols(s)}
+        elif isinstance(part, Index):
+            found |= dims.symbols(part.value)
         elif isinstance(part, Ref):
             found |= known.get(part.name, set())
     return found

@@ -14,12 +14,12 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Constant
 from ...ir.expression import Index as ScalarIndex
-from ...ir.ops.scalar import PRIMITIVES
 from ...ir.region import Let as ScalarLet
 from ...ir.region import Load as ScalarLoad
 from ...ir.region import Operand, Region, Scalar, accesses, walk
 from ...ir.region import Ref as ScalarRef
 from ...ir.region import Statement as RegionStatement
+from ...ir.scalar import PRIMITIVES
 from ...ir.summation import LONG
 from ...ir.tile.program import (
     AxisDecl,

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from ourcc.ir.errors import InputError, VerifyError
-from ourcc.ir.ops.scalar import convert
 from ourcc.ir.region_interpret import run_region
 from ourcc.ir.region_text import parse_region
+from ourcc.ir.scalar import convert
 from ourcc.ir.types import DTYPES
 
 X = np.arange(20, dtype=np.float32).reshape(4, 5)

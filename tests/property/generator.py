@@ -17,11 +17,11 @@ import numpy as np
 from hypothesis import strategies as st
 from recipes import POINTWISE, RECIPES
 
-from ourcc.ir import dims
+from ourcc.ir import dims, scalar
 from ourcc.ir.dims import Dim
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module, Op, Value
-from ourcc.ir.ops import scalar, table
+from ourcc.ir.ops import table
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64

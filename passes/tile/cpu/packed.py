@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Load, Scalar, walk
+from ....ir.region import Load, Reduce, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
+from ..blocks import in_blocks
 from ..contraction import FOUR, Contraction, in_fours, plain_load, read_contraction, stride_of
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
@@ -44,6 +45,7 @@ class Packed:
     name: str = "packed"
 
     def applies(self, problem: Problem, target: CpuLevel) -> str | None:
+        problem = _in_blocks(problem)
         found = read_contraction(problem.region)
         if isinstance(found, str):
             return found
@@ -62,6 +64,7 @@ class Packed:
 
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
         """Register blocks that fit the registers; grid tiles by cache size."""
+        problem = _in_blocks(problem)
         found = read_contraction(problem.region)
         extent = problem.region.axis(found.rows[-1]).extent if not isinstance(found, str) and found.rows else None
         seen = set()
@@ -83,6 +86,7 @@ class Packed:
 
     def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
         """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
+        problem = _in_blocks(problem)
         found = read_contraction(problem.region)
         if isinstance(found, str):
             return float("inf")
@@ -105,16 +109,24 @@ class Packed:
 
     def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
+        problem = _in_blocks(problem)
         found = read_contraction(problem.region)
         return ("",) if isinstance(found, str) else (self.name, *_Packed(problem, schedule, found).order())
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
+        problem = _in_blocks(problem)
         found = read_contraction(problem.region)
         if isinstance(found, str):
             raise ValueError(found)
         launch = _Packed(problem, schedule, found).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def _in_blocks(problem: Problem) -> Problem:
+    """The problem with codes' blocks as axes of their own."""
+    region = in_blocks(problem.region, problem.symbols)
+    return problem if region is problem.region else replace(problem, region=region)
 
 
 def _block_rows(extent: Dim | None, most: int) -> int:
@@ -153,6 +165,7 @@ class _Packed:
         self.column = found.columns[-1]
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
+        self._is_inside = False
 
     def order(self) -> Order:
         """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
@@ -222,8 +235,12 @@ class _Packed:
 
     def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
         """`acc` plus the sum of products: loops over the outer contracted axes, the last one is streamed."""
+        if self.found.block is not None and tuple(over) == self.found.streamed and not self._is_inside:
+            return self._scaled(block, acc, kind, columns, panel, self.found.block)
         if len(over) == 1:
             return self._stream(block, acc, kind, columns, panel)
+        if self._is_inside:
+            return self._unrolled(block, acc, kind, columns, panel, over)
         lost = self._lost(block, acc)
         with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[over[0]] = dims.symbol(k)
@@ -236,6 +253,27 @@ class _Packed:
             elif value is not acc:
                 block.rebind(acc, value)
         return acc
+
+    def _unrolled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
+        """As `_contract` for the few parts of a block, whose codes lie in the same bytes: each is shifted by a number that is known."""
+        for part in range(dims.evaluate(self.extents[over[0]], {})):
+            block.index[over[0]] = part
+            value = self._contract(block, acc, kind, columns, panel, over[1:])
+            acc = value if isinstance(value, TileRef) else block.let("block", value)
+        return acc
+
+    def _scaled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, inner: Reduce) -> Value:
+        """`acc` plus the sum of one block, scaled."""
+        part = TileType(inner.dtype, kind.axes)
+        start = block.let("block", block.full(zero(part.dtype), part.dtype, part.axes))
+        self._is_inside = True
+        found = self._contract(block, start, part, columns, panel, list(self.found.streamed))
+        self._is_inside = False
+        total = found if isinstance(found, TileRef) else block.let("block", found)
+        block.readers[inner.name] = lambda _: total
+        scaled = self._of_columns(block, columns, self.found.reduce.value)
+        block.outside = False
+        return block.apply("add", acc, scaled)
 
     def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
         """`acc` plus the sum along the innermost contracted axis, in one `dot` or in one for each step."""
@@ -298,23 +336,26 @@ class _Packed:
         return Dot(left, right, acc, kind)
 
     def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
-        lane = dims.symbol(f"{columns}.lane")
         place = block.index[self.inner]
         if panel is not None:
+            lane = dims.symbol(f"{columns}.lane")
             dtype = self.found.right.dtype
             zero = Constant(0.0, dtype) if block.outside else None
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)
-        right = _accumulated(self._expanded(block, place), kind)
-        if self._is_padded() or in_fours(self.region, self.found):
-            # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
-            saved = block.index[self.column]
-            block.index[self.column] = dims.symbol(f"{columns}.first") + lane
-            value = block.lower(right)
-            block.index[self.column] = saved
-            return value
-        block.outside = True
-        return block.lower(right)
+        return self._of_columns(block, columns, _accumulated(self._expanded(block, place), kind))
+
+    def _of_columns(self, block: Block, columns: str, value: Scalar) -> Value:
+        """An expression that varies along the columns, in the lanes of a register block."""
+        if not (self._is_padded() or in_fours(self.region, self.found)):
+            block.outside = True
+            return block.lower(value)
+        # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
+        saved = block.index[self.column]
+        block.index[self.column] = dims.symbol(f"{columns}.first") + dims.symbol(f"{columns}.lane")
+        lowered = block.lower(value)
+        block.index[self.column] = saved
+        return lowered
 
     def _expanded(self, block: Block, place: Dim) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
@@ -325,7 +366,8 @@ class _Packed:
 
     def _is_padded(self) -> bool:
         """Whether the layouts pad the columns so far that every lane of a register block lies inside."""
-        loads = [part for part in walk(self.found.right) if isinstance(part, Load)]
+        read = (self.found.right, *(() if self.found.block is None else (self.found.reduce.value,)))
+        loads = [part for value in read for part in walk(value) if isinstance(part, Load)]
         moving = [part for part in loads if any(self.column in dims.symbols(s) for s in part.subscripts)]
         extent: Dim = self.extents[self.column]
         packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)

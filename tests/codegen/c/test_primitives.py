@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.printer import SourceFile
-from ourcc.ir import dims
+from ourcc.ir import dims, scalar
 from ourcc.ir.errors import UnsupportedError
-from ourcc.ir.ops import scalar
 from ourcc.ir.target import AVX2, CpuLevel
 from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileProgram, TileType
 from ourcc.ir.types import DTYPES, DType, boolean

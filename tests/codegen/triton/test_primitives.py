@@ -11,7 +11,7 @@ from ourcc.codegen.triton.interpret import interpret
 from ourcc.codegen.triton.primitives import apply, language_type
 from ourcc.ir import dims
 from ourcc.ir.errors import UnsupportedError
-from ourcc.ir.ops.scalar import PRIMITIVES, convert, evaluate
+from ourcc.ir.scalar import PRIMITIVES, convert, evaluate
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileType
 from ourcc.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8

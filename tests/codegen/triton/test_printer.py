@@ -193,10 +193,10 @@ def test_grouped_order_visits_every_tile_once() -> None:
             "scaled dot of f32 and f32 over i is not supported",
         ),
         (
-            "%s = cast(load %x[i] : f8e8m0[i]) : f32[i] store %y[i] = %s",
-            "%x: f8e8m0[i B], %y: out f32[i B]",
+            "%s = cast(load %x[i] : f32[i]) : f8e8m0[i] store %y[i] = %s",
+            "%x: f32[i B], %y: out f8e8m0[i B]",
             "(i: 0..B step 16)",
-            "cast from f8e8m0 to f32 is not supported",
+            "cast from f32 to f8e8m0 is not supported",
         ),
     ],
 )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import ourcc.ir.ops
-from ourcc.ir import dims, reference
+from ourcc.ir import dims, reference, scalar
 from ourcc.ir.errors import VerifyError
-from ourcc.ir.ops import scalar, table
+from ourcc.ir.ops import table
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS, OpDef, Sample
 from ourcc.ir.region_interpret import run_region

@@ -12,8 +12,8 @@ from ourcc.ir.types import TensorType, f16, f32
 from ourcc.passes.base import PassContext
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.quantize.int8_weight import QuantizeInt8Weight, quantized, why_not
-from ourcc.passes.weights import weight_of
+from ourcc.passes.quantize.int8_weight import QuantizeInt8Weight, quantized
+from ourcc.passes.weights import weight_of, why_not_coded
 
 
 def started(*shape: int) -> tuple[Module, Builder]:
@@ -120,12 +120,12 @@ def test_why_a_weight_stays() -> None:
         assert op is not None
         weight = weight_of(op)
         assert weight is not None
-        found = why_not(weight)
+        found = why_not_coded(weight)
         if found is None:
             QuantizeInt8Weight().run(module, PassContext())
             again = weight_of(op)
             assert again is not None
-            return why_not(again)
+            return why_not_coded(again)
         assert not QuantizeInt8Weight().run(module, PassContext())
         return found
 
@@ -148,7 +148,7 @@ def test_integers_and_missing_values_stay() -> None:
     integers = b.matmul(x8, module.add_constant("w", np.ones((4, 3), np.int8)))
     missing = b.matmul(x, module.add_constant("v", ConstantData(load=lambda: random(4, 3), available=False), type=TensorType(f32, (4, 3))))
     b.graph.set_outputs([integers, missing])
-    reasons = [why_not(weight) for op in b.graph if (weight := weight_of(op)) is not None]
+    reasons = [why_not_coded(weight) for op in b.graph if (weight := weight_of(op)) is not None]
     assert reasons == ["the weight is i8, expected a float", "the values of the weight are not given"]
     assert not QuantizeInt8Weight().run(module, PassContext())
 

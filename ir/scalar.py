@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..expression import Apply, Constant
-from ..types import DType, boolean, from_numpy
+from .expression import Apply, Constant
+from .types import DType, boolean, from_numpy
 
 Array: TypeAlias = Any  # a numpy array or a Traced; numpy's own typing cannot express "either"
 

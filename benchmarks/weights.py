@@ -1,0 +1,74 @@
+"""Products with weights in every format that `--quantize` names, one thread: times of few and of many rows, beside f32.
+
+One linear layer whose weights are larger than the last cache of most machines. All engines of a row count take turns in
+interleaved rounds; bytes are those that are stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench import RESULTS
+from children import write_json
+from machine_facts import machine_facts
+
+ROWS = (1, 4, 16, 128)
+
+
+def module(depth: int, width: int) -> Any:
+    """x @ w.T for any number of rows."""
+    from ourcc.ir.graph import Builder, Graph, Module
+    from ourcc.ir.types import TensorType, f32
+
+    made = Module("linear")
+    graph = made.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (made.declare("M", 1, max(ROWS)), depth)))
+    values = np.random.default_rng(0).standard_normal((width, depth)).astype(np.float32) / np.float32(np.sqrt(depth))
+    graph.set_outputs([Builder(made, graph).matmul(x, made.add_constant("w", values), transpose_b=True)])
+    return made
+
+
+def main() -> None:
+    """Every format at every number of rows."""
+    from ourcc.compiler.measure import compare
+    from ourcc.compiler.options import build_options
+    from ourcc.compiler.pipeline import compile_module
+    from ourcc.passes.quantize import QUANTIZATIONS
+    from ourcc.runtime.engine import Engine
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--depth", type=int, default=4096)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "weights.json")
+    given = parser.parse_args()
+    engines, stored = {}, {}
+    for name in (None, *QUANTIZATIONS):
+        options = build_options({"targets": ["native"], "threads": 1, "quantize": name})
+        contents = compile_module(module(given.depth, given.width), options)
+        engines[name or "f32"] = Engine(contents, threads=1)
+        stored[name or "f32"] = sum(constant.data.size for file in contents.weights.values() for constant in file.values())
+        print(f"{name or 'f32'} built", flush=True)
+    rows = []
+    for count in ROWS:
+        x = np.random.default_rng(1).standard_normal((count, given.depth)).astype(np.float32)
+        timings = compare({name: partial(engine, x) for name, engine in engines.items()}, given.rounds)
+        usual = next(t.minimum for t in timings if t.name == "f32")
+        for timing in timings:
+            rate = stored[timing.name] / timing.minimum / 1e9
+            row = {"format": timing.name, "rows": count, "minimum_ms": timing.minimum * 1e3, "median_ms": timing.median * 1e3}
+            rows.append(row | {"bytes": stored[timing.name], "times_as_fast_as_f32": usual / timing.minimum})
+            print(
+                f"{timing.name:18} M={count:<4} {timing.minimum * 1e3:8.3f} ms, {usual / timing.minimum:5.2f} times as fast as f32, "
+                f"{rate:5.1f} GB/s of stored bytes",
+                flush=True,
+            )
+    write_json(given.output, {"machine": machine_facts(), "depth": given.depth, "width": given.width, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Packing of codes: constants of 2 and 4 bits lie packed, and kernels read them so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..ir import dims
+from ..ir.errors import InternalError
+from ..ir.formats import Format, format_of
+from ..ir.formats.affine import WHOLE_RUN, grouped_name, pack_codes
+from ..ir.graph import Builder, Module, Op, Value
+from ..ir.rewrite import Numerics, Rule
+from ..ir.types import i2, i4, u2, u4
+from .base import RulePass
+from .match import Replacement, operand
+from .weights import values_of, weight_of
+
+Array = np.ndarray[Any, Any]
+NARROW = frozenset({i4, u4, i2, u2})
+
+
+@dataclass(frozen=True)
+class PackCodes(RulePass):
+    """Store constant codes of 2 and 4 bits in a number format (ir/formats), packed and unsigned.
+
+    Before: const @w : i4[n, k]   %w = dequantize(@w, @scale, @zero) {axis = 1, block = 32}
+    After:  const @w.codes : u8[n, k / 2]   %w = decode(@w.codes, @scale, @w.zero) {format = "uint4.g32.f32", axis = 1}
+    """
+
+    numerics: ClassVar[Numerics] = "EXACT"
+
+    def rules(self) -> Sequence[Rule]:
+        """One rule."""
+        return (PackedCodes(),)
+
+
+@dataclass(frozen=True)
+class PackedCodes(Rule):
+    """dequantize(@codes) -> decode(@packed)"""
+
+    ops: ClassVar[tuple[str, ...]] = ("dequantize",)
+    numerics: ClassVar[Numerics] = "EXACT"
+
+    def check(self, op: Op, module: Module) -> str | None:
+        code = operand(op, 0)
+        if code.dtype not in NARROW:
+            return "the codes are not of 2 or 4 bits"
+        if any(v is not None and (v.constant is None or not v.constant.available) for v in op.operands):
+            return "codes, scales and zero points are not all constant"
+        found = _axis(op)
+        if found is None:
+            return "the scales vary along every axis"
+        axis, group = found
+        size = code.shape[axis]
+        multiple = group or WHOLE_RUN
+        if multiple % 8 or dims.divides(multiple, size) is not True or size == 0:
+            return f"{size} codes along axis {axis} are not whole groups of {multiple}"
+        return None if operand(op, 1).dtype.name in ("f32", "f16", "bf16") else "the scales are no floats of 16 or 32 bits"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        found = _axis(op)
+        if found is None:
+            raise InternalError("dequantize has no axis to code along, which the check of the rule has shown")
+        axis, group = found
+        code, scale = operand(op, 0), operand(op, 1)
+        zero = op.operands[2] if len(op.operands) > 2 else None
+        bits, middle = code.dtype.bits, 1 << (code.dtype.bits - 1) if code.dtype.kind == "int" else 0
+        shift = middle if zero is None else None
+        numbers = values_of(code).astype(np.int32) + middle
+        # Signed codes without a zero point have the middle for one; all others say theirs.
+        is_plain = shift is not None and shift > 0
+        format = format_of(grouped_name(bits, group, not is_plain, scale.dtype))
+        fields = {name: np.moveaxis(array, -1, axis) for name, array in _packed(np.moveaxis(numbers, axis, -1), bits, format).items()}
+        fields["scale"] = _beside(values_of(scale), code, axis, group, op)
+        if not is_plain:
+            zeros = np.zeros(values_of(scale).shape, np.int32) if zero is None else values_of(zero).astype(np.int32)
+            fields["zero"] = (_beside(zeros, code, axis, group, op) + middle).astype(np.uint8)
+        held = [
+            g.module.add_constant(f"{code.name}.{field.name}", np.ascontiguousarray(fields[field.name]), code.source)
+            for field in format.fields
+        ]
+        result: Value = g.decode(*held, format=format.name, axis=axis, dtype=op.result.dtype)
+        return result
+
+
+def _packed(numbers: Array, bits: int, format: Format) -> dict[str, Array]:
+    field = format.fields[0]
+    return pack_codes(numbers, bits, field.per or WHOLE_RUN)
+
+
+def _axis(op: Op) -> tuple[int, int | None] | None:
+    """The axis to code along, and the length of its groups, None where a row is one."""
+    rank, axis = operand(op, 0).type.rank, op.attrs["axis"]
+    if op.attrs["block"]:
+        return axis % rank, op.attrs["block"]
+    free = [n for n in range(rank) if axis is None or operand(op, 1).type.rank == 0 or n != axis % rank]
+    if not free:
+        return None
+    readers = (weight_of(user) for user in op.result.uses)
+    contracted = next((weight.contracted for weight in readers if weight is not None), free[-1])
+    return (contracted if contracted in free else free[-1]), None
+
+
+def _beside(parameter: Array, code: Value, axis: int, group: int | None, op: Op) -> Array:
+    """Scales or zero points as a field: one for each group along the axis, and for every other index."""
+    if group is not None:
+        return parameter
+    shape = [1 if n == axis else int(str(size)) for n, size in enumerate(code.shape)]
+    if parameter.size > 1:
+        parameter = parameter.reshape([-1 if n == op.attrs["axis"] % len(shape) else 1 for n in range(len(shape))])
+    return np.broadcast_to(parameter.reshape(-1) if parameter.size == 1 else parameter, shape)

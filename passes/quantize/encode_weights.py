@@ -1,0 +1,78 @@
+"""Weights in a declared number format: codes and scales along the contracted axis, read in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...ir import dims
+from ...ir.errors import VerifyError
+from ...ir.formats import Format, format_of
+from ...ir.graph import Module, Value
+from ...ir.rewrite import Numerics, Rewriter
+from ..base import Pass, PassContext
+from ..weights import Weight, values_of, weights_of, why_not_coded
+
+
+@dataclass(frozen=True)
+class EncodeWeights(Pass):
+    """Store each weight in a number format (ir/formats), coded along its contracted axis.
+
+    Before: const @w : f32[n, k]   %y = matmul(%x, @w) {transpose_b = true}
+    After:  const @w.codes : u8[n, k / 2]   const @w.scale : f16[n, k / 32]
+            %w = decode(@w.codes, @w.scale) {format = "int4.g32", axis = 1}   %y = matmul(%x, %w) {transpose_b = true}
+
+    Kept 2:4 values are coded below their expansion. What is computed stays in floats.
+    """
+
+    format: str = "int4.g32"
+    numerics: ClassVar[Numerics] = "LOSSY"
+
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Every weight that allows it; a weight with several readers is coded once."""
+        known: dict[Value, tuple[Value, ...]] = {}
+        changed = False
+        for graph in module.functions.values():
+            rewriter = context.rewriter(module, graph, self.name)
+            for weight in weights_of(graph):
+                fields = {} if weight.stored in known else fields_of(weight, format_of(self.format))
+                if not isinstance(fields, str) and context.spend():
+                    _encode(rewriter, weight, self.format, fields, known)
+                    changed = True
+        return changed
+
+
+def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]] | str:
+    """A weight's codes, scales and what else the format holds; or why the weight stays as it is."""
+    size = weight.stored.type.shape[weight.contracted]
+    if dims.divides(format.group, size) is not True:
+        return f"the contracted axis has {size} elements, expected a multiple of {format.group}"
+    common = why_not_coded(weight)
+    if common is not None:
+        return common
+    try:
+        return format.encoded(values_of(weight.stored), weight.contracted)
+    except VerifyError as error:
+        return error.message
+
+
+def why_not(weight: Weight, format: str) -> str | None:
+    """Why a weight stays as it is, or None."""
+    found = fields_of(weight, format_of(format))
+    return found if isinstance(found, str) else None
+
+
+def _encode(
+    rewriter: Rewriter, weight: Weight, format: str, fields: dict[str, np.ndarray[Any, Any]], known: dict[Value, tuple[Value, ...]]
+) -> None:
+    stored, module = weight.stored, rewriter.module
+    if stored not in known:
+        known[stored] = tuple(module.add_constant(f"{stored.name}.{name}", array, stored.source) for name, array in fields.items())
+    builder = rewriter.builder(weight.op)
+    value = builder.decode(*known[stored], format=format, axis=weight.contracted, dtype=stored.dtype)
+    expansion = weight.expanded_by("decompress_2to4")
+    if expansion is not None:
+        value = builder.decompress_2to4(value, expansion.operands[1], **expansion.attrs)
+    rewriter.set_operand(weight.op, weight.position, value)

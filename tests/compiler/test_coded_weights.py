@@ -1,0 +1,237 @@
+"""Weights in number formats from the graph to the answer, on the CPU and in Triton's interpreter; a format that is declared here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import Quantize, build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.target_cuda import lower_cuda
+from ourcc.ir import scalar
+from ourcc.ir.formats import FORMATS, Field, Format, Reader
+from ourcc.ir.formats.affine import code_fields, divided, pack_codes, read_code
+from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.parse import parse_module
+from ourcc.ir.plan import storage
+from ourcc.ir.reference import interpret, judge
+from ourcc.ir.target import gpu_target
+from ourcc.ir.text import module_text
+from ourcc.ir.types import TensorType, f16, f32, i32, u8
+from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
+from ourcc.passes.quantize import QUANTIZATIONS, name_of
+from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.tile.gpu import STRATEGIES
+from ourcc.runtime.engine import Engine
+
+from .test_gpu_kernels import run_plan
+
+CODED = [name for name, each in QUANTIZATIONS.items() if each.is_coded]
+Make = Callable[[], tuple[Module, np.ndarray]]
+
+
+def started(*shape: int) -> tuple[Module, Builder, Value, np.ndarray]:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (module.declare("B", 1, 64), *shape[1:])))
+    return module, Builder(module, graph), x, np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+def weight(module: Module, name: str, *shape: int) -> Value:
+    return module.add_constant(name, np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32) / 8)
+
+
+def mlp(k: int = 128, hidden: int = 256, n: int = 40) -> tuple[Module, np.ndarray]:
+    """Two layers, one weight as [k, n] and one as [n, k]."""
+    module, b, x, data = started(7, k)
+    h = b.relu(b.add(b.matmul(x, weight(module, "w1", k, hidden)), weight(module, "b1", hidden)))
+    module.main.set_outputs([b.matmul(h, weight(module, "w2", n, hidden), transpose_b=True)])
+    return module, data
+
+
+def weight_on_the_left() -> tuple[Module, np.ndarray]:
+    module, b, x, data = started(2, 128, 10)
+    module.main.set_outputs([b.matmul(weight(module, "w", 24, 128), x)])
+    return module, data
+
+
+def two_readers() -> tuple[Module, np.ndarray]:
+    module, b, x, data = started(4, 128)
+    w = weight(module, "w", 128, 128)
+    module.main.set_outputs([b.matmul(b.tanh(b.matmul(x, w)), w)])
+    return module, data
+
+
+def convolution() -> tuple[Module, np.ndarray]:
+    module, b, x, data = started(2, 128, 5, 4)
+    settings = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1)}
+    module.main.set_outputs([b.conv(x, weight(module, "w", 20, 128, 3, 3), None, **settings)])
+    return module, data
+
+
+def expect_right(module: Module, data: np.ndarray, got: np.ndarray) -> None:
+    (step,), (exact,) = interpret(module, [data]), interpret(module, [data], wide=True)
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+
+
+def stored(contents: Any) -> Mapping[str, TensorType]:
+    return {b.storage.value: b.type for b in contents.best.plan.buffers if isinstance(b.storage, storage.Constant)}
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [*((mlp, name) for name in CODED), *((make, "int4-weight") for make in (weight_on_the_left, two_readers, convolution))],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_engine_computes_with_coded_weights(make: Make, name: str) -> None:
+    module, data = make()
+    dense = interpret(module, [data])[0]
+    contents = compile_module(module, build_options({"target": "native", "quantize": name}))
+    format = FORMATS[QUANTIZATIONS[name].format]
+    found = [op for op in module.main if op.name == "decode"]
+    assert found and all(op.attrs["format"] == format.name for op in found)
+    got = Engine(contents, threads=1)(data)
+    expect_right(module, data, got)
+    # The codes say something of the weights, and are not the weights.
+    assert not np.allclose(got, dense, rtol=1e-4, atol=1e-4)
+    assert np.corrcoef(got.ravel(), dense.ravel())[0, 1] > (0.9 if name in ("int2-weight", "int3-weight") else 0.98)
+    # What is stored narrow is not widened, neither in the engine nor in a buffer.
+    assert not {"w", "w1", "w2"} & stored(contents).keys()
+    largest = max(int(str(kind.elements)) for op in found for kind in [op.result.type])
+    assert not any(isinstance(b.storage, storage.Arena) and b.type.elements == largest for b in contents.best.plan.buffers)
+
+
+@pytest.mark.parametrize("name", ["int4-weight", "mxfp6-weight"])
+def test_sparse_weights_are_coded_as_well(name: str) -> None:
+    module, data = mlp(k=256, hidden=256)
+    contents = compile_module(module, build_options({"target": "native", "quantize": name, "sparsity": "2:4"}))
+    names = [op.name for op in module.main]
+    assert names.count("decode") == names.count("decompress_2to4") == 2
+    expect_right(module, data, Engine(contents, threads=1)(data))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_triton_kernels_read_every_format(format: str) -> None:
+    """A product with a weight in each format, made or only read, by the kernel that Triton's interpreter runs."""
+    known = FORMATS[format]
+    k = known.group if known.group > 1 else 64
+    module, b, x, data = started(5, k)
+    random = np.random.default_rng(0)
+    if known.encode is not None:
+        fields = known.encoded(random.standard_normal((24, k)).astype(np.float32))
+    else:
+        fields = {field.name: drawn(random, kind) for field, kind in zip(known.fields, known.types((24, k), 1), strict=True)}
+    held = [module.add_constant(f"w.{name}", fields[name]) for name in fields]
+    order = {field.name: n for n, field in enumerate(known.fields)}
+    held.sort(key=lambda value: order[value.name.removeprefix("w.")])
+    module.main.set_outputs([b.matmul(x, b.decode(*held, format=format, axis=1), transpose_b=True)])
+    device = gpu_target("sm_90a")
+    lowered = lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {}))
+    (got,) = run_plan(module, lowered, [data], {"B": 5})
+    expect_right(module, data, got)
+    # The same program on the CPU.
+    expect_right(module, data, Engine(compile_module(module, build_options({"target": "native"})), threads=1)(data))
+
+
+def drawn(random: np.random.Generator, kind: TensorType) -> np.ndarray:
+    shape = tuple(int(str(size)) for size in kind.shape)
+    if kind.dtype.is_float:
+        return random.uniform(0.01, 0.1, shape).astype(kind.dtype.numpy)
+    return random.integers(0, 120, shape).astype(kind.dtype.numpy)
+
+
+# --- one that exists nowhere ----------------------------------------------------------------------------------------------
+
+GROUP, DEEP = 48, 96
+
+
+def _encode(x: np.ndarray) -> Mapping[str, np.ndarray]:
+    parts = x.reshape(*x.shape[:-1], -1, GROUP)
+    scale = np.abs(parts).max(-1, keepdims=True) / np.float32(15)
+    upper = np.repeat(scale.reshape(*x.shape[:-1], -1, DEEP // GROUP).max(-1), DEEP // GROUP, -1)[..., None] / np.float32(63)
+    upper = upper.astype(np.float16).astype(np.float32)
+    fine = np.clip(np.rint(divided(scale, upper)), 0, 63)
+    codes = np.clip(np.rint(divided(parts, fine * upper)) + 16, 0, 31).reshape(x.shape)
+    return {
+        **pack_codes(codes, 5, 16),
+        "fine": fine[..., 0].astype(np.uint8),
+        "upper": upper[..., :: DEEP // GROUP, 0].astype(np.float16),
+    }
+
+
+def _scale(reader: Reader, place: Any) -> Any:
+    fine = scalar.cast(scalar.cast(reader.word("fine", place // GROUP), i32), f32)
+    return scalar.mul(reader.word("upper", place // DEEP), fine)
+
+
+FIVE = Format(
+    "five",
+    "5-bit codes in groups of 48, with scales of scales",
+    (*code_fields(5, 16), Field("fine", u8, GROUP), Field("upper", f16, DEEP)),
+    DEEP,
+    lambda reader, place: read_code(reader, place, 5, 16),
+    scale=_scale,
+    zero=lambda reader, place: 16,
+    least=0,
+    most=31,
+    encode=_encode,
+)
+
+
+def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declaring it is all: it is coded, decoded, spelled, built for the CPU and run in Triton's interpreter."""
+    monkeypatch.setitem(FORMATS, "five", FIVE)
+    x = np.random.default_rng(0).standard_normal((9, 192)).astype(np.float32)
+    fields = FIVE.encoded(x)
+    assert {name: array.shape for name, array in fields.items()} == {"codes": (9, 96), "high": (9, 24), "fine": (9, 4), "upper": (9, 2)}
+    assert np.abs(FIVE.decoded(fields) - x).max() < 0.15
+    np.testing.assert_allclose(FIVE.decoded(FIVE.encoded(FIVE.decoded(fields))), FIVE.decoded(fields), rtol=2e-3, atol=1e-6)
+
+    module, data = mlp(k=192, hidden=96)
+    PassManager(parse_pipeline("encode_weights{format=five}, eliminate_dead_code"), strict=True).run(module)
+    assert module_text(parse_module(module_text(module))) == module_text(module)
+    expect_right(module, data, Engine(compile_module(module, build_options({"target": "native"})), threads=1)(data))
+    device = gpu_target("sm_90a")
+    lowered = lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {}))
+    (got,) = run_plan(module, lowered, [data], {"B": data.shape[0]})
+    expect_right(module, data, got)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_is_a_format_and_a_type() -> None:
+    assert set(get_args(Quantize)) == set(QUANTIZATIONS)
+    for name, each in QUANTIZATIONS.items():
+        assert each.name == name and FORMATS[each.format].encode is not None
+        assert name_of(each.format) == (name if not each.activations else f"{name}-weight")
+    assert name_of("q4_k") == "q4_k-weight"
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (np.ones((20, 8), np.float32), "the contracted axis has 20 elements, expected a multiple of 32"),
+        (np.full((32, 8), 1e30, np.float32), "a scale of 1.25e+29 is beyond f16"),
+        (np.full((32, 8), np.nan, np.float32), "the weight holds infinities or NaN"),
+        (np.ones((32, 8), np.int32), "the weight is i32, expected a float"),
+    ],
+)
+def test_what_stays_wide_says_why(values: np.ndarray, why: str) -> None:
+    from ourcc.passes.quantize.encode_weights import why_not
+    from ourcc.passes.weights import weight_of
+
+    module, b, x, _ = started(2, values.shape[0])
+    w = module.add_constant("w", values)
+    y = b.matmul(x, w if values.dtype == np.float32 else b.cast(w, dtype=f32))
+    module.main.set_outputs([y])
+    found = weight_of(list(module.main)[-1])
+    if found is None:
+        assert values.dtype == np.int32
+        return
+    assert why_not(found, "int4.g32") == why

@@ -1,0 +1,121 @@
+"""Activations as int8: a scale for each token, which products take part, what stays and why, rows without finite numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.reference import interpret, judge
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32
+from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
+from ourcc.runtime.engine import Engine
+
+STEPS = "quantize_int8_weight, quantize_activations, eliminate_common_subexpressions, eliminate_dead_code"
+
+
+def linear(*shape: int, dtype: DType = f32, transposed: bool = True, readers: int = 1, k: int = 64) -> Module:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(dtype, (module.declare("B", 1, 64), *shape[1:], k)))
+    random = np.random.default_rng(0)
+    results = []
+    for n in range(readers):
+        values = random.standard_normal((24, k) if transposed else (k, 24)).astype(dtype.numpy)
+        results.append(b.matmul(x, module.add_constant(f"w{n}", values), transpose_b=transposed))
+    graph.set_outputs(results)
+    return module
+
+
+def data(*shape: int, dtype: DType = f32) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(dtype.numpy)
+
+
+def run(module: Module, x: np.ndarray) -> np.ndarray:
+    contents = compile_module(module, build_options({"target": "native", "quantize": "int8"}))
+    result = Engine(contents, threads=1)(x)
+    return result[0] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 7), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
+def test_products_of_tokens_are_integer_ones(shape: tuple[int, ...], transposed: bool, dtype: DType) -> None:
+    module, x = linear(*shape, dtype=dtype, transposed=transposed), data(*shape, 64, dtype=dtype)
+    (dense,) = interpret(module, [x], wide=True)
+    got = run(module, x)
+    product = next(op for op in module.main if op.name == "matmul")
+    assert product.result.dtype.name == "i32" and {v.dtype.bits for v in product.operands if v is not None} == {8}
+    (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+    # 127 steps for the largest number of a row and of a channel: the error of a sum of 64 such products.
+    assert np.abs(got.astype(np.float64) - dense).max() < 0.02 * np.abs(dense).max()
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    contents = compile_module(linear(6), build_options({"target": "native", "quantize": "int8"}))
+    engine, x = Engine(contents, threads=1), data(6, 64)
+    x[3] *= 1e6
+    together = engine(x)
+    for row in range(6):
+        np.testing.assert_array_equal(engine(x[row : row + 1])[0], together[row])
+
+
+def test_what_several_products_read_is_rounded_once() -> None:
+    module = linear(4, 9, readers=3)
+    PassManager(parse_pipeline(STEPS), strict=True).run(module)
+    names = [op.name for op in module.main]
+    assert names.count("quantize") == 1 and names.count("matmul") == 3
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_gives_none_that_is(value: float) -> None:
+    x = data(3, 64)
+    x[1, 5] = value
+    got = run(linear(3), x)
+    assert not np.isfinite(got[1]).any() and np.isfinite(got[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-30, 1e30])
+def test_rows_of_any_size(scale: float) -> None:
+    x = (data(3, 64) * np.float32(scale)).astype(np.float32)
+    module = linear(3)
+    (dense,) = interpret(module, [x], wide=True)
+    got = run(module, x)
+    assert np.isfinite(got).all()
+    assert np.abs(got - dense).max() <= 0.02 * np.abs(dense).max() + 1e-35
+
+
+def test_what_stays_says_why() -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (2, 8, 6, 6)))
+    settings = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+    y = b.conv(x, module.add_constant("w", data(4, 8, 3, 3)), None, **settings)
+    graph.set_outputs([y])
+    PassManager(parse_pipeline(STEPS), strict=True).run(module)
+    assert [op.name for op in module.main] == ["dequantize", "conv"]
+    long = linear(2, k=70_000)
+    PassManager(parse_pipeline(STEPS), strict=True).run(long)
+    assert [op.name for op in long.main] == ["dequantize", "matmul"]
+
+
+def test_the_contract_says_int8() -> None:
+    from ourcc.compiler.contract import contract_of, source_ops
+    from ourcc.compiler.pipeline import simplify
+    from ourcc.ir.errors import Source
+
+    module = linear(4)
+    for op in module.main:
+        op.source = Source("fc")
+    options = build_options({"target": "native", "quantize": "int8"})
+    asked = source_ops(module)
+    simplify(module, options)
+    (row,) = contract_of(asked, module, options)
+    assert (row.requested, row.realised, row.why) == ("fp32, int8", "int8", "")
