@@ -32,8 +32,9 @@ demo: install ## Export a trained sentence encoder, build engines for CPU and GP
 	@start=$$(date +%s) && $(RUN) examples/demo.py && \
 	echo "installation took $$(cat $(VENV)/seconds) s, the demo $$(( $$(date +%s) - start )) s"
 
+# Hundreds of processes import the package: byte code is kept, whatever the caller's shell says.
 test: install ## Run the tests (no GPU, no network)
-	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: install ## Check format, lint, types, layers and generated docs
 	$(RUN) -m ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..codegen.c.abi import declaration, descriptor
@@ -141,13 +142,15 @@ def _call(kernel: Kernel, operands: Sequence[int], points: int) -> str:
     return f"{{ void *operands[] = {{{named}}}; if ((status = {launch}) != 0) return status; }}"
 
 
-def compile_candidates(sources: Sources, level: CpuLevel, compiler: Compiler, jobs: int = 2) -> bytes | None:
-    """The shared object of all that compile; None if none does. What the compiler refuses becomes a failure."""
+def compile_candidates(sources: Sources, level: CpuLevel, compiler: Compiler, jobs: int = 2, cache: Path | None = None) -> bytes | None:
+    """The shared object of all that compile; None if none does. What the compiler refuses becomes a failure. `cache` is of
+    object files.
+    """
     while sources.files:
         try:
-            return _compile(sources, list(sources.files), level, compiler, jobs)
+            return _compile(sources, list(sources.files), level, compiler, jobs, cache)
         except ToolchainError as error:
-            refused = [n for n in sources.files if _refusal(sources, n, level, compiler) is not None]
+            refused = [n for n in sources.files if _refusal(sources, n, level, compiler, cache) is not None]
             if not refused:
                 raise
             for number in refused:
@@ -156,17 +159,17 @@ def compile_candidates(sources: Sources, level: CpuLevel, compiler: Compiler, jo
     return None
 
 
-def _refusal(sources: Sources, number: int, level: CpuLevel, compiler: Compiler) -> str | None:
+def _refusal(sources: Sources, number: int, level: CpuLevel, compiler: Compiler, cache: Path | None) -> str | None:
     try:
-        _compile(sources, [number], level, compiler, 1)
+        _compile(sources, [number], level, compiler, 1, cache)
     except ToolchainError as error:
         return error.message
     return None
 
 
-def _compile(sources: Sources, numbers: Sequence[int], level: CpuLevel, compiler: Compiler, jobs: int) -> bytes:
+def _compile(sources: Sources, numbers: Sequence[int], level: CpuLevel, compiler: Compiler, jobs: int, cache: Path | None) -> bytes:
     files = {f"candidate_{n}.c": sources.files[n] for n in numbers}
-    return compile_shared({**files, "measure.c": _driver(sources, numbers)}, level, compiler, jobs=jobs).data
+    return compile_shared({**files, "measure.c": _driver(sources, numbers)}, level, compiler, jobs=jobs, cache=cache).data
 
 
 def _driver(sources: Sources, numbers: Sequence[int]) -> str:

@@ -121,12 +121,13 @@ class Child:
 
 @dataclass
 class Measurer:
-    """Measures problems for one level on this machine; each problem has a child of its own."""
+    """Measures problems for one level on this machine; each problem has a child of its own. `cache` is a folder of object files."""
 
     level: CpuLevel
     compiler: Compiler
     policy: Policy = field(default_factory=Policy)
     deadline: float = 20.0
+    cache: Path | None = None
     child: Child = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class Measurer:
         """One trial for each candidate; the first that runs is what the others' answers are checked against."""
         sizes = bucket(problem)
         sources = print_candidates(problem, candidates, self.level, sizes)
-        library = compile_candidates(sources, self.level, self.compiler)
+        library = compile_candidates(sources, self.level, self.compiler, cache=self.cache)
         run = _Run(problem, sources, sizes)
         while library is not None and not run.times and (left := [n for n in sources.files if n not in sources.failures]):
             try:

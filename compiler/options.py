@@ -49,6 +49,11 @@ class Environment:
         return Path(platformdirs.user_cache_dir("ourcc", appauthor=False))
 
     @property
+    def objects(self) -> Path:
+        """The folder of object files that kernels were compiled to."""
+        return self.directory / "objects"
+
+    @property
     def stores(self) -> tuple[str, ...]:
         """The tuning stores: OURCC_CACHE, else a folder in the build cache."""
         return self.cache or (str(self.directory / "records"),)

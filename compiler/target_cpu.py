@@ -18,7 +18,7 @@ from ..ir.workload import Workload
 from ..passes.build_plan import Lowered
 from ..passes.layout import channels_last, constant_layouts
 from ..passes.lower import fuse, lower_printed, print_each
-from ..passes.schedule import Choose, Scheduler
+from ..passes.schedule import Choose, Scheduled, Scheduler
 from ..passes.tile.cpu import STRATEGIES
 from ..runtime.contents import LIBRARY, PartContents
 from ..runtime.native import cpu_flags, withheld
@@ -39,7 +39,7 @@ def compile_cpu(
     lowered, sources = _lower_printed(module, level, tuning.for_cpu(target.name, level, compiler), workload)
     tuning.done(target.name, level.name, lowered)
     progress.note(f"{len(lowered.kernels)} kernels for {level.name}")
-    jobs, cache = len(os.sched_getaffinity(0)), options.environment.directory / "objects"
+    jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
     compiled = compile_shared(sources, level, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
     files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled), workload)
@@ -92,15 +92,20 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
     """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
 
     def print_kernel(name: str, launch: Launch) -> str:
-        file, scheduled = SourceFile(level), lowered.scheduled[name]
-        symbols = scheduled.problem.symbols
-        kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
-        if len(scheduled.group.ops) > 1:
-            check_weight(kernel.source, file.library)
+        file = SourceFile(level)
+        add_kernel(file, lowered.scheduled[name], launch, name)
         return file.text()
 
     sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
     return {**sources, **print_plans(lowered.plans)}
+
+
+def add_kernel(file: SourceFile, scheduled: Scheduled, launch: Launch, name: str) -> None:
+    """Print a kernel into a C file. UnsupportedError if it would take the compiler long and its group can be made smaller."""
+    symbols = scheduled.problem.symbols
+    kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+    if len(scheduled.group.ops) > 1:
+        check_weight(kernel.source, file.library)
 
 
 def nominal_rates(level: CpuLevel) -> tuple[float, float]:
@@ -108,4 +113,4 @@ def nominal_rates(level: CpuLevel) -> tuple[float, float]:
     return 2 * 2 * level.lanes * 3e9, 20e9
 
 
-__all__ = ["compile_cpu", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]
+__all__ = ["add_kernel", "compile_cpu", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

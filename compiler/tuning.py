@@ -92,7 +92,7 @@ class Tuning:
             chooser.environment, chooser.shelves = cpu_environment(level, compiler), self.shelves
             chooser.count, chooser.deadline = self.count, self.deadline
             if self.count and cpu_flags().issuperset(level.features):
-                chooser.measurer = Measurer(level, compiler)
+                chooser.measurer = Measurer(level, compiler, cache=self.options.environment.objects)
         self.levels[target, level.name] = _Level(compiler.identity, chooser)
         return chooser
 

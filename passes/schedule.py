@@ -110,8 +110,11 @@ class Scheduler:
     """The problems of which one is a class of sizes, by their keys."""
 
     def refuse(self, scheduled: Scheduled, why: str) -> None:
-        """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit)."""
-        key = _key(scheduled.problem)
+        """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit).
+
+        A single op may pose the problem of a group of several. It is asked anew: a group can be made smaller, an op cannot.
+        """
+        key = _key(scheduled.problem, scheduled.group)
         self.refused.setdefault(key, {})[scheduled.schedule] = why
         for whole in (key, *self.wholes.get(key, ())):
             self.known.pop(whole, None)
@@ -119,7 +122,7 @@ class Scheduler:
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
         """The group's schedules and tile programs."""
         problem, binding = problem_of(group, symbols, self.layouts, self.workload)
-        key = _key(problem)
+        key = _key(problem, group)
         if key in self.failed:
             raise InternalError(self.failed[key])
         while key not in self.known:
@@ -144,11 +147,12 @@ class Scheduler:
     def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
         """The choices for classes of sizes that have one of their own."""
         for offer, candidate in self._joined(usual, key):
-            if candidate[1] in self.refused.get(_key(offer.problem), {}):
+            part = _part(offer.problem, key)
+            if candidate[1] in self.refused.get(part, {}):
                 continue
-            made = self._tiled(offer.problem, candidate)
+            made = self._tiled(offer.problem, candidate, part)
             if made is not None and self._order(made) == self._order(usual) and fits(made.program, usual.program):
-                self.wholes.setdefault(_key(offer.problem), set()).add(key)
+                self.wholes.setdefault(part, set()).add(key)
                 yield replace(made, when=offer.size_class)
 
     def _order(self, choice: _Choice) -> Order:
@@ -158,7 +162,7 @@ class Scheduler:
         """What is chosen for the classes that are offered another schedule; neighbours that choose alike are one class."""
 
         def refused(problem: Problem) -> Mapping[Schedule, str]:
-            return {**self.refused.get(key, {}), **self.refused.get(_key(problem), {})}
+            return {**self.refused.get(key, {}), **self.refused.get(_part(problem, key), {})}
 
         try:
             found = offers(usual.problem, (usual.strategy, usual.schedule), self.target, refused)
@@ -176,11 +180,11 @@ class Scheduler:
                 self.choose(offer.problem, iter([[candidate]]))
             yield offer, candidate
 
-    def _tiled(self, problem: Problem, candidate: Candidate) -> _Choice | None:
+    def _tiled(self, problem: Problem, candidate: Candidate, key: Any) -> _Choice | None:
         """The choice with its program, which is made once; None where none can be made, which is never chosen again."""
         strategy, schedule = candidate
-        key = _key(problem)
-        if (key, schedule) not in self.tiled:
+        made_of = _of(problem), schedule
+        if made_of not in self.tiled:
             try:
                 seconds(strategy, problem, schedule, self.target)
                 program = strategy.tile(problem, schedule, self.target)
@@ -189,8 +193,8 @@ class Scheduler:
                     raise
                 self.refused.setdefault(key, {})[schedule] = reason(failure)
                 return None
-            self.tiled[key, schedule] = _Choice(problem, strategy, schedule, (), program)
-        return self.tiled[key, schedule]
+            self.tiled[made_of] = _Choice(problem, strategy, schedule, (), program)
+        return self.tiled[made_of]
 
     def _decide(self, problem: Problem, key: Any) -> _Choice | None:
         """What is chosen; None where that failed, and is refused from now on."""
@@ -208,7 +212,7 @@ class Scheduler:
             if not is_own(failure) or not self._refuse_costs(problem, key, offered):
                 raise
             return None
-        made = self._tiled(problem, candidate)
+        made = self._tiled(problem, candidate, key)
         if made is None:
             return None
         passed = ((str(schedule), why) for schedule, why in self.refused.get(key, {}).items())
@@ -248,7 +252,17 @@ class Scheduler:
             refusals.append((strategy.name, why_not or f"every schedule is bad: {'; '.join(bad)}"))
 
 
-def _key(problem: Problem) -> Any:
+def _key(problem: Problem, group: Group) -> Any:
+    """What tells choices apart: the problem, and whether it is a single op's."""
+    return _of(problem), len(group.ops) == 1
+
+
+def _part(problem: Problem, key: Any) -> Any:
+    """The key of a class of the sizes of a problem with this key."""
+    return _of(problem), key[1]
+
+
+def _of(problem: Problem) -> Any:
     """What tells problems apart."""
     symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), problem.points
     return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

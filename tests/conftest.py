@@ -1,6 +1,9 @@
-"""What every test starts from: no width that the caller's shell exports, so that a line is as long as it is."""
+"""What every test starts from: no width that the caller's shell exports, and caches that share their object files."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -8,3 +11,28 @@ import pytest
 @pytest.fixture(autouse=True)
 def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def object_files() -> Path:
+    """The folder of object files of whoever runs the tests."""
+    from ourcc.compiler.options import environment
+
+    folder = environment().objects
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cache_at(object_files: Path) -> Callable[[Path], str]:
+    """A build cache at a path, with records and all else of its own. Object files are by content: what one test has compiled no
+    other compiles again.
+    """
+
+    def make(path: Path) -> str:
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / "objects").exists():
+            (path / "objects").symlink_to(object_files)
+        return str(path)
+
+    return make

@@ -145,7 +145,7 @@ PRELUDE = """#define _GNU_SOURCE
 """What most files include. gcc reads its intrinsics for a quarter of a second, and for a tenth of that if it did so before."""
 
 PRECOMPILED = 3
-"""From so many files on, the prelude is compiled first."""
+"""From so many files on, the prelude is compiled first; where it is there already, one file is enough."""
 
 
 def _renamed(kernel: str, symbol: str) -> str:
@@ -261,10 +261,12 @@ class _Objects:
 
     def _prelude(self, units: Sequence[_Unit]) -> Path | None:
         """The compiled prelude for these units; None where it does not pay, or there is no place to keep it."""
-        if self.folder is None or self.compiler.family != "gcc" or len(units) < PRECOMPILED:
+        if self.folder is None or self.compiler.family != "gcc" or not units:
             return None
-        key = self._key(_Unit("prelude.h", PRELUDE))
-        folder = self.folder.folder(f"prelude-{key[:24]}")
+        name = f"prelude-{self._key(_Unit('prelude.h', PRELUDE))[:24]}"
+        if len(units) < PRECOMPILED and not (self.folder.path / name).exists():
+            return None
+        folder = self.folder.folder(name)
         if folder is None:
             return None
         header, compiled = folder / "prelude.h", folder / "prelude.h.gch"

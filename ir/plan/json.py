@@ -218,15 +218,20 @@ def _read_attribute(data: Any, path: str, depth: int = 0) -> Any:
         if depth == MAXIMUM_DEPTH:
             raise ParseError(f"{path}: attribute is nested more than {MAXIMUM_DEPTH} deep")
         return tuple(_read_attribute(part, f"{path}[{n}]", depth + 1) for n, part in enumerate(data))
-    if isinstance(data, int) and data.bit_length() > 64:
-        raise _damaged(path, data, "an integer of 64 bits")
     if data is None or isinstance(data, bool | int | str):
-        return data
+        return _bounded(data, path)
     try:
         ((tag, text),) = data.items()
-        return _TAGS[tag](text)
+        return _bounded(_TAGS[tag](text), path)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, ParseError) as error:
         raise _damaged(path, data, "an attribute") from error
+
+
+def _bounded(value: Any, path: str) -> Any:
+    """An attribute that is no integer of more than 64 bits, however it was written."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise _damaged(path, value, "an integer of 64 bits")
+    return value
 
 
 def _complex(text: str) -> complex:

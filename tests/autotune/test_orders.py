@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto | Module]] = {
     "product_of_odd_sizes": lambda: product(75, 37),
     "product_of_long_sums": lambda: product(2100, 48),
     "product_of_unending_sums": lambda: product(9000, 32),
-    "wide_product": lambda: product(256, 4096),
+    "wide_product": lambda: product(136, 3072),
     "attention": lambda: attention("150"),
     "causal_attention": lambda: attention("S", causal="true"),
     "norm": lambda: normalized(300),
@@ -121,14 +122,14 @@ def problems(name: str) -> Iterator[Problem]:
     yield from {str(problem): problem for problem in found}.values()
 
 
-def measured(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Trial, ...]:
-    return Measurer(LEVEL, find_compiler(), Policy(rounds=1, batch_microseconds=1)).measure(problem, candidates)
+def measured(problem: Problem, candidates: Sequence[Candidate], cache: Path) -> tuple[Trial, ...]:
+    return Measurer(LEVEL, find_compiler(), Policy(rounds=1, batch_microseconds=1), cache=cache).measure(problem, candidates)
 
 
 @pytest.mark.parametrize(
     "name", ["product", "product_of_odd_sizes", "product_of_unending_sums", "attention", "sum", "pooling", "convolution"]
 )
-def test_schedules_of_one_order_give_equal_bits(name: str) -> None:
+def test_schedules_of_one_order_give_equal_bits(name: str, object_files: Path) -> None:
     compared = 0
     for problem in problems(name):
         at = replace(problem, points=(Point(tuple((symbol, min(37, problem.sizes[symbol])) for symbol in problem.symbols.ranges)),))
@@ -137,20 +138,20 @@ def test_schedules_of_one_order_give_equal_bits(name: str) -> None:
             orders = {schedule: str(strategy.order(at, schedule, LEVEL)) for schedule in space}
             for _, equal in groupby(sorted(space, key=orders.__getitem__), key=orders.__getitem__):
                 alike = list(equal)
-                trials = measured(at, [(strategy, schedule) for schedule in alike])
+                trials = measured(at, [(strategy, schedule) for schedule in alike], object_files)
                 deviations = {str(trial.schedule): [sample.deviation for sample in trial.samples] for trial in trials}
                 assert all(values == [0.0] for values in deviations.values()), deviations
                 compared += len(alike) - 1
     assert compared > 0
 
 
-def test_other_orders_give_other_bits() -> None:
+def test_other_orders_give_other_bits(object_files: Path) -> None:
     """The comparison sees what it is there to see."""
     (problem,) = (p for p in problems("norm") if p.symbols.ranges)
     (nest,) = (s for s in STRATEGIES if s.name == "nest")
     space = list(nest.space(problem, LEVEL))
     assert len({nest.order(problem, schedule, LEVEL) for schedule in space}) == len(space)
-    trials = measured(problem, [(nest, schedule) for schedule in space])
+    trials = measured(problem, [(nest, schedule) for schedule in space], object_files)
     assert any(sample.deviation > 0 for trial in trials for sample in trial.samples)
 
 

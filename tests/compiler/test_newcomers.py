@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from ourcc.ir.workload import Point, Workload
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory, cache_at: Callable[[Path], str]) -> Path:
     """A model and its engines: plain and pruned."""
     folder = tmp_path_factory.mktemp("files")
     weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32), "w")
@@ -36,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "x.npy", np.ones((4, 64), np.float32))
     (folder / "w.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
+        patch.setenv("OURCC_CACHE_DIR", cache_at(folder / "cache"))
         ourcc.build(folder / "m.onnx", tune="off").save(folder / "m.ourcc")
         ourcc.build(folder / "m.onnx", tune="off", sparsity="2:4").save(folder / "q.ourcc")
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -23,8 +24,8 @@ PUBLIC = sign(ENGINE, b"", KEY).public.hex()
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_at: Callable[[Path], str]) -> None:
+    monkeypatch.setenv("OURCC_CACHE_DIR", cache_at(tmp_path / "cache"))
     monkeypatch.delenv("OURCC_CACHE", raising=False)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,9 @@ OUR_KEY, OTHER_KEY = (key.public_key().public_bytes_raw() for key in PRIVATE.val
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_at: Callable[[Path], str]) -> Path:
     """A cache of its own."""
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OURCC_CACHE_DIR", cache_at(tmp_path / "cache"))
     monkeypatch.delenv("OURCC_CACHE", raising=False)
     return tmp_path / "cache"
 

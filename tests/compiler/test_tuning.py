@@ -56,10 +56,10 @@ def layer(folder: Path, rows: int | str) -> Path:
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache_at: Callable[[Path], str]) -> Run:
     """Run a command with --json in a store and cache of its own; its answer, after checking the exit status."""
     monkeypatch.setenv("OURCC_CACHE", str(tmp_path / "store"))
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OURCC_CACHE_DIR", cache_at(tmp_path / "cache"))
 
     def run(*arguments: object, status: int = 0) -> Any:
         capsys.readouterr()
@@ -293,7 +293,10 @@ def test_gpu_schedules_are_by_predicted_cost_and_that_is_said(tmp_path: Path, mo
     assert notes.said == ["schedules for sm_90a are chosen by predicted cost: measuring is for cpu targets"]
 
 
-def test_a_cache_folder_that_cannot_be_written_costs_nothing(ask: Run, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
+def test_a_cache_folder_that_cannot_be_written_costs_nothing(
+    ask: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("a file")
+    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "file"))
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "off")
     assert (tmp_path / "a.ourcc").exists()

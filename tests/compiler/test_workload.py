@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(model: Path) -> Path:
+def engine(model: Path, cache_at: Callable[[Path], str]) -> Path:
     path = model.with_suffix(".ourcc")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(model.parent / "cache"))
+        patch.setenv("OURCC_CACHE_DIR", cache_at(model.parent / "cache"))
         options = [text for point in WANTED for text in ("--workload", point)]
         assert run(["build", str(model), "-o", str(path), "--shape", "B=1..8", "--shape", "S=1..64", *options, "-q"]) == 0
     return path

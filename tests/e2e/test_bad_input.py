@@ -41,8 +41,8 @@ def mlp(batch: str | int = "B") -> onnx.ModelProto:
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_at: Callable[[Path], str]) -> None:
+    monkeypatch.setenv("OURCC_CACHE_DIR", cache_at(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,10 +37,14 @@ OPEN_EDGES = {
 }
 
 
-def imports(path: Path) -> Iterator[tuple[int, str, bool]]:
+def imports(path: Path) -> tuple[tuple[int, str, bool], ...]:
     """Line, absolute name and whether it is at the top level, of every import; type checking blocks are left out."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    yield from _imports(tree, path, top=True)
+    return _imports_in((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+@functools.cache
+def _imports_in(text: str, path: Path) -> tuple[tuple[int, str, bool], ...]:
+    return tuple(_imports(ast.parse(text), path, top=True))
 
 
 def _imports(node: ast.AST, path: Path, top: bool) -> Iterator[tuple[int, str, bool]]:

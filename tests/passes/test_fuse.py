@@ -325,3 +325,22 @@ def test_all_kernels_that_cannot_be_printed_are_refused_at_once() -> None:
     lower_printed(fuse(program(branches(500), 64)), scheduler, "cpu", print_all)
     assert rounds[0] > 1
     assert len(rounds) == 2
+
+
+def test_what_is_refused_of_a_group_is_not_refused_of_its_op() -> None:
+    """An op and the reshape that reads it pose the problem that the op alone poses; a group can be made smaller, an op cannot."""
+
+    def print_all(lowered: Lowered) -> dict[str, str]:
+        def print_kernel(name: str, launch: Launch) -> str:
+            if len(lowered.scheduled[name].group.ops) > 1:
+                raise UnsupportedError("too heavy")
+            return "printed"
+
+        return print_each(lowered, print_kernel)
+
+    scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
+    module = program(lambda b, x: b.reshape(b.reduce_max(x, axes=(1,), keepdims=True), shape=(6,)), 6, 40)
+    lowered, text = lower_printed(fuse(module), scheduler, "cpu", print_all)
+    assert set(text.values()) == {"printed"} and len(lowered.scheduled) == 2
+    (row,) = lowered.kept
+    assert "too heavy" in row.why

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
+from unittest import mock
 
 import numpy as np
 from generator import Case, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.host.c import print_plans
+from ourcc.compiler import target_cpu
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.targets import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.reference import Array, interpret, judge
+from ourcc.ir.target import CpuLevel
 from ourcc.ir.text import module_text
+from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower import print_each
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.runtime.engine import Engine
@@ -87,11 +94,22 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
     return values
 
 
+def printed_together(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
+    """All kernels in one C file: starting a compiler takes as long as compiling a small kernel."""
+    file = SourceFile(level)
+    print_each(lowered, lambda name, launch: target_cpu.add_kernel(file, lowered.scheduled[name], launch, name))
+    return {"kernels.c": file.text(), **print_plans(lowered.plans)}
+
+
+def built(module: Module) -> Engine:
+    """The engine of a module of many small kernels."""
+    with mock.patch.object(target_cpu, "print_cpu", printed_together):
+        return Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
+
+
 def failures(group: Sequence[Case], compare: Compare | None = None) -> dict[int, str]:
     """Which cases of a group compute something else than the reference, and what."""
-    module = joined(group)
-    options = BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))
-    engine = Engine(compile_module(module, options), threads=1)
+    engine = built(joined(group))
     threaded = Engine(engine.contents, threads=3)
     found: dict[int, str] = {}
     for run in range(2):

@@ -13,17 +13,13 @@ import numpy as np
 import onnx
 import onnxruntime
 from generator import Case
-from harness import joined
+from harness import built, joined
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from ourcc.compiler.options import BuildOptions, parse_tuning
-from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets import TARGETS
 from ourcc.ir.graph import Module
 from ourcc.ir.ops.quantization import limits
 from ourcc.ir.reference import interpret, judge
-from ourcc.runtime.engine import Engine
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -114,7 +110,7 @@ def disagreement(module: Module, feeds: Feeds, wanted: Sequence[Array], approxim
 
 def engine_results(cases: Sequence[Case]) -> list[list[list[Array]]]:
     """What one engine made of all the cases computes: for each case and binding its outputs."""
-    engine = Engine(compile_module(joined(cases), BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
+    engine = built(joined(cases))
     found: list[list[list[Array]]] = [[] for _ in cases]
     for run in range(len(cases[0].inputs)):
         results = engine(*(array for case in cases for array in case.inputs[run]))

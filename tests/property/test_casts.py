@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -38,13 +38,6 @@ MOVES = frozenset("reshape transpose slice".split())
 EDGES = (65504.0, 65519.9, 65520.0, 1e6, -1e6, 3e38, 448.0, 464.0, 464.1, 57344.0, 61440.0, 6e-8, 2.9e-8, 1e-30, 0.0, -0.0, 1.0009765)
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="module")

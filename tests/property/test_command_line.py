@@ -8,7 +8,7 @@ import json
 import os
 import random
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,12 +98,12 @@ FILES = {"build": 1, "run": 1, "bench": 1, "verify": 2, "inspect": 1, "tune": 1,
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, cache_at: Callable[[Path], str]) -> Path:
     """Files of every kind, whole and not; the caches are here too."""
     place = tmp_path_factory.mktemp("line")
     _write_model(place / "good.onnx")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(place / "cache"))
+        patch.setenv("OURCC_CACHE_DIR", cache_at(place / "cache"))
         with contextlib.redirect_stdout(io.StringIO()):
             assert run(["build", str(place / "good.onnx"), "-o", str(place / "good.ourcc"), "--json"]) == 0
     (place / "good.ir").write_text(module_text(import_onnx(place / "good.onnx")))

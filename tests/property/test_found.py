@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from generator import Case
 from harness import failures
 
@@ -109,11 +108,6 @@ def case(text: str, constants: dict[str, Array] | None = None) -> Case:
         shapes = [concrete(value.type, sizes).shape for value in module.main.inputs]
         runs.append(tuple(random.standard_normal(shape).astype(np.float32) for shape in shapes))
     return Case(module, tuple(runs))
-
-
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
 
 
 def test_what_was_found_stays_right() -> None:

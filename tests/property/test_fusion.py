@@ -190,13 +190,6 @@ def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
     return [draw(number, seed) for number in range(max(5 * len(KINDS), count // 4))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def interpreted(module: Module, groups: Sequence[Group], inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a graph, each group run as its region says."""
     graph = module.main

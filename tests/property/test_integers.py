@@ -160,8 +160,7 @@ def differs(compiled: Program, eager: Program, arguments: tuple[Any, ...]) -> st
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path, monkeypatch) -> Iterator[None]:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
+def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(recompile_limit=64):
         yield

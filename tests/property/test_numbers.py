@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,6 @@ EDGES = (
 # Where a sum of numbers near the largest overflows depends on the order of the terms.
 SUMMED = tuple(value for value in EDGES[:-2] if not 1e9 < abs(value) < INF)
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.filterwarnings("ignore::UserWarning")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def share(request: pytest.FixtureRequest, part: int) -> tuple[int, np.random.Generator]:

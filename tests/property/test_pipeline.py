@@ -33,13 +33,6 @@ def drawn_cases(request: pytest.FixtureRequest) -> list[Case]:
         return drawn(request.config.getoption("--cases", 400), request.config.getoption("--seed", 0))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def batches(cases: list[Case]) -> Iterator[list[Case]]:
     for start in range(0, len(cases), BATCH):
         yield cases[start : start + BATCH]

@@ -172,10 +172,7 @@ def draws(count: int, seed: int) -> Iterator[Drawn]:
 
 
 @pytest.mark.timeout(3600)
-def test_drawn_quantized_models_compute_what_onnxruntime_computes(
-    request: pytest.FixtureRequest, tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
+def test_drawn_quantized_models_compute_what_onnxruntime_computes(request: pytest.FixtureRequest) -> None:
     count = max(1, int(request.config.getoption("--cases", 400) * SHARE))
     wrong: list[str] = []
     cases: list[Case] = []

@@ -96,13 +96,6 @@ DRAWN: tuple[Callable[[random.Random], onnx.ModelProto], ...] = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def verdict_of(proto: onnx.ModelProto) -> str | None:
     """What is wrong with the build or the answer; None where both are right or refused."""
     try:

@@ -20,6 +20,8 @@ from ourcc.ir.types import DTYPES, DType, boolean
 
 Array = Any
 HERE = dims.symbol("i")
+LANES = 16
+"""Two registers of f32 or four of f64 with AVX2, one or two with AVX-512."""
 
 ELEMENTARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
@@ -116,7 +118,7 @@ def pointwise(dtypes: list[DType], result: DType, primitive: str, name: str) -> 
     loads = tuple(Load(param.name, (HERE,), TileType(param.dtype, ("i",))) for param in inputs)
     value = TileApply(primitive, loads, result, type=TileType(result, ("i",)))
     output = Param("y", result, size, "out")
-    return Launch(name, (*inputs, output), (GridAxis("i", 0, dims.symbol("N"), 32),), (Store("y", (HERE,), value),))
+    return Launch(name, (*inputs, output), (GridAxis("i", 0, dims.symbol("N"), LANES),), (Store("y", (HERE,), value),))
 
 
 def operands(name: str, dtype: DType) -> tuple[list[DType], list[Array]]:
@@ -136,7 +138,7 @@ def rename(launches: list[tuple[str, Launch, list[Array], Array]]) -> tuple[Tile
         assert isinstance(store, Store) and isinstance(store.value, TileApply)
         args = tuple(Load(f"{case}_x{n}", (HERE,), arg.type) for n, arg in enumerate(store.value.args))
         body = (Store(f"{case}_y", (HERE,), TileApply(store.value.primitive, args, store.value.dtype, type=store.value.type)),)
-        programs.append(Launch(case, params, (GridAxis("i", 0, len(inputs[0]), 32),), body))
+        programs.append(Launch(case, params, (GridAxis("i", 0, len(inputs[0]), LANES),), body))
         arrays.update({f"{case}_x{n}": array for n, array in enumerate(inputs)})
         wanted[f"{case}_y"] = expected
     return TileProgram("cases", tuple(programs)), arrays, wanted

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ from ourcc.compiler.pipeline import QUANTIZE_PASSES, SPARSITY_PASSES
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory, cache_at: Callable[[Path], str]) -> Path:
     """A model with a host step, and its engine."""
     folder = tmp_path_factory.mktemp("users")
     weights = [
@@ -35,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = helper.make_graph(nodes, "m", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 16])], outputs, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "m.onnx")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
+        patch.setenv("OURCC_CACHE_DIR", cache_at(folder / "cache"))
         assert run(["build", str(folder / "m.onnx"), "-o", str(folder / "m.ourcc"), "--shape", "B=1..64", "-q"]) == 0
     return folder
 

@@ -44,6 +44,7 @@ def test_what_is_damaged_is_named() -> None:
     )
     assert broken(("steps", 4, "attrs", 0, 1), DEEP).endswith("attribute is nested more than 32 deep")
     assert broken(("steps", 4, "attrs", 0, 1), 2**65).endswith("got an integer of 66 bits, expected an integer of 64 bits")
+    assert broken(("steps", 4, "attrs", 0, 1), {"dim": "9" * 30}).endswith("got an object of 1, expected an attribute")
     assert broken(("steps", 4, "attrs", 0, 1), {"complex": "1"}).endswith("got an object of 1, expected an attribute")
     assert "layout d1/16 d0 d1%8: the factors of axis d1 do not cover it exactly once" in broken(
         ("buffers", 3, "storage", "layout", "factors", 2, "modulus"), 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from ourcc.compiler.peers import make_peer
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_at: Callable[[Path], str]) -> None:
+    monkeypatch.setenv("OURCC_CACHE_DIR", cache_at(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 

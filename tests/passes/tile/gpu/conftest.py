@@ -23,7 +23,7 @@ from ourcc.passes.tile.schedule import Problem
 Array = np.ndarray[Any, Any]
 
 FACTS = Facts({"B": dims.Range(1, 32), "S": dims.Range(1, 512), "U": dims.Range(0, None)})
-SIZES = {"B": 3, "S": 37, "U": 70}
+SIZES = {"B": 2, "S": 37, "U": 70}
 
 
 @dataclass(frozen=True)

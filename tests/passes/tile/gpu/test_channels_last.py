@@ -22,7 +22,7 @@ from ourcc.passes.tile.gpu.tensor import Tensor
 from ourcc.passes.tile.schedule import Problem
 
 ORDER = (0, 2, 3, 1)
-FACTS_SIZES = {"B": 3, "S": 37, "U": 70}
+FACTS_SIZES = {"B": 2, "S": 37, "U": 70}
 
 
 def channels_last(region: Region) -> Region:

@@ -17,7 +17,7 @@ from ourcc.ir.tile.program import TileProgram
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ourcc.passes.tile.schedule import Problem, Schedule
 
-SIZES = {"B": 3, "S": 37, "U": 70}
+SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
     *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "unbounded_sum", "convolution"),
     *("attention", "attention_causal_groups"),

@@ -16,7 +16,7 @@ from ourcc.ir.types import bf16
 from ourcc.passes.tile.gpu import STRATEGIES
 
 SM_90A = gpu_target("sm_90a")
-SIZES = {"B": 3, "S": 37, "U": 70}
+SIZES = {"B": 2, "S": 37, "U": 70}
 EXPECTED = {
     "linear_f32": "tensor",
     "linear_f32_unbounded": "tensor",
