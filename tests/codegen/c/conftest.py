@@ -91,7 +91,7 @@ class Runner:
         sources, printed = print_programs(programs, level)
         # A level that adds products alone prints the same of most programs: compiled once, they are the same machine code.
         alike = (each for each in target.CPU_LEVELS if each.march == level.march)
-        first = next(each for each in alike if each == level or print_programs(programs, each)[0] == sources)
+        first = next((each for each in alike if each == level or print_programs(programs, each)[0] == sources), level)
         library = load_library(compile_shared(sources, first, self.compiler, cache=self.cache).data)
         for (program, _), kernels in zip(programs, printed, strict=True):
             self.built[program, level.name] = library, kernels
