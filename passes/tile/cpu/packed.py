@@ -46,8 +46,7 @@ class Packed:
     name: str = "packed"
 
     def applies(self, problem: Problem, target: CpuLevel) -> str | None:
-        problem = _in_blocks(problem)
-        found = read_contraction(problem.region)
+        problem, found = _read(problem)
         if isinstance(found, str):
             return found
         if not in_fours(problem.region, found) and (not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32):
@@ -65,8 +64,7 @@ class Packed:
 
     def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
         """Register blocks that fit the registers; grid tiles by cache size."""
-        problem = _in_blocks(problem)
-        found = read_contraction(problem.region)
+        problem, found = _read(problem)
         if not isinstance(found, str) and matrix_instruction(problem, found, target) is not None:
             for m, n, rows, columns in matrix_blocks(problem, found):
                 yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns)))
@@ -91,8 +89,7 @@ class Packed:
 
     def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
         """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
-        problem = _in_blocks(problem)
-        found = read_contraction(problem.region)
+        problem, found = _read(problem)
         if isinstance(found, str):
             return float("inf")
         instruction = matrix_instruction(problem, found, target)
@@ -117,24 +114,22 @@ class Packed:
 
     def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
-        problem = _in_blocks(problem)
-        found = read_contraction(problem.region)
+        problem, found = _read(problem)
         return ("",) if isinstance(found, str) else (self.name, *_Packed(problem, schedule, found).order())
 
     def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
-        problem = _in_blocks(problem)
-        found = read_contraction(problem.region)
+        problem, found = _read(problem)
         if isinstance(found, str):
             raise ValueError(found)
         launch = _Packed(problem, schedule, found, matrix_instruction(problem, found, target) is not None).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 
-def _in_blocks(problem: Problem) -> Problem:
-    """The problem with codes' blocks as axes of their own."""
+def _read(problem: Problem) -> tuple[Problem, Contraction | str]:
+    """The problem with codes' blocks as axes of their own, and its contraction, or why it is none."""
     region = in_blocks(problem.region, problem.symbols)
-    return problem if region is problem.region else replace(problem, region=region)
+    return problem if region is problem.region else replace(problem, region=region), read_contraction(region)
 
 
 def _block_rows(extent: Dim | None, most: int) -> int:
