@@ -175,7 +175,9 @@ class CompiledGraph:
         self.is_inference = is_inference
         self.refused = refused
         self.names = names
-        self.candidates = static_inputs(len(example_inputs)) if is_inference and options.freeze else ()
+        is_frozen = is_inference and options.freeze
+        _expect_constants(options, is_frozen, is_inference)
+        self.candidates = static_inputs(len(example_inputs)) if is_frozen else ()
         self.build: Build | None = None
         self.others: tuple[Build, ...] = ()
         self.builds = 0
@@ -401,3 +403,12 @@ def _result(result: Result, outputs: Sequence[Any], views: Sequence[Any], sizes:
     if result.position is None:
         return None
     return outputs[result.position].item() if result.is_number else outputs[result.position]
+
+
+def _expect_constants(options: BuildOptions, is_frozen: bool, is_inference: bool) -> None:
+    """UsageError for options that change weights where these are inputs, which a program reads at every call."""
+    for name, value in (("quantize", options.quantize), ("sparsity", options.sparsity)):
+        if value is not None and not is_frozen:
+            why = "parameters are read at every call (freeze is off)" if is_inference else "parameters are inputs while gradients are on"
+            hint = "leave freeze on" if is_inference else "call the program under torch.no_grad()"
+            raise UsageError(f"option {name!r} has no effect here: {why}", hint=hint)

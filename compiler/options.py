@@ -240,7 +240,8 @@ def parse_tuning(text: str | int) -> Tuning:
 def parse_choice(text: str, known: Sequence[str], what: str) -> str:
     """`text` if it is one of the known words; a UsageError names the nearest."""
     if text not in known:
-        raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=nearest(text, known))
+        hint = nearest(text, known) if isinstance(text, str) else None
+        raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=hint)
     return text
 
 

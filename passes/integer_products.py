@@ -174,9 +174,16 @@ class CodedProduct(Rule):
         """A sum of products of codes in f32, times both scales."""
         scale = g.cast(right, dtype=f32) if right.dtype != f32 else right
         scale = g.reshape(scale, shape=() if scale.type.elements == 1 else (scale.shape[0], *_spread(op)))
-        rows, result = _beside(left, f32, axis, op, g), g.cast(total, dtype=f32)
-        scaled: Value = g.mul(result, g.mul(rows, scale)) if _is_normal(left, right) else g.mul(g.mul(result, rows), scale)
-        return scaled
+        rows = _beside(left, f32, axis, op, g)
+        result: Value = g.cast(total, dtype=f32)
+        if _is_normal(left, right):
+            result = g.mul(result, g.mul(rows, scale))
+            return result
+        # The left scale is known only at run time: what makes the sum smaller comes before it, what makes it larger behind it.
+        first, *last = _halves(right, scale, g)
+        for factor in (first, rows, *last):
+            result = g.mul(result, factor)
+        return result
 
 
 def _spread(op: Op) -> tuple[int, ...]:
@@ -203,6 +210,16 @@ def _is_normal(left: Value, right: Value) -> bool:
     sizes = [np.abs(scales.astype(np.float64)) for scales in (first, second)]
     least, most = (float(np.prod([end(scales[scales > 0], initial=1.0) for scales in sizes])) for end in (np.min, np.max))
     return float(np.finfo(np.float32).tiny) <= least and most <= float(np.finfo(np.float32).max)
+
+
+def _halves(scales: Value, shaped: Value, g: Builder) -> list[Value]:
+    """Scales as what is to be multiplied first, not above 1, and last, not below 1; one of them alone if they are all so."""
+    held = _constant(scales)
+    if held is None or not held.size or float(np.abs(held.astype(np.float64)).max()) <= 1:
+        return [shaped]
+    wide = held.astype(np.float32)
+    parts = np.where(np.abs(wide) > 1, np.float32(1), wide), np.where(np.abs(wide) > 1, wide, np.float32(1))
+    return [g.reshape(g.module.add_constant(f"{scales.name}.part", part, scales.source), shape=shaped.shape) for part in parts]
 
 
 def _name(code: Value) -> str:

@@ -1,4 +1,4 @@
-"""Packing of codes: constants of 2 and 4 bits lie packed, and kernels read them so."""
+"""Packing of codes: constants of 2 and 4 bits lie packed, and kernels read them so; those that no bytes hold evenly become bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ir.formats import Format, format_of
 from ..ir.formats.affine import WHOLE_RUN, grouped_name, pack_codes
 from ..ir.graph import Builder, Module, Op, Value
 from ..ir.rewrite import Numerics, Rule
-from ..ir.types import i2, i4, u2, u4
+from ..ir.types import i2, i4, i8, u2, u4, u8
 from .base import RulePass
 from .match import Replacement, operand
 from .weights import values_of, weight_of
@@ -29,13 +29,15 @@ class PackCodes(RulePass):
 
     Before: const @w : i4[n, k]   %w = dequantize(@w, @scale, @zero) {axis = 1, block = 32}
     After:  const @w.codes : u8[n, k / 2]   %w = decode(@w.codes, @scale, @w.zero) {format = "uint4.g32.f32", axis = 1}
+
+    Rows that are not whole groups of a multiple of eight are stored a byte for each code, which kernels read as well.
     """
 
     numerics: ClassVar[Numerics] = "EXACT"
 
     def rules(self) -> Sequence[Rule]:
-        """One rule."""
-        return (PackedCodes(),)
+        """Packed if possible, else bytes."""
+        return (PackedCodes(), WidenedCodes())
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class PackedCodes(Rule):
         axis, group = found
         size = code.shape[axis]
         multiple = group or WHOLE_RUN
-        if multiple % 8 or dims.divides(multiple, size) is not True or size == 0:
+        if multiple % 8 or dims.divides(multiple, size) is not True or code.type.elements == 0:
             return f"{size} codes along axis {axis} are not whole groups of {multiple}"
         return None if operand(op, 1).dtype.name in ("f32", "f16", "bf16") else "the scales are no floats of 16 or 32 bits"
 
@@ -85,6 +87,33 @@ class PackedCodes(Rule):
         ]
         result: Value = g.decode(*held, format=format.name, axis=axis, dtype=op.result.dtype)
         return result
+
+
+@dataclass(frozen=True)
+class WidenedCodes(Rule):
+    """dequantize(@codes) -> dequantize(@bytes), where the codes cannot be packed"""
+
+    ops: ClassVar[tuple[str, ...]] = ("dequantize",)
+    numerics: ClassVar[Numerics] = "EXACT"
+
+    def check(self, op: Op, module: Module) -> str | None:
+        code = operand(op, 0)
+        if code.dtype not in NARROW:
+            return "the codes are not of 2 or 4 bits"
+        held = [op.operands[0], *op.operands[2:]]
+        if any(v is not None and (v.constant is None or not v.constant.available) for v in held):
+            return "codes and zero points are not all constant"
+        return "the codes are packed" if PackedCodes().check(op, module) is None else None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        code = operand(op, 0)
+        wide = i8 if code.dtype.kind == "int" else u8
+        parts = list(op.operands)
+        for place in (0, 2):
+            value = parts[place] if place < len(parts) else None
+            if value is not None:
+                parts[place] = g.module.add_constant(f"{value.name}.bytes", values_of(value).astype(wide.numpy), value.source)
+        return g.build(op.definition, parts, op.attrs)[0]
 
 
 def _packed(numbers: Array, bits: int, format: Format) -> dict[str, Array]:

@@ -39,7 +39,7 @@ def _spread(parameter: Tensor, x: Tensor, axis: int | None, block: int) -> Tenso
     if axis is None or parameter.ndim == 0:
         return parameter.reshape(())
     if block:
-        return parameter.repeat(block, axis=axis).take(np.arange(x.shape[axis]), axis=axis)
+        return parameter.take(np.arange(x.shape[axis]) // block, axis=axis)
     return parameter.reshape([-1 if n == axis % x.ndim else 1 for n in range(x.ndim)])
 
 

@@ -13,7 +13,7 @@ from ..base import Pass, PassContext
 from ..integer_products import MOST_TERMS
 from ..weights import Weight, weights_of
 
-LARGEST, LEAST = 127, 2.0**-120
+LARGEST, LEAST = 127, 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _rounded(b: Builder, x: Value) -> Value:
     rows = b.reshape(x, shape=(dims.product(x.shape[:-1]), x.shape[-1])) if x.type.rank > 2 else x
     size = b.reduce_max(b.abs(rows), axes=(1,), keepdims=False)
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
-    # Zeros only: any scale will do, and the least keeps it one of normal numbers.
+    # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
     scale = b.maximum(b.div(size, float(LARGEST)), LEAST)
     result: Value = b.dequantize(b.quantize(rows, scale, axis=0, dtype=i8), scale, axis=0, dtype=x.dtype)
     return result

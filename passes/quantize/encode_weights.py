@@ -46,7 +46,12 @@ class EncodeWeights(Pass):
 
 def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]] | str:
     """A weight's codes, scales and what else the format holds; or why the weight stays as it is."""
-    size = weight.stored.type.shape[weight.contracted]
+    stored = weight.stored
+    size = stored.type.shape[weight.contracted]
+    if stored.type.elements == 0:
+        return "the weight has no elements"
+    if stored.dtype.bits > 32:
+        return f"the weight is {stored.dtype}, expected a float of 16 or 32 bits"
     if dims.divides(format.group, size) is not True:
         return f"the contracted axis has {size} elements, expected a multiple of {format.group}"
     common = why_not_coded(weight)

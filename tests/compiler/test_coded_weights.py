@@ -20,7 +20,7 @@ from ourcc.ir.plan import storage
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.text import module_text
-from ourcc.ir.types import TensorType, f16, f32, i32, u8
+from ourcc.ir.types import TensorType, f16, f32, f64, i32, u8
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.quantize import QUANTIZATIONS, name_of
@@ -211,6 +211,7 @@ def test_every_name_is_a_format_and_a_type() -> None:
         assert each.name == name and FORMATS[each.format].encode is not None
         assert name_of(each.format) == (name if not each.activations else f"{name}-weight")
     assert name_of("q4_k") == "q4_k-weight"
+    assert name_of("uint4.g16.f32") == name_of("int4.channel.bf16") == "int4-weight"
 
 
 @pytest.mark.parametrize(
@@ -235,3 +236,36 @@ def test_what_stays_wide_says_why(values: np.ndarray, why: str) -> None:
         assert values.dtype == np.int32
         return
     assert why_not(found, "int4.g32") == why
+
+
+@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("shape", [(0, 128), (5, 0)])
+def test_weights_without_elements_stay(name: str, shape: tuple[int, int]) -> None:
+    module, b, x, data = started(3, shape[1])
+    module.main.set_outputs([b.matmul(x, weight(module, "w", *shape), transpose_b=True)])
+    contents = compile_module(module, build_options({"target": "native", "quantize": name}))
+    np.testing.assert_array_equal(Engine(contents, threads=1)(data), np.zeros((3, shape[0]), np.float32))
+
+
+@pytest.mark.parametrize("name", ["int4-weight", "nvfp4-weight"])
+def test_weights_in_f64_stay(name: str) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f64, (3, 64)))
+    w = module.add_constant("w", np.random.default_rng(0).standard_normal((64, 5)))
+    graph.set_outputs([Builder(module, graph).matmul(x, w)])
+    data = np.random.default_rng(1).standard_normal((3, 64))
+    contents = compile_module(module, build_options({"target": "native", "quantize": name}))
+    np.testing.assert_allclose(Engine(contents, threads=1)(data), data @ w.constant.array, rtol=1e-12)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("options", [{"quantize": "int8"}, {"quantize": "int4-weight"}, {"sparsity": "2:4"}])
+def test_what_changes_weights_is_refused_where_they_are_inputs(options: dict[str, Any]) -> None:
+    import torch
+
+    layer, x = torch.nn.Linear(64, 32), torch.randn(2, 64)
+    with pytest.raises(Exception, match="has no effect here: parameters are inputs while gradients are on"):
+        torch.compile(layer, backend="ourcc", options=options)(x)
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match=r"has no effect here: parameters are read at every call \(freeze is off\)"):
+        torch.compile(layer, backend="ourcc", options={**options, "freeze": False})(x)

@@ -99,3 +99,33 @@ def test_codes_that_are_given_stay() -> None:
     x = graph.add_input("x", TensorType(i4, (4, 32)))
     graph.set_outputs([b.dequantize(x, module.add_constant("s", np.float32(0.5)), dtype=f32)])
     assert PackedCodes().check(next(iter(graph)), module) == "codes, scales and zero points are not all constant"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("i4", (24, 90), 1, 32, False),
+        ("u4", (24, 90), 1, 3, True),
+        ("i2", (24, 90), 1, 30, True),
+        ("u4", (24, 90), 0, 0, True),
+        ("u2", (0, 32), 1, 32, False),
+    ],
+    ids=str,
+)
+def test_codes_that_do_not_pack_become_bytes(case: tuple) -> None:  # type: ignore[type-arg]
+    module = module_with(*case)
+    x = np.random.default_rng(1).standard_normal((3, case[1][1])).astype(np.float32)
+    _, before = interpret(module, [x])
+    contents = compile_module(module, build_options({"target": "native", "require": "no-fallback"}))
+    assert not any(isinstance(step, Host) for step in contents.best.plan.steps)
+    (op,) = (op for op in module.main if op.name == "dequantize")
+    assert operand(op, 0).dtype.bits == 8
+    np.testing.assert_array_equal(Engine(contents, threads=1)(x)[1], before)
+
+
+def test_blocks_longer_than_the_axis_are_one() -> None:
+    module = module_with("i4", (5, 40), 1, 1 << 40, False)
+    x = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
+    expected = interpret(module, [x])
+    for got, exact in zip(Engine(compile_module(module, build_options({"target": "native"})), threads=1)(x), expected, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-5)

@@ -81,7 +81,7 @@ def test_a_row_that_is_not_finite_gives_none_that_is(value: float) -> None:
     assert not np.isfinite(got[1]).any() and np.isfinite(got[[0, 2]]).all()
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-30, 1e30])
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-35, 1e-30, 1e30, 1e36])
 def test_rows_of_any_size(scale: float) -> None:
     x = (data(3, 64) * np.float32(scale)).astype(np.float32)
     module = linear(3)
@@ -119,3 +119,20 @@ def test_the_contract_says_int8() -> None:
     simplify(module, options)
     (row,) = contract_of(asked, module, options)
     assert (row.requested, row.realised, row.why) == ("fp32, int8", "int8", "")
+
+
+@pytest.mark.parametrize("sizes", [(0.3, 0.3), (1e3, 1e3), (1e-3, 1e4)])
+def test_no_factor_overflows_before_another_one_brings_it_down(sizes: tuple[float, float]) -> None:
+    """Channels of small and of large weights, rows near the largest f32 that the product still is one for."""
+    module, x = linear(3), data(3, 64)
+    values = module.constants["w0"].constant
+    assert values is not None
+    spread = np.geomspace(*sizes, 24, dtype=np.float32)[:, None]
+    wide = np.asarray(values.array) * spread
+    b = Builder(module, module.main)
+    module.main.set_outputs([b.matmul(module.main.inputs[0], module.add_constant("wide", wide), transpose_b=True)])
+    x = x / np.abs(x @ wide.T).max() * np.float32(2e38)
+    got = run(module, x.astype(np.float32))
+    exact = x.astype(np.float64) @ wide.T.astype(np.float64)
+    assert np.isfinite(got).all()
+    assert np.abs(got - exact).max() < 0.02 * np.abs(exact).max()

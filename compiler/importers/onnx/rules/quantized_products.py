@@ -129,6 +129,11 @@ def _matmul_bits(n: Node) -> Value:
     if bits not in (2, 4, 8) or block < 1 or rows < 1 or depth < 1:
         raise n.fail(f"got {bits} bits, blocks of {block}, N = {rows}, K = {depth}, expected 2, 4 or 8 bits and positive sizes")
     dtype, blocks = DTYPES[f"u{bits}"], -(-depth // block)
+    _expect(n, 1, "the weight", rows * blocks * -(-block * bits // 8))
+    _expect(n, 2, "the scales", rows * blocks)
+    if n.given(3):
+        whole = n.x(3).dtype.is_float
+        _expect(n, 3, "the zero points", rows * (blocks if whole else -(-blocks * bits // 8)))
     codes = _unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
     weight = constant(n, codes.astype(dtype.numpy))
     scale = n.b.reshape(n.x(2), shape=(rows, blocks))
@@ -145,6 +150,13 @@ def _matmul_bits(n: Node) -> Value:
         value = dequantized(n, weight, Parameters(scale, constant(n, zero.astype(dtype.numpy)), 1, block))
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
     return result if not n.given(5) else n.b.add(result, n.x(5))
+
+
+def _expect(n: Node, position: int, what: str, count: int) -> None:
+    """Refuse an operand that does not have as many elements as the attributes say."""
+    elements = n.x(position).type.elements
+    if elements != count:
+        raise n.fail(f"{what} has {elements} elements, expected {count}")
 
 
 def _unpacked(
