@@ -123,7 +123,9 @@ def _matmul(left: Array, right: Array, dtype: np.dtype[Any], precision: str) -> 
         high_left, high_right = _tf32(left), _tf32(right)
         total = np.matmul(high_left, high_right)
         if precision == "tf32x3":
-            total = total + np.matmul(high_left, _tf32(right - high_right)) + np.matmul(_tf32(left - high_left), high_right)
+            small = np.matmul(high_left, _tf32(right - high_right)) + np.matmul(_tf32(left - high_left), high_right)
+            # Of an infinity nothing is left below, infinity less infinity: Triton takes such a part for 0 as well.
+            total = total + np.where(np.isnan(small), np.float32(0), small)
         return np.asarray(total)
 
 

@@ -146,6 +146,12 @@ def test_dot_in_three_tf32_products_is_nearly_f32_and_one_is_not() -> None:
     exact = a.astype(np.float64) @ b.T.astype(np.float64)
     error = {p: np.abs(one(text.format(p), "f32[i 4, k 4]", a=a, b=b) - exact).max() for p in ("exact", "tf32", "tf32x3")}
     assert error["tf32x3"] < 4e-6 < 1e-4 < error["tf32"] < 1e-2 and error["exact"] < 4e-6
+    # An infinity stays one: what is left below it is none.
+    a[1, 2], b[3, 0] = np.inf, -np.inf
+    for precision in error:
+        got = one(text.format(precision), "f32[i 4, k 4]", a=a, b=b)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(a @ b.T))
 
 
 def test_dot_contracts_several_axes_keeps_common_ones_and_scales() -> None:
