@@ -129,11 +129,11 @@ def _matmul_bits(n: Node) -> Value:
     if bits not in (2, 4, 8) or block < 1 or rows < 1 or depth < 1:
         raise n.fail(f"got {bits} bits, blocks of {block}, N = {rows}, K = {depth}, expected 2, 4 or 8 bits and positive sizes")
     dtype, blocks = DTYPES[f"u{bits}"], -(-depth // block)
-    _expect(n, 1, "the weight", rows * blocks * -(-block * bits // 8))
-    _expect(n, 2, "the scales", rows * blocks)
+    _expect(n, 1, "the weight has", rows * blocks * -(-block * bits // 8))
+    _expect(n, 2, "the scales have", rows * blocks)
     if n.given(3):
         whole = n.x(3).dtype.is_float
-        _expect(n, 3, "the zero points", rows * (blocks if whole else -(-blocks * bits // 8)))
+        _expect(n, 3, "the zero points have", rows * (blocks if whole else -(-blocks * bits // 8)))
     codes = _unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
     weight = constant(n, codes.astype(dtype.numpy))
     scale = n.b.reshape(n.x(2), shape=(rows, blocks))
@@ -156,7 +156,7 @@ def _expect(n: Node, position: int, what: str, count: int) -> None:
     """Refuse an operand that does not have as many elements as the attributes say."""
     elements = n.x(position).type.elements
     if elements != count:
-        raise n.fail(f"{what} has {elements} elements, expected {count}")
+        raise n.fail(f"{what} {elements} elements, expected {count}")
 
 
 def _unpacked(

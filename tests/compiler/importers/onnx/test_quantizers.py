@@ -401,8 +401,12 @@ def test_weights_that_are_packed_wrong_say_so():
         found.graph.initializer.append(numpy_helper.from_array(given["x1"], "x1"))
         return found
 
-    with pytest.raises(ModelError, match="expected bytes for 5 rows"):
+    with pytest.raises(ModelError, match="the weight has 7 elements, expected 40"):
         import_onnx(model(codes(7)))
+    with pytest.raises(ModelError, match="the weight has 80 elements, expected 40"):
+        import_onnx(model(codes(5, 2, 8)))
+    with pytest.raises(ModelError, match="the zero points have 10 elements, expected 5"):
+        import_onnx(model(codes(5, 1, 8), codes(10)))
     with pytest.raises(UnsupportedError, match="reorders the weight"):
         import_onnx(model(codes(5, 1, 8), None, np.zeros(8, np.int32)))
 
