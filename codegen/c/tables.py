@@ -39,7 +39,8 @@ def read_table(value: TileApply) -> Table | None:
     code, count = _code(value)
     if code is None or count < LEAST:
         return None
-    numbers = _evaluate(value, {id(code): np.arange(SIZE, dtype=np.uint8)}, code)
+    # The permutation looks at four bits: a code of fewer stands in the table as often as it has neighbours above it.
+    numbers = _evaluate(value, {id(code): np.arange(SIZE, dtype=np.uint8) & np.uint8(_mask(code))}, code)
     return Table(_wide(code), tuple(float(number) for number in numbers))
 
 
@@ -53,7 +54,7 @@ def _code(value: Value) -> tuple[Value | None, int]:
         if isinstance(part, Full) or id(part) in seen:
             continue
         seen.add(id(part))
-        if _is_code(part):
+        if _mask(part):
             if found is not None and found != part:
                 return None, 0
             found = part
@@ -65,11 +66,12 @@ def _code(value: Value) -> tuple[Value | None, int]:
     return found, count
 
 
-def _is_code(value: Value) -> bool:
-    """Whether a value is masked to the low bits of a byte."""
+def _mask(value: Value) -> int:
+    """The low bits of a byte that a value is masked to, at most four; 0 for any other value."""
     if not (isinstance(value, TileApply) and value.primitive == "bit_and" and value.type.dtype == u8):
-        return False
-    return [arg.value.value for arg in value.args if isinstance(arg, Full)] == [SIZE - 1]
+        return 0
+    masks = [arg.value.value for arg in value.args if isinstance(arg, Full)]
+    return next((mask for mask in (1, 3, 7, 15) if masks == [mask]), 0)
 
 
 def _wide(code: Value) -> Value:

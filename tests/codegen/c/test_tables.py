@@ -73,6 +73,12 @@ def test_a_zero_point_is_in_the_table() -> None:
     assert table is not None and table.numbers == tuple(float(n - 8) for n in range(16))
 
 
+def test_a_code_of_two_bits_stands_four_times_in_the_table() -> None:
+    value = apply("cast", apply("sub", apply("cast", code(mask=3), dtype=i32), full(2, i32), dtype=i32), dtype=f32)
+    table = read_table(value)
+    assert table is not None and table.numbers == (-2.0, -1.0, 0.0, 1.0) * 4
+
+
 @pytest.mark.parametrize(
     "value",
     [
