@@ -99,9 +99,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
 def product_passes(options: BuildOptions) -> str:
     """What makes products of codes integer ones: the CPU's instructions want unsigned codes on the left, those of GPUs signed ones."""
     codes = "i8" if any(target.family == "cuda" for target in options.targets) else "u8"
-    return (
-        f"integer_products{{codes={codes}}}, pack_codes, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
-    )
+    return f"integer_products{{codes={codes}}}, pack_codes, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:

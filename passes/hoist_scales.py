@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir import dims
@@ -23,7 +24,7 @@ def hoist_scales(region: Region) -> Region:
         if not isinstance(statement, Reduce) or not scales or rest is None:
             body.append(statement)
             continue
-        name = next(n for n in (f"{statement.name}_{k}" for k in range(len(taken) + 1)) if n not in taken)
+        name = fresh(statement.name, taken)
         taken.add(name)
         body.append(replace(statement, name=name, value=rest))
         value: Scalar = Ref(name, statement.dtype)
@@ -33,19 +34,24 @@ def hoist_scales(region: Region) -> Region:
     return replace(region, body=tuple(body))
 
 
+def fresh(name: str, taken: Collection[str]) -> str:
+    """The name with the first number behind it that makes it a new one."""
+    return next(n for n in (f"{name}_{k}" for k in range(len(taken) + 1)) if n not in taken)
+
+
 def _scales(statement: Reduce) -> list[Scalar]:
     """The factors of a float sum that stay the same along it, if at least two others are left: a product of tensors."""
     if statement.kind != "sum" or not statement.dtype.is_float:
         return []
-    factors = _factors(statement.value, statement.dtype.name)
+    factors = factors_of(statement.value, statement.dtype.name)
     fixed = [factor for factor in factors if _is_scale(factor, statement.over)]
     return fixed if len(factors) - len(fixed) >= 2 else []
 
 
-def _factors(value: Scalar, dtype: str) -> list[Scalar]:
+def factors_of(value: Scalar, dtype: str) -> list[Scalar]:
     """The factors of nested products in one dtype."""
     if isinstance(value, Apply) and value.primitive == "mul" and value.dtype.name == dtype:
-        return [factor for arg in value.args for factor in _factors(arg, dtype)]
+        return [factor for arg in value.args for factor in factors_of(arg, dtype)]
     return [value]
 
 

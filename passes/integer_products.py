@@ -180,8 +180,8 @@ class CodedProduct(Rule):
             result = g.mul(result, g.mul(rows, scale))
             return result
         # The left scale is known only at run time: what makes the sum smaller comes before it, what makes it larger behind it.
-        first, *last = _halves(right, scale, g)
-        for factor in (first, rows, *last):
+        before, behind = _halves(right, scale, g)
+        for factor in (*before, rows, *behind):
             result = g.mul(result, factor)
         return result
 
@@ -212,14 +212,18 @@ def _is_normal(left: Value, right: Value) -> bool:
     return float(np.finfo(np.float32).tiny) <= least and most <= float(np.finfo(np.float32).max)
 
 
-def _halves(scales: Value, shaped: Value, g: Builder) -> list[Value]:
-    """Scales as what is to be multiplied first, not above 1, and last, not below 1; one of them alone if they are all so."""
+def _halves(scales: Value, shaped: Value, g: Builder) -> tuple[list[Value], list[Value]]:
+    """Scales as what makes smaller and what makes larger: all of them one of the two, or each a part that is 1 elsewhere."""
     held = _constant(scales)
-    if held is None or not held.size or float(np.abs(held.astype(np.float64)).max()) <= 1:
-        return [shaped]
-    wide = held.astype(np.float32)
-    parts = np.where(np.abs(wide) > 1, np.float32(1), wide), np.where(np.abs(wide) > 1, wide, np.float32(1))
-    return [g.reshape(g.module.add_constant(f"{scales.name}.part", part, scales.source), shape=shaped.shape) for part in parts]
+    large = np.zeros(0, np.bool_) if held is None else np.abs(held.astype(np.float64)) > 1
+    if held is None or not large.any():
+        return [shaped], []
+    if large.all():
+        return [], [shaped]
+    one = np.float32(1)
+    parts = (np.where(large, one, held.astype(np.float32)), np.where(large, held.astype(np.float32), one))
+    below, above = (g.reshape(g.module.add_constant(f"{scales.name}.part", part, scales.source), shape=shaped.shape) for part in parts)
+    return [below], [above]
 
 
 def _name(code: Value) -> str:

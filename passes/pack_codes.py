@@ -1,8 +1,8 @@
-"""Packing of codes: constants of 2 and 4 bits lie packed, and kernels read them so; those that no bytes hold evenly become bytes."""
+"""Codes of constants: those of 2 and 4 bits lie packed (or as bytes), and of a table that rows are taken of only these are decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,17 +10,18 @@ import numpy as np
 
 from ..ir import dims
 from ..ir.errors import InternalError
-from ..ir.formats import Format, format_of
+from ..ir.formats import format_of
 from ..ir.formats.affine import WHOLE_RUN, grouped_name, pack_codes
 from ..ir.graph import Builder, Module, Op, Value
 from ..ir.rewrite import Numerics, Rule
 from ..ir.types import i2, i4, i8, u2, u4, u8
 from .base import RulePass
-from .match import Replacement, operand
+from .match import Replacement, matched, operand, producer
 from .weights import values_of, weight_of
 
 Array = np.ndarray[Any, Any]
 NARROW = frozenset({i4, u4, i2, u2})
+NOT_NARROW = "the codes are not of 2 or 4 bits"
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,15 @@ class PackCodes(RulePass):
     Before: const @w : i4[n, k]   %w = dequantize(@w, @scale, @zero) {axis = 1, block = 32}
     After:  const @w.codes : u8[n, k / 2]   %w = decode(@w.codes, @scale, @w.zero) {format = "uint4.g32.f32", axis = 1}
 
-    Rows that are not whole groups of a multiple of eight are stored a byte for each code, which kernels read as well.
+    Rows that are not whole groups of a multiple of eight are stored a byte for each code, which kernels read as well. Rows
+    taken of a coded table, packed or of bytes, are taken first and decoded then.
     """
 
     numerics: ClassVar[Numerics] = "EXACT"
 
     def rules(self) -> Sequence[Rule]:
-        """Packed if possible, else bytes."""
-        return (PackedCodes(), WidenedCodes())
+        """Packed if possible, else bytes; rows that nobody asks for stay coded."""
+        return (PackedCodes(), WidenedCodes(), GatheredCodes())
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class PackedCodes(Rule):
     def check(self, op: Op, module: Module) -> str | None:
         code = operand(op, 0)
         if code.dtype not in NARROW:
-            return "the codes are not of 2 or 4 bits"
-        if any(v is not None and (v.constant is None or not v.constant.available) for v in op.operands):
+            return NOT_NARROW
+        if not _are_given(op.operands):
             return "codes, scales and zero points are not all constant"
         found = _axis(op)
         if found is None:
@@ -71,12 +73,11 @@ class PackedCodes(Rule):
         code, scale = operand(op, 0), operand(op, 1)
         zero = op.operands[2] if len(op.operands) > 2 else None
         bits, middle = code.dtype.bits, 1 << (code.dtype.bits - 1) if code.dtype.kind == "int" else 0
-        shift = middle if zero is None else None
-        numbers = values_of(code).astype(np.int32) + middle
         # Signed codes without a zero point have the middle for one; all others say theirs.
-        is_plain = shift is not None and shift > 0
+        is_plain = zero is None and middle > 0
         format = format_of(grouped_name(bits, group, not is_plain, scale.dtype))
-        fields = {name: np.moveaxis(array, -1, axis) for name, array in _packed(np.moveaxis(numbers, axis, -1), bits, format).items()}
+        packed = pack_codes(np.moveaxis(values_of(code).astype(np.int32) + middle, axis, -1), bits, format.fields[0].per or WHOLE_RUN)
+        fields = {name: np.moveaxis(array, -1, axis) for name, array in packed.items()}
         fields["scale"] = _beside(values_of(scale), code, axis, group, op)
         if not is_plain:
             zeros = np.zeros(values_of(scale).shape, np.int32) if zero is None else values_of(zero).astype(np.int32)
@@ -97,11 +98,9 @@ class WidenedCodes(Rule):
     numerics: ClassVar[Numerics] = "EXACT"
 
     def check(self, op: Op, module: Module) -> str | None:
-        code = operand(op, 0)
-        if code.dtype not in NARROW:
-            return "the codes are not of 2 or 4 bits"
-        held = [op.operands[0], *op.operands[2:]]
-        if any(v is not None and (v.constant is None or not v.constant.available) for v in held):
+        if operand(op, 0).dtype not in NARROW:
+            return NOT_NARROW
+        if not _are_given([op.operands[0], *op.operands[2:]]):
             return "codes and zero points are not all constant"
         return "the codes are packed" if PackedCodes().check(op, module) is None else None
 
@@ -116,9 +115,53 @@ class WidenedCodes(Rule):
         return g.build(op.definition, parts, op.attrs)[0]
 
 
-def _packed(numbers: Array, bits: int, format: Format) -> dict[str, Array]:
-    field = format.fields[0]
-    return pack_codes(numbers, bits, field.per or WHOLE_RUN)
+@dataclass(frozen=True)
+class GatheredCodes(Rule):
+    """take(dequantize(@codes, @scale), i) -> dequantize(take(@codes, i), take(@scale, i)), and so for decode"""
+
+    ops: ClassVar[tuple[str, ...]] = ("take",)
+    numerics: ClassVar[Numerics] = "EXACT"
+
+    def check(self, op: Op, module: Module) -> str | None:
+        coded = producer(op.operands[0], "dequantize", "decode")
+        if coded is None or any(value is not None and value.constant is None for value in coded.operands):
+            return "what is taken of is no table of codes"
+        axis = op.attrs["axis"] % operand(op, 0).type.rank
+        if coded.name == "decode":
+            along = coded.attrs["axis"] % operand(op, 0).type.rank
+            shared = any(field.rows != 1 for field in format_of(coded.attrs["format"]).fields)
+            return "rows share scales, or are taken along the axis that is coded" if shared or axis == along else None
+        if operand(coded, 0).dtype.bits < 8:
+            return "the codes are not packed yet"
+        blocked = coded.attrs["block"] and coded.attrs["axis"] % operand(op, 0).type.rank == axis
+        return "blocks share scales along the axis that is taken of" if blocked else None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        coded, indices = matched(op.operands[0], "dequantize", "decode"), operand(op, 1)
+        rank = operand(op, 0).type.rank
+        axis = op.attrs["axis"] % rank
+        rows = indices if indices.type.rank == 1 else g.reshape(indices, shape=(dims.product(indices.shape),))
+        parts = [
+            value
+            if value is None or not _varies(number, value, axis, coded)
+            else g.take(value, rows, axis=axis if value.type.rank == rank else 0)
+            for number, value in enumerate(coded.operands)
+        ]
+        found = g.build(coded.definition, parts, coded.attrs)[0]
+        return found if found.shape == op.result.shape else g.reshape(found, shape=op.result.shape)
+
+
+def _varies(number: int, part: Value, axis: int, coded: Op) -> bool:
+    """Whether a part of coded numbers is another one for each row: the codes, the fields of a format, parameters along this axis."""
+    along = coded.attrs["axis"]
+    if number == 0 or coded.name == "decode" or coded.attrs["block"]:
+        return True
+    return along is not None and part.type.rank == 1 and along % operand(coded, 0).type.rank == axis
+
+
+def _are_given(values: Iterable[Value | None]) -> bool:
+    """Whether those that are there are constants with values."""
+    return all(value is None or (value.constant is not None and value.constant.available) for value in values)
 
 
 def _axis(op: Op) -> tuple[int, int | None] | None:

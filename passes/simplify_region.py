@@ -1,8 +1,10 @@
-"""Simplification of regions: axes of size 1 go, and adjacent axes that every operand steps through together merge."""
+"""Simplification of regions: axes of size 1 go, axes that every operand steps through together merge, and one is taken apart if asked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from ..ir import dims
 from ..ir.dims import Dim
@@ -22,6 +24,32 @@ def simplify_region(region: Region, symbols: dims.Facts) -> Region:
         if pair is None:
             return region
         region = _merge(region, *pair)
+
+
+def split_axis(region: Region, name: str, sizes: Sequence[int], symbols: dims.Facts) -> Region:
+    """The region with an axis of known length as several, the last one of sizes[-1] elements; each size divides the one before."""
+    extent = region.axis(name).extent
+    if not isinstance(extent, int):
+        raise ValueError(f"axis {name} has no known length")
+    taken = {*region.extents, *symbols.ranges}
+    lengths = (extent, *sizes, 1)
+    parts: list[Axis] = []
+    for length, inner in pairwise(lengths):
+        unique = next(f"{name}{n}" for n in range(len(taken) + 1) if f"{name}{n}" not in taken)
+        taken.add(unique)
+        parts.append(Axis(unique, length // inner))
+    place: Dim = 0
+    for part, size in zip(parts, (*sizes, 1), strict=True):
+        place = place + dims.symbol(part.name) * size
+    axes = tuple(part for axis in region.axes for part in (parts if axis.name == name else (axis,)))
+    facts = Region("", (), (), axes, ()).facts(symbols)
+    made = with_axes_as(region, {name: place}, axes, facts)
+    while True:
+        # What one quotient is simplified to may be the place of another.
+        simpler = with_axes_as(made, {}, axes, facts)
+        if simpler == made:
+            return made
+        made = simpler
 
 
 def with_axes_as(region: Region, axis_map: dict[str, Dim], axes: tuple[Axis, ...], facts: dims.Facts) -> Region:

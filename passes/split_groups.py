@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..ir import dims
 from ..ir.dims import Dim
-from ..ir.region import Axis, Region, accesses
-from .simplify_region import with_axes_as
+from ..ir.region import Region, accesses
+from .simplify_region import split_axis
 from .tile.contraction import Contraction, read_contraction
 
 LEAST = 4
@@ -22,7 +22,7 @@ def split_groups(region: Region, symbols: dims.Facts) -> Region:
         return region
     for name in found.batch:
         for size in sorted(_groups(region, name)):
-            made = _split(region, name, size, symbols)
+            made = split_axis(region, name, [size], symbols)
             after = read_contraction(made)
             if isinstance(after, Contraction) and after.rows and after.columns:
                 return made
@@ -44,16 +44,3 @@ def _groups(region: Region, name: str) -> set[int]:
                         if isinstance(extent, int) and isinstance(size, int) and LEAST <= size < extent and extent % size == 0:
                             found.add(size)
     return found
-
-
-def _split(region: Region, name: str, size: int, symbols: dims.Facts) -> Region:
-    """The region with an axis as so many groups of `size`."""
-    extent = region.axis(name).extent
-    taken = {*region.extents, *symbols.ranges}
-    outer, inner = (
-        next(f"{name}_{word}{n}" for n in range(len(taken) + 1) if f"{name}_{word}{n}" not in taken) for word in ("group", "member")
-    )
-    parts = (Axis(outer, extent // size), Axis(inner, size))
-    axes = tuple(part for axis in region.axes for part in (parts if axis.name == name else (axis,)))
-    facts = Region("", (), (), axes, ()).facts(symbols)
-    return with_axes_as(region, {name: dims.symbol(outer) * size + dims.symbol(inner)}, axes, facts)

@@ -100,6 +100,12 @@ def why_not_coded(weight: Weight) -> str | None:
         return f"the weight is quantized already, to {coded.attrs['format']}"
     if not stored.dtype.is_float or stored.dtype.bits < 16:
         return f"the weight is {stored.dtype}, expected a float"
+    return why_not_replaced(weight)
+
+
+def why_not_replaced(weight: Weight) -> str | None:
+    """Why others cannot stand for a weight's numbers: these are not given, not finite, or somebody else reads them."""
+    stored = weight.stored
     if stored.constant is None or not stored.constant.available:
         return "the values of the weight are not given"
     other = other_reader(weight)

@@ -15,9 +15,10 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import domain_checks
-from ...ir.tile.program import Dot, Full, Launch, Let, Load, Param, Ref, Store, TileApply, Value, statements, walk
+from ...ir.tile.program import Dot, Full, Launch, Let, Load, Param, Ref, Store, Value, statements, walk
 from .access import Spot, Test
 from .amx import ROW, SIDE, TILES
+from .quads import widened_load
 from .tiles import Tile
 from .values import Values
 from .writer import LANE, at_lane, lane_stride
@@ -39,7 +40,7 @@ class _Factors:
 
 def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Factors | None:
     """The factors of a dot that may be taken in tiles: plain loads, the right one of what lies in the instruction's vectors."""
-    left, right = _load(value.left), _load(value.right)
+    left, right = widened_load(value.left), widened_load(value.right)
     if left is None or right is None or len(value.type.axes) != 2 or value.left_scale is not None or value.right_scale is not None:
         return None
     rows, columns = value.type.axes
@@ -52,12 +53,6 @@ def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Fa
     if layout is None or not layout.in_groups(instruction.lanes, instruction.depth):
         return None
     return _Factors(instruction, left, right, rows, columns, *over)
-
-
-def _load(value: Value) -> Load | None:
-    """The load behind the cast that widens it."""
-    inner = value.args[0] if isinstance(value, TileApply) and value.primitive == "cast" else value
-    return inner if isinstance(inner, Load) else None
 
 
 def accumulated_rows(launch: Launch, level: CpuLevel) -> Iterator[str]:

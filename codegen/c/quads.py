@@ -93,7 +93,7 @@ class Quads:
 
 def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
     """The loads of a dot of 8-bit integers in 32 bits, signed ones on the right, or of bf16 in f32; None if it is another."""
-    left, right = _codes(value.left), _codes(value.right)
+    left, right = widened_load(value.left), widened_load(value.right)
     if left is None or right is None:
         return None
     types = left.type.dtype, right.type.dtype, value.type.dtype
@@ -105,7 +105,7 @@ def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
     return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
 
 
-def _codes(value: Value) -> Load | None:
+def widened_load(value: Value) -> Load | None:
     """The load behind the cast that widens it."""
     inner = value.args[0] if isinstance(value, TileApply) and value.primitive == "cast" else value
     return inner if isinstance(inner, Load) else None

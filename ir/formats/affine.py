@@ -11,7 +11,7 @@ from .. import scalar
 from ..errors import VerifyError
 from ..scalar import Array
 from ..types import DTYPES, DType, f16, f32, i8, i32, u8
-from .format import Field, Format, Place, Reader, Tensor, packed, plane
+from .format import Field, Format, Place, Reader, Tensor, block_of, packed, plane
 
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 """How codes are taken apart into planes whose codes fill bytes, lowest bits first."""
@@ -60,18 +60,13 @@ def grouped(bits: int, group: int | None, zero_points: bool = False, scales: DTy
     zeros = (Field("zero", u8, group),) if zero_points else ()
     fields, with_zeros = (*code_fields(bits, run), Field("scale", scales, group), *zeros), " and zero points" if zero_points else ""
 
-    def at(place: Place) -> Place:
-        return place * 0 if group is None else place // group
-
     def zero(reader: Reader, place: Place) -> Array:
-        return scalar.cast(reader.word("zero", at(place)), i32) if zero_points else middle
+        return scalar.cast(reader.word("zero", block_of(place, group)), i32) if zero_points else middle
 
     def encode(x: Tensor) -> Mapping[str, Tensor]:
         parts = x.reshape(*x.shape[:-1], -1, group or x.shape[-1])
         if zero_points:
-            low, high = np.minimum(parts.min(-1, keepdims=True), 0), np.maximum(parts.max(-1, keepdims=True), 0)
-            scale = in_range((high - low) / np.float32(2 * middle - 1), scales)
-            middles = np.clip(np.rint(np.float32(0) - divided(low, scale)), 0, 2 * middle - 1)
+            scale, middles = _ranged(parts, (-1,), 2 * middle - 1, scales)
         else:
             extreme = np.take_along_axis(parts, np.abs(parts).argmax(-1, keepdims=True), -1)
             scale = in_range(-extreme / np.float32(middle), scales)
@@ -86,7 +81,7 @@ def grouped(bits: int, group: int | None, zero_points: bool = False, scales: DTy
         fields,
         group or WHOLE_RUN,
         lambda reader, place: read_code(reader, place, bits, run),
-        scale=lambda reader, place: reader.word("scale", at(place)),
+        scale=lambda reader, place: reader.word("scale", block_of(place, group)),
         zero=zero,
         least=0,
         most=2 * middle - 1,
@@ -121,9 +116,6 @@ def whole_bytes(name: str, doc: str, *, signed: bool, rows: int | None = 1, grou
     zeros = () if signed else (Field("zero", u8, group, 1, rows),)
     fields = (Field("codes", dtype, 1), Field("scale", f32, group, 1, rows), *zeros)
 
-    def at(place: Place) -> Place:
-        return place * 0 if group is None else place // group
-
     def encode(x: Tensor) -> Mapping[str, Tensor]:
         parts = x.reshape(*x.shape[:-1], -1, group or x.shape[-1])
         over = (-1,) if rows == 1 else (-3, -1)
@@ -132,9 +124,7 @@ def whole_bytes(name: str, doc: str, *, signed: bool, rows: int | None = 1, grou
             codes = np.clip(np.rint(divided(parts, scale)), -127, 127)
             middles = np.zeros_like(scale)
         else:
-            low = parts.min(over, keepdims=True, initial=0)
-            scale = in_range((parts.max(over, keepdims=True, initial=0) - low) / np.float32(255), f32)
-            middles = np.clip(np.rint(np.float32(0) - divided(low, scale)), 0, 255)
+            scale, middles = _ranged(parts, over, 255, f32)
             codes = np.clip(np.rint(divided(parts, scale)) + middles, 0, 255)
         found = {"codes": codes.reshape(x.shape).astype(dtype.numpy), "scale": scale[..., 0]}
         return found if signed else {**found, "zero": middles[..., 0].astype(np.uint8)}
@@ -145,12 +135,19 @@ def whole_bytes(name: str, doc: str, *, signed: bool, rows: int | None = 1, grou
         fields,
         group or 1,
         lambda reader, place: reader.word("codes", place),
-        scale=lambda reader, place: reader.word("scale", at(place)),
-        zero=None if signed else lambda reader, place: scalar.cast(reader.word("zero", at(place)), i32),
+        scale=lambda reader, place: reader.word("scale", block_of(place, group)),
+        zero=None if signed else lambda reader, place: scalar.cast(reader.word("zero", block_of(place, group)), i32),
         least=-128 if signed else 0,
         most=127 if signed else 255,
         encode=encode,
     )
+
+
+def _ranged(parts: Tensor, over: tuple[int, ...], most: int, scales: DType) -> tuple[Tensor, Tensor]:
+    """Scales and zero points of codes from 0 to `most`, by the range of the numbers, which includes zero."""
+    low = parts.min(over, keepdims=True, initial=0)
+    scale = in_range((parts.max(over, keepdims=True, initial=0) - low) / np.float32(most), scales)
+    return scale, np.clip(np.rint(np.float32(0) - divided(low, scale)), 0, most)
 
 
 def in_range(scale: Tensor, dtype: DType) -> Tensor:

@@ -11,7 +11,7 @@ from .. import scalar
 from ..scalar import Array
 from ..types import DType, f8e4m3, f8e5m2, f8e8m0, f32, i32
 from .affine import code_fields, divided, in_range, pack_codes, read_code
-from .format import Field, Format, Place, Reader, Tensor
+from .format import Field, Format, Place, Reader, Tensor, block_of
 
 MX_BLOCK, NV_BLOCK, DEEP_BLOCK = 32, 16, 128
 NV_TENSOR = "tensor_scale"
@@ -42,7 +42,7 @@ def scaled_bytes(name: str, doc: str, dtype: DType, *, rows: int | None = 1, gro
         (Field("codes", dtype, 1), Field("scale", f32, group, 1, rows)),
         group or 1,
         lambda reader, place: reader.word("codes", place),
-        scale=lambda reader, place: reader.word("scale", place * 0 if group is None else place // group),
+        scale=lambda reader, place: reader.word("scale", block_of(place, group)),
         least=-_largest(dtype),
         most=_largest(dtype),
         encode=encode,
@@ -111,7 +111,7 @@ def nvfp4() -> Format:
     numpy, unit = np.dtype(ml_dtypes.float4_e2m1fn), 0.5
 
     def scale(reader: Reader, place: Place) -> Array:
-        both = scalar.mul(reader.word("scale", place // NV_BLOCK), reader.word(NV_TENSOR, place * 0))
+        both = scalar.mul(reader.word("scale", place // NV_BLOCK), reader.word(NV_TENSOR, block_of(place, None)))
         return scalar.mul(both, unit)
 
     def encode(x: Tensor) -> Mapping[str, Tensor]:

@@ -43,6 +43,11 @@ class Reader(Protocol):
         """A place as data."""
 
 
+def block_of(place: Place, size: int | None) -> Place:
+    """Which block of so many numbers a place is in; None: all are one."""
+    return place * 0 if size is None else place // size
+
+
 Part = Callable[[Reader, Place], Array]
 
 
@@ -71,6 +76,10 @@ class Format:
     def bits(self) -> float:
         """Bits that a number takes in a long row, what it shares with others included."""
         return sum(field.dtype.bits * field.words / (field.per * (field.rows or np.inf)) for field in self.fields if field.per)
+
+    def number_of(self, field: str) -> int:
+        """The place of a field among the fields."""
+        return next(number for number, each in enumerate(self.fields) if each.name == field)
 
     def decode(self, reader: Reader, place: Place) -> Array:
         """The number at a place, f32."""
@@ -136,6 +145,8 @@ class Format:
         wide = np.moveaxis(x.astype(np.float32), axis, -1)
         if not np.isfinite(wide).all():
             raise VerifyError(f"{self.name}: got numbers that are not finite")
+        if not x.size:
+            return {field.name: np.zeros(kind.shape, kind.dtype.numpy) for field, kind in zip(self.fields, types, strict=True)}
         rows = wide.reshape(1, -1) if wide.ndim == 1 else wide
         found = self.encode(np.ascontiguousarray(rows))
         result = {}
@@ -164,7 +175,7 @@ class _Arrays:
 
     def word(self, field: str, place: Place) -> Tensor:
         array = self.fields[field]
-        spec = next(each for each in self.format.fields if each.name == field)
+        spec = self.format.fields[self.format.number_of(field)]
         if spec.rows not in (1, None) and array.ndim > 1:
             array = np.repeat(array, spec.rows, axis=-2)[..., : self.shape[-2], :]
         taken = array[..., np.broadcast_to(place, (self.shape[-1],))]

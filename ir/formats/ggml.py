@@ -254,7 +254,7 @@ def _mxfp4() -> Format:
     def scale(reader: Reader, place: Place) -> Array:
         exponent = scalar.cast(reader.word("e", place // SHORT), i32)
         normal = scalar.shift_left(scalar.sub(exponent, 1), 23)
-        small = scalar.shift_left(scalar.add(scalar.mul(exponent, 0), 0x200000), exponent)
+        small = scalar.shift_left(0x200000, exponent)
         return scalar.bitcast(scalar.where(scalar.lt(exponent, 2), small, normal), f32)
 
     return Format(

@@ -54,7 +54,7 @@ class _Operands:
     axis: int
 
     def word(self, field: str, place: Any) -> Traced:
-        number = next(n for n, each in enumerate(self.format.fields) if each.name == field)
+        number = self.format.number_of(field)
         rows = self.format.fields[number].rows
         subscripts = list(self.element)
         subscripts[self.axis] = place

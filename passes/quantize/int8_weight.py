@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ...ir.formats import FORMATS
 from ...ir.graph import Module, Value
 from ...ir.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
 from ..weights import Weight, values_of, weights_of, why_not_coded
 
 Array = np.ndarray[Any, Any]
-LARGEST = 127
-"""The scale maps a channel's largest magnitude to this: -128 is not used, so that the range is symmetric."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,12 @@ class QuantizeInt8Weight(Pass):
 
 def quantized(weights: Array, channel: int) -> tuple[Array, Array]:
     """(int8, scales): weights rounded to the nearest multiple of their channel's scale, which maps its largest to 127."""
-    wide = weights.astype(np.float32)
-    others = tuple(axis for axis in range(wide.ndim) if axis != channel)
-    largest = np.abs(wide).max(axis=others, initial=0.0)
-    # A scale below the normal numbers would lose the precision that it is there for.
-    usable = largest / LARGEST >= np.finfo(np.float32).tiny
-    scales = np.where(usable, largest / np.float32(LARGEST), np.float32(1)).astype(np.float32)
-    shape = [-1 if axis == channel else 1 for axis in range(wide.ndim)]
-    codes = np.clip(np.rint(wide / scales.reshape(shape)), -LARGEST, LARGEST)
-    return codes.astype(np.int8), scales
+    channels = np.moveaxis(weights, channel, 0)
+    rows = channels.reshape(channels.shape[0], math.prod(channels.shape[1:]))
+    fields = FORMATS["int8"].encoded(rows)
+    codes, scales = fields["codes"].reshape(channels.shape), fields["scale"][:, 0]
+    # A scale below the normal numbers would lose the precision that it is there for: of zeros any will do.
+    return np.ascontiguousarray(np.moveaxis(codes, 0, channel)), np.where(scales == 0, np.float32(1), scales)
 
 
 def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, tuple[Value, Value]]) -> None:

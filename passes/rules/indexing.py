@@ -8,7 +8,6 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.formats import format_of
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.ops.rounding import holds
 from ...ir.rewrite import Rule
@@ -201,46 +200,4 @@ class ReadOfIota(Rule):
         return g.iota(**{**made.attrs, "shape": op.result.shape})
 
 
-class GatheredCodes(Rule):
-    """take(dequantize(@codes, @scale), i) -> dequantize(take(@codes, i), take(@scale, i)), and so for decode"""
-
-    ops = ("take",)
-
-    def check(self, op: Op, module: Module) -> str | None:
-        coded = producer(op.operands[0], "dequantize", "decode")
-        if coded is None or any(value is not None and value.constant is None for value in coded.operands):
-            return "what is taken of is no table of codes"
-        axis = op.attrs["axis"] % operand(op, 0).type.rank
-        if coded.name == "decode":
-            along = coded.attrs["axis"] % operand(op, 0).type.rank
-            shared = any(field.rows != 1 for field in format_of(coded.attrs["format"]).fields)
-            return "rows share scales, or are taken along the axis that is coded" if shared or axis == along else None
-        if operand(coded, 0).dtype.bits < 8:
-            return "the codes are not packed yet"
-        blocked = coded.attrs["block"] and coded.attrs["axis"] % operand(op, 0).type.rank == axis
-        return "blocks share scales along the axis that is taken of" if blocked else None
-
-    def rewrite(self, op: Op, g: Builder) -> Replacement:
-        coded, indices = matched(op.operands[0], "dequantize", "decode"), operand(op, 1)
-        rank = operand(op, 0).type.rank
-        axis = op.attrs["axis"] % rank
-        rows = indices if indices.type.rank == 1 else g.reshape(indices, shape=(dims.product(indices.shape),))
-        parts = [
-            value
-            if value is None or not _varies(number, value, axis, coded)
-            else g.take(value, rows, axis=axis if value.type.rank == rank else 0)
-            for number, value in enumerate(coded.operands)
-        ]
-        found = g.build(coded.definition, parts, coded.attrs)[0]
-        return found if found.shape == op.result.shape else g.reshape(found, shape=op.result.shape)
-
-
-def _varies(number: int, part: Value, axis: int, coded: Op) -> bool:
-    """Whether a part of coded numbers is another one for each row: the codes, the fields of a format, parameters along this axis."""
-    along = coded.attrs["axis"]
-    if number == 0 or coded.name == "decode" or coded.attrs["block"]:
-        return True
-    return along is not None and part.type.rank == 1 and along % operand(coded, 0).type.rank == axis
-
-
-RULES: tuple[Rule, ...] = (TakeOfRange(), TakeOfOne(), GatherOfEverything(), ReadOfIota(), GatheredCodes())
+RULES: tuple[Rule, ...] = (TakeOfRange(), TakeOfOne(), GatherOfEverything(), ReadOfIota())

@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.graph import Module, Value
 from ...ir.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
-from ..weights import Weight, other_reader, values_of, weights_of
+from ..weights import Weight, values_of, weights_of, why_not_replaced
 
 Array = np.ndarray[Any, Any]
 
@@ -51,14 +51,7 @@ def why_not(weight: Weight) -> str | None:
         return f"the weight is quantized already, to {stored.dtype}; prune before quantizing"
     if not stored.dtype.is_float:
         return f"the weight is {stored.dtype}, expected a float"
-    if stored.constant is None or not stored.constant.available:
-        return "the values of the weight are not given"
-    other = other_reader(weight)
-    if other is not None:
-        return f"the weight is also read by {other.name}, and would be stored twice"
-    if not np.isfinite(values_of(stored).astype(np.float32)).all():
-        return "the weight holds infinities or NaN"
-    return None
+    return why_not_replaced(weight)
 
 
 def pruned(weights: Array, axis: int) -> tuple[Array, Array]:

@@ -13,8 +13,9 @@ from itertools import pairwise
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Index
-from ...ir.region import Axis, Reduce, Ref, Region, Scalar, accesses, scalars
-from ..simplify_region import with_axes_as
+from ...ir.region import Reduce, Ref, Region, Scalar, accesses, scalars
+from ..hoist_scales import factors_of
+from ..simplify_region import split_axis
 from .contraction import Contraction, axes_of, read_contraction
 
 
@@ -33,32 +34,6 @@ def in_blocks(region: Region, symbols: dims.Facts) -> Region:
     made = split_axis(region, found.over[0], sizes, symbols) if sizes else region
     after = read_contraction(made)
     return _with_scales_outside(made, after) if sizes and isinstance(after, Contraction) else region
-
-
-def split_axis(region: Region, name: str, sizes: Sequence[int], symbols: dims.Facts) -> Region:
-    """The region with an axis of known length as several, the last one of sizes[-1] elements; each size divides the one before."""
-    extent = region.axis(name).extent
-    if not isinstance(extent, int):
-        raise ValueError(f"axis {name} has no known length")
-    taken = {*region.extents, *symbols.ranges}
-    lengths = (extent, *sizes, 1)
-    parts: list[Axis] = []
-    for length, inner in pairwise(lengths):
-        unique = next(f"{name}{n}" for n in range(len(taken) + 1) if f"{name}{n}" not in taken)
-        taken.add(unique)
-        parts.append(Axis(unique, length // inner))
-    place: Dim = 0
-    for part, size in zip(parts, (*sizes, 1), strict=True):
-        place = place + dims.symbol(part.name) * size
-    axes = tuple(part for axis in region.axes for part in (parts if axis.name == name else (axis,)))
-    facts = Region("", (), (), axes, ()).facts(symbols)
-    made = with_axes_as(region, {name: place}, axes, facts)
-    while True:
-        # What one quotient is simplified to may be the place of another.
-        simpler = with_axes_as(made, {}, axes, facts)
-        if simpler == made:
-            return made
-        made = simpler
 
 
 def _divisors(region: Region, name: str) -> list[int]:
@@ -112,7 +87,7 @@ def _scale(dim: Dim, name: str) -> int | None:
 def _with_scales_outside(region: Region, found: Contraction) -> Region:
     """Sums over the innermost axes, and of these, times what is the same along them, one over the others."""
     reduce = found.reduce
-    factors = [(factor, axes_of(factor)) for factor in _factors(reduce.value)]
+    factors = [(factor, axes_of(factor)) for factor in factors_of(reduce.value, reduce.dtype.name)]
     order = [axis.name for axis in region.axes if axis.name in reduce.over]
     for first in range(1, len(order)):
         inner = set(order[first:])
@@ -128,12 +103,6 @@ def _with_scales_outside(region: Region, found: Contraction) -> Region:
             whole = replace(reduce, over=tuple(order[:first]), value=_product([Ref(name, reduce.dtype), *outside]))
             return replace(region, body=tuple(part for s in region.body for part in ((block, whole) if s is reduce else (s,))))
     return region
-
-
-def _factors(value: Scalar) -> list[Scalar]:
-    if isinstance(value, Apply) and value.primitive == "mul" and value.dtype.is_float:
-        return [factor for arg in value.args for factor in _factors(arg)]
-    return [value]
 
 
 def _product(factors: Sequence[Scalar]) -> Scalar:

@@ -48,7 +48,7 @@ def test_codes_are_taken_and_then_decoded(kind: str) -> None:
     module, b, ids = started()
     module.main.set_outputs([b.add(b.take(table(module, b, kind), ids, axis=0), 1.0)])
     (before,) = interpret(module, [INDICES])
-    PassManager(parse_pipeline("canonicalize, eliminate_dead_code"), strict=True).run(module)
+    PassManager(parse_pipeline("pack_codes, eliminate_dead_code"), strict=True).run(module)
     coded = next(op for op in module.main if op.name in ("dequantize", "decode"))
     assert all(value is None or value.op is None or value.op.name == "take" for value in coded.operands)
     (after,) = interpret(module, [INDICES])
@@ -70,7 +70,7 @@ def test_what_rows_share_stays(kind: str, axis: int) -> None:
         whole = table(module, b, kind)
     module.main.set_outputs([b.take(whole, ids, axis=axis)])
     (before,) = interpret(module, [INDICES])
-    PassManager(parse_pipeline("canonicalize, eliminate_dead_code"), strict=True).run(module)
+    PassManager(parse_pipeline("pack_codes, eliminate_dead_code"), strict=True).run(module)
     assert [op.name for op in module.main][-1] == "take"
     np.testing.assert_array_equal(interpret(module, [INDICES])[0], before)
 
