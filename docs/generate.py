@@ -99,7 +99,7 @@ by the command above it, for the target `cpu` at its best level (`x86-64-v4`), w
 | form | says | made by | text |
 |---|---|---|---|
 | graph module | what to compute, as tensors | `compiler/importers/`, changed by `passes/` | `ir/text.py` |
-| region | what one kernel computes, no order chosen | `passes/fuse.py`, `passes/compose.py` | `ir/region_text.py` |
+| region | what one kernel computes, no order chosen | `passes/fusion/`, `passes/compose.py` | `ir/region_text.py` |
 | schedule | a strategy and its numbers | `passes/schedule.py`, `autotune/` | one line |
 | tile program | how: every loop, tile and mask | a strategy in `passes/tile/` | `ir/tile/text.py` |
 | plan | in what order, in which memory | `passes/build_plan.py` | `ir/plan/text.py` |

@@ -36,7 +36,7 @@ from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32, string
 from ..ir.workload import Workload
 from .arena import Lifetime, assign_slots
-from .fuse import HostOp
+from .fusion.partition import HostOp
 from .in_place import in_place
 from .schedule import Scheduled
 

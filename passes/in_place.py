@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..ir.graph import Graph, Value
 from ..ir.region import Load, Region, Store, accesses
-from .fuse import HostOp
+from .fusion.partition import HostOp
 from .schedule import Scheduled
 
 Unit = Scheduled | HostOp

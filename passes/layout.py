@@ -19,7 +19,7 @@ from ..ir.ops.structure import region_of
 from ..ir.region import Load, Reduce, Region, walk
 from ..ir.types import i8, u8
 from ..ir.workload import size_at
-from .fuse import has_kernel
+from .fusion.facts import has_kernel
 from .shadows import seen_outside
 from .tile.contraction import Contraction, group_of, innermost, plain_load, read_contraction, stride_of
 

@@ -17,7 +17,7 @@ from ..ir.plan import Plan
 from ..ir.plan.check import check
 from ..ir.tile.program import Launch
 from .build_plan import Kept, Kernels, Lowered, build_plan
-from .fuse import Fusion
+from .fusion.partition import Fusion
 from .schedule import Scheduler
 
 P = TypeVar("P")

@@ -21,7 +21,7 @@ from ourcc.ir.tile.program import Expand2to4, Let, Store, statements, walk
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.compose import Group
-from ourcc.passes.fuse import partition
+from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.schedule import Scheduler, cheapest

@@ -8,7 +8,7 @@ from ourcc.ir.parse import parse_module
 from ourcc.ir.region_text import parse_region, print_region
 from ourcc.ir.region_verify import verify_region
 from ourcc.passes.compose import Group
-from ourcc.passes.fuse import partition
+from ourcc.passes.fusion.partition import partition
 
 
 def groups(body: str, inputs: str, outputs: str, results: str) -> list[Group]:

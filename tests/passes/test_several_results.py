@@ -17,7 +17,8 @@ from ourcc.ir.target import AVX2, gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
 from ourcc.passes.compose import Group
-from ourcc.passes.fuse import RESULTS, Fusion
+from ourcc.passes.fusion.legality import RESULTS
+from ourcc.passes.fusion.partition import Fusion
 from ourcc.passes.schedule import Scheduled, Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES as CPU
 from ourcc.passes.tile.gpu import STRATEGIES as GPU

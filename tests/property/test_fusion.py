@@ -29,7 +29,7 @@ from ourcc.ir.types import DType, TensorType, bf16, f16, f32, f64, i32, i64
 from ourcc.passes import schedule as scheduling
 from ourcc.passes.build_plan import Lowered
 from ourcc.passes.compose import Group
-from ourcc.passes.fuse import GROUP_OPS, Fusion
+from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
 from ourcc.passes.lower import BadKernels, fuse, lower_printed
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES

@@ -355,7 +355,7 @@ class _Nest:
         )
 
     def _is_costly(self, statement: Let) -> bool:
-        from ...fuse import EXPENSIVE
+        from ...fusion.facts import EXPENSIVE
 
         uses = sum(
             1

@@ -12,7 +12,7 @@ from ourcc.ir.region import Index, Reduce, Region, accesses, scalars
 from ourcc.ir.region_interpret import run_region
 from ourcc.ir.region_verify import verify_region
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.fuse import partition
+from ourcc.passes.fusion.partition import partition
 from ourcc.passes.tile.blocks import in_blocks, split_axis
 from ourcc.passes.tile.contraction import Contraction, read_contraction
 

@@ -18,7 +18,7 @@ from ourcc.ir.tile.program import Launch
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.build_plan import Lowered
 from ourcc.passes.compose import COPIES, DEPTH, Group
-from ourcc.passes.fuse import GROUP_OPS, Fusion
+from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
 from ourcc.passes.lower import fuse, kept, lower, lower_printed, print_each
 from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES

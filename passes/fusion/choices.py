@@ -1,0 +1,143 @@
+"""What is decided so far of one graph, from its end towards its start: where values are computed, and in which groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.graph import Graph, Module, Op, Value
+from ...ir.region import Store
+from ..compose import viewed
+from .facts import Facts, describe
+
+
+@dataclass
+class Choices:
+    """The choices of one graph; `sinks` are the group roots that an op's results end up in.
+
+    A value is `inlined` in the groups that read it, or stored `beside` the results of a root, or neither: then its op has
+    a group of its own, which may store it through `views`. `why` has a sentence for each; `kept` has those of values
+    that could have been computed in their readers.
+    """
+
+    module: Module
+    graph: Graph
+    orders: Mapping[Value, tuple[int, ...]]
+    facts: dict[Op, Facts] = field(default_factory=dict)
+    places: dict[Op, int] = field(default_factory=dict)
+    outputs: set[Value] = field(default_factory=set)
+    inlined: set[Value] = field(default_factory=set)
+    beside: dict[Value, Op] = field(default_factory=dict)
+    views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
+    sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
+    group_kinds: dict[Op, str] = field(default_factory=dict)
+    group_rows: dict[Op, Dim | None] = field(default_factory=dict)
+    why: dict[Value, str] = field(default_factory=dict)
+    kept: dict[Value, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.facts = {op: describe(op, self.module.facts) for op in self.graph}
+        self.places = {op: place for place, op in enumerate(self.graph)}
+        self.outputs = set(self.graph.outputs)
+
+    def readers(self, op: Op) -> frozenset[Op]:
+        """The roots of the groups that read an op's results."""
+        return frozenset(sink for result in op.results for user in result.uses for sink in self.sinks[user])
+
+    def first(self, readers: frozenset[Op]) -> Op:
+        """Of some roots the one that comes first."""
+        return min(readers, key=self.places.__getitem__)
+
+    def is_inside(self, value: Value, groups: frozenset[Op]) -> bool:
+        """Whether a value is computed inside of one of these groups that reads it."""
+        return value in self.inlined or self.beside.get(value) in groups
+
+    # --- what may be chosen -------------------------------------------------------------------------------------------
+
+    def inline(self, value: Value, op: Op, readers: frozenset[Op], why: str) -> None:
+        """The value is computed by each group that reads it."""
+        self.inlined.add(value)
+        self._compute_in(op, readers)
+        self.why[value] = why
+
+    def store_beside(self, value: Value, op: Op, root: Op, why: str) -> None:
+        """The value is computed by a group that reads it, which stores it for all others."""
+        self.beside[value] = root
+        self._compute_in(op, frozenset({root}))
+        self.why[value] = why
+
+    def keep(self, op: Op, why: str) -> None:
+        """The op is computed by a group of its own."""
+        self.sinks[op] = frozenset({op})
+        self.group_kinds[op] = self.facts[op].kind
+        self.group_rows[op] = self.facts[op].rows
+        self.why |= dict.fromkeys(op.results, why)
+
+    def _compute_in(self, op: Op, groups: frozenset[Op]) -> None:
+        self.sinks[op] = groups
+        if self.facts[op].sums:
+            for sink in groups:
+                self.group_kinds[sink] = self.facts[op].kind
+                self.group_rows[sink] = self.facts[op].rows
+
+    def view(self, op: Op) -> None:
+        """Let the group of `op` store through the reshapes and transposes that alone read it, if it ends in one."""
+        region = self.facts[op].region
+        store = region.body[-1] if region is not None else None
+        if region is None or not isinstance(store, Store):
+            return
+        facts, subscripts, value, views = region.facts(self.module.facts), store.subscripts, op.result, []
+        while len(value.uses) == 1:
+            (user,) = value.uses
+            if user.name not in ("reshape", "transpose"):
+                return
+            views.append(user)
+            subscripts = viewed(subscripts, user, facts)
+            if any(map(dims.has_division, subscripts)):
+                return
+            value = user.result
+            if value not in self.inlined:
+                self.inlined -= {view.result for view in views}
+                self.views[op] = tuple(views)
+                why = f"its kernel stores it as %{value.name}, a view of it"
+                self.why |= dict.fromkeys([op.result, *(view.result for view in views[:-1])], why)
+                return
+
+    # --- what is taken back -------------------------------------------------------------------------------------------
+
+    def keep_in_memory(self, value: Value, why: str) -> None:
+        """A value that was to be computed where it is read, or beside, has a kernel of its own after all."""
+        if value in self.beside:
+            # It has a kernel of its own, as without that group.
+            del self.beside[value]
+        else:
+            self.inlined.remove(value)
+            self.kept[value] = why
+        self.why[value] = why
+        for read in self._read_too_early(value):
+            if read in self.beside:
+                self.keep_in_memory(read, why)
+
+    def _read_too_early(self, value: Value) -> list[Value]:
+        """What a value's own kernel, which has its op's place, reads and only a later group would store: that has its own kernel too."""
+        found: list[Value] = []
+        pending = [value.op]
+        for op in pending:
+            for read in dict.fromkeys(op.operands) if op is not None else ():
+                if read in self.inlined and read.op not in pending:
+                    pending.append(read.op)
+                elif read in self.beside and value.op is not None and self.places[self.beside[read]] >= self.places[value.op]:
+                    found.append(read)
+        return found
+
+    def keep_views(self, op: Op, why: str) -> None:
+        """What `op` was to store through views is moved by kernels of their own."""
+        views = self.views.pop(op)
+        self.why[op.result] = why
+        self.kept |= {view.result: why for view in views}
+        self.why |= {view.result: why for view in views}
+
+
+__all__ = ["Choices"]

@@ -1,0 +1,313 @@
+"""Legality: which values a kernel that reads them can compute or store, each rule a function that says in a sentence why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.graph import Op, Value
+from ...ir.region import Axis, Load, Region, Statement, Store, walk
+from ..compose import plain_axes
+from ..simplify_region import simplify_region
+from ..weights import STORED
+from .choices import Choices
+from .facts import Facts
+
+RESULTS = 8
+"""At most so many values are stored beside the results of one group: each is one more place that is written at once."""
+
+KINDS = {"contract": "a product", "reduce": "a reduction", "scan": "a scan", "scatter": "a scatter", "opaque": "a step of the host"}
+"""What groups are called where they cannot take a value in."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """May `value`, the one result of `op`, be computed in these `readers` (roots of groups)?"""
+
+    choices: Choices
+    op: Op
+    value: Value
+    readers: frozenset[Op]
+
+    @property
+    def facts(self) -> Facts:
+        return self.choices.facts[self.op]
+
+    @property
+    def kind(self) -> str:
+        return self.facts.kind
+
+    @property
+    def first(self) -> Op:
+        """The reading group that comes first."""
+        return self.choices.first(self.readers)
+
+    @property
+    def users(self) -> list[Op]:
+        """The ops that read the value."""
+        return list(self.value.uses)
+
+    @property
+    def stays_small(self) -> bool:
+        """A weight's narrow form is what is kept in memory, however many kernels read it."""
+        operands = self.op.operands
+        return all(v is None or v.constant is not None for v in operands) and (not operands or self.op.name in STORED)
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it is computed in each of several kernels because what it is made of is small."""
+        return self.kind == "map" and len(self.readers) > 1 and self.stays_small
+
+    def user_kinds(self) -> set[str]:
+        """The kinds of the ops that read the value."""
+        return {self.choices.facts[user].kind for user in self.value.uses}
+
+
+Rule = Callable[[Question], str | None]
+"""Why not, or None where the rule has nothing against it; every rule's docstring says what it refuses."""
+
+
+def refusal(question: Question, rules: Sequence[Rule]) -> str | None:
+    """What the first rule that refuses says."""
+    return next((why for rule in rules if (why := rule(question)) is not None), None)
+
+
+# --- of the op alone --------------------------------------------------------------------------------------------------
+
+
+def host(q: Question) -> str | None:
+    """What runs on the host is in memory."""
+    return "its op is a step of the host" if q.facts.region is None else None
+
+
+def scattered(q: Question) -> str | None:
+    """A scatter's elements are not known by their places."""
+    return "a scatter writes it where indices say" if q.kind == "scatter" else None
+
+
+def scanned(q: Question) -> str | None:
+    """A scan's elements come one after the other."""
+    return "a scan makes each element of the one before" if q.kind == "scan" else None
+
+
+def written_in_pieces(q: Question) -> str | None:
+    """An op has one result, and each element of it one place, at axes of its own."""
+    return None if q.facts.writes_plainly else "its op writes it in pieces"
+
+
+def unread(q: Question) -> str | None:
+    """There has to be a kernel to compute it in."""
+    if q.readers:
+        return None
+    return "only the caller reads it" if q.value in q.choices.outputs else "nothing reads it"
+
+
+# --- computed where it is read ----------------------------------------------------------------------------------------
+
+
+def returned(q: Question) -> str | None:
+    """What the caller reads is in memory."""
+    return "the caller reads it" if q.value in q.choices.outputs else None
+
+
+def read_by_data(q: Question) -> str | None:
+    """Every load of it is inside of it and at places that are known, not those of a gather."""
+    return next((why for user in q.users if (why := why_not_plainly(q.choices, user, q.value)) is not None), None)
+
+
+def moved_for_scatter(q: Question) -> str | None:
+    """A scatter reads its operands as they lie; one into a product may not stand between."""
+    alone = q.kind != "movement" or "contract" in q.user_kinds()
+    return None if alone or "scatter" not in q.user_kinds() else "a scatter reads its operands from memory"
+
+
+def moved_for_product(q: Question) -> str | None:
+    """Into a product only where every subscript stays free of divisions and the innermost stride stays."""
+    if q.kind != "movement" or "contract" not in q.user_kinds():
+        return None
+    load = q.facts.moves
+    if load is None or load.gathers or load.other is not None or q.facts.region is None:
+        return "a product would gather it, or read beyond its edges"
+    simple = simplify_region(q.facts.region, q.choices.module.facts).body[-1].value
+    affine = isinstance(simple, Load) and not any(map(dims.has_division, (*simple.subscripts, *load.subscripts)))
+    if not affine and not _resolves(q):
+        return "a product would step through it with divisions"
+    return "a product would step through its rows with a stride" if q.facts.is_strided else None
+
+
+def product_operand(q: Question) -> str | None:
+    """A product reads its operands from memory, but for weights in a stored form and the mask of one attention."""
+    if q.kind != "map" or q.is_everywhere or "contract" not in q.user_kinds() or q.op.name in STORED or _is_mask(q):
+        return None
+    return "a product reads it, and would compute it again for each row or column"
+
+
+def scatter_operand(q: Question) -> str | None:
+    """A scatter reads what it adds from memory."""
+    if q.kind != "map" or q.is_everywhere or "scatter" not in q.user_kinds():
+        return None
+    return "a scatter reads its operands from memory"
+
+
+def folded_again(q: Question) -> str | None:
+    """Into a group that folds, scans or scatters goes no fold, but a reduction into one of reductions."""
+    if not q.facts.sums or len(q.readers) != 1:
+        return None
+    kind = q.choices.group_kinds[q.first]
+    if kind in ("map", "movement") or (q.kind == kind == "reduce"):
+        return None
+    return f"the kernel that reads it is {KINDS.get(kind, kind)}, and has no place for its sums"
+
+
+def folded_whole(q: Question) -> str | None:
+    """A reduction of everything would run in a row inside of a kernel."""
+    if q.kind != "reduce" or q.facts.keeps_parallelism:
+        return None
+    return "it is a sum of everything, which no kernel that reads it could run in parallel"
+
+
+def other_rows(q: Question) -> str | None:
+    """One loop over rows serves all reductions of a group."""
+    if q.kind != "reduce" or shares_rows(q):
+        return None
+    return "the kernel that reads it folds other rows"
+
+
+def epilogue(q: Question) -> str | None:
+    """A product goes into pointwise ops that read each element once, as many as there are."""
+    if q.kind != "contract" or len(q.readers) != 1:
+        return None
+    root = q.first
+    if len(root.results) != 1 or dims.equal(q.value.type.elements, root.results[0].type.elements) is not True:
+        return "the kernel that reads it has not an element for each of its own"
+    return None if _path_is_pointwise(q, root) else "not each of its elements is read once, at its own place"
+
+
+# --- stored beside ----------------------------------------------------------------------------------------------------
+
+
+def no_element(q: Question) -> str | None:
+    """What is stored beside is computed there: a pointwise value or a reduction."""
+    if q.kind in ("map", "reduce"):
+        return None
+    return f"a {q.kind if q.kind == 'movement' else 'product'} has a kernel of its own"
+
+
+def other_loops(q: Question) -> str | None:
+    """The first group that reads it runs along plain axes, or folds."""
+    kind = q.choices.group_kinds[q.first]
+    return None if kind in ("map", "movement", "reduce") else f"the first kernel that reads it is {KINDS.get(kind, kind)}"
+
+
+def own_order(q: Question) -> str | None:
+    """A group stores beside its results in the order of rows."""
+    return "it has a memory order of its own" if q.value in q.choices.orders else None
+
+
+def many_results(q: Question) -> str | None:
+    """A group stores so many values at most."""
+    full = sum(root is q.first for root in q.choices.beside.values()) >= RESULTS
+    return f"the first kernel that reads it stores {RESULTS} others beside its results" if full else None
+
+
+def first_reads_by_data(q: Question) -> str | None:
+    """The first group reads it plainly."""
+    users = (user for user in q.users if q.first in q.choices.sinks[user])
+    return next((why for user in users if (why := why_not_plainly(q.choices, user, q.value)) is not None), None)
+
+
+OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_pieces)
+"""Where one refuses the value is in memory, whoever reads it."""
+
+WHERE_READ: tuple[Rule, ...] = (
+    *(returned, read_by_data, moved_for_scatter, moved_for_product),
+    *(product_operand, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
+)
+"""Where none refuses, all groups that read the value can compute it."""
+
+BESIDE: tuple[Rule, ...] = (no_element, other_loops, own_order, many_results, folded_whole, other_rows, first_reads_by_data)
+"""Where none refuses, the first group that reads the value can store it too; its root comes before those of all others."""
+
+
+# --- what the rules ask -----------------------------------------------------------------------------------------------
+
+
+def why_not_plainly(choices: Choices, user: Op, value: Value) -> str | None:
+    """Why not every load of `value` in `user` is inside the operand and no gather."""
+    facts, made = choices.facts[user], choices.facts[value.op] if value.op is not None else None
+    if facts.region is None:
+        return f"{user.name}, a step of the host, reads it"
+    names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
+    for load in (load for statement in facts.region.body for load in _loads(statement) if load.operand in names):
+        if load.gathers:
+            return f"{user.name} reads it where indices say"
+        if load.other is not None and (facts.kind not in ("map", "movement") or made is None or not made.is_plain):
+            return f"{user.name} reads beyond its edges"
+    return None
+
+
+def _loads(statement: Statement) -> list[Load]:
+    values = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+    return [part for value in values for part in walk(value) if isinstance(part, Load)]
+
+
+def _resolves(q: Question) -> bool:
+    """Whether a reshape's divisions vanish: it only splits or merges whole dimensions."""
+    load, region = q.facts.moves, q.facts.region
+    if load is None or region is None:
+        return False
+    facts = region.facts(q.choices.module.facts)
+    return not any(dims.has_division(dims.simplify(s, facts)) for s in load.subscripts)
+
+
+def _is_mask(q: Question) -> bool:
+    """A mask read by attention may be computed where it is used."""
+    return len(q.users) == 1 and all(user.name == "attention" and user.operands[3:4] == (q.value,) for user in q.users)
+
+
+def shares_rows(q: Question) -> bool:
+    """Whether the first group's reductions run over the same rows: one loop over rows serves them all."""
+    rows, present = q.facts.rows, q.choices.group_rows.get(q.first)
+    return present is None or (rows is not None and dims.equal(rows, present) is True)
+
+
+def _path_is_pointwise(q: Question, root: Op) -> bool:
+    """Whether a product reaches `root` once, through pointwise ops and, if it is no chain of sums, movements that keep every element.
+
+    Movements that together take an axis apart would leave a contraction without rows and columns.
+    """
+    facts, kinds = q.choices.facts, ("map",) if q.facts.is_chained else ("map", "movement")
+    value, moved = q.value, list[Op]()
+    while True:
+        if len(value.uses) != 1 or next(iter(value.uses.values())) != 1:
+            return len(value.uses) == 1 and next(iter(value.uses)) is root and facts[root].kind == "map"
+        (user,) = value.uses
+        if facts[user].kind not in kinds or dims.equal(user.results[0].type.elements, value.type.elements) is not True:
+            return False
+        moved += [user] if facts[user].kind == "movement" else []
+        if user is root:
+            return _keeps_axes(q.choices, moved) and (facts[root].kind == "map" or not facts[user].is_strided)
+        value = user.results[0]
+
+
+def _keeps_axes(choices: Choices, moved: list[Op]) -> bool:
+    """Whether an element's place before movements has no divisions in it, as a function of its place after them."""
+    if not moved:
+        return True
+    # No symbol of the graph is called so.
+    axes = tuple(Axis(f"${n}", size) for n, size in enumerate(moved[-1].results[0].shape))
+    facts = Region("", (), (), axes, ()).facts(choices.module.facts)
+    places: tuple[Dim, ...] = tuple(dims.symbol(axis.name) for axis in axes)
+    for op in reversed(moved):
+        region, load = choices.facts[op].region, choices.facts[op].moves
+        along = plain_axes(region) if region is not None else None
+        if along is None or load is None or len(places) != len(op.results[0].shape):
+            return False
+        mapping = {axis: places[dimension] for axis, dimension in along.items()}
+        places = tuple(dims.simplify(dims.substitute(s, mapping), facts) for s in load.subscripts)
+    return not any(map(dims.has_division, places))
+
+
+__all__ = ["BESIDE", "OF_THE_OP", "RESULTS", "WHERE_READ", "Question", "Rule", "refusal"]

@@ -1,0 +1,219 @@
+"""The driver of fusion: choices from the end of a graph to its start, bounds on groups, and the groups one by one.
+
+A group has at most `GROUP_OPS` ops. Whatever fails when a group is made one kernel is a choice of the compiler's own:
+some of its values are kept in memory after all, with the reason, down to one op in each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ...ir.errors import is_own, reason
+from ...ir.graph import Graph, Module, Op, Value
+from ...ir.region_stores import together
+from ..compose import CannotInline, Group, compose
+from ..hoist_scales import hoist_scales
+from ..shadows import copy_out, seen_outside, shadows_of
+from ..simplify_region import simplify_region
+from ..split_groups import split_groups
+from . import legality, profit
+from .choices import Choices
+from .legality import Question, refusal
+
+GROUP_OPS = 128
+"""At most so many ops are computed by one kernel; by then arithmetic, not memory, is what takes its time."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HostOp:
+    """An op that runs as a host step."""
+
+    op: Op
+
+
+def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]] | None = None) -> list[Group | HostOp]:
+    """The kernels and host steps of a graph, in an order that respects data flow; `orders` as in `compose`."""
+    return Fusion(module, graph, orders or {}).units(lambda group: group)
+
+
+def choose(choices: Choices) -> None:
+    """Decide every op of a graph, from its end to its start."""
+    for op in choices.graph.reversed():
+        _decide(choices, op)
+
+
+def _decide(choices: Choices, op: Op) -> None:
+    if not op.results:
+        choices.keep(op, "")
+        return
+    question = Question(choices, op, op.results[0], choices.readers(op))
+    why = refusal(question, legality.OF_THE_OP)
+    if why is not None:
+        choices.keep(op, why)
+        return
+    wanted = (question.value in choices.outputs or len(question.readers) > 1) and not question.stays_small
+    not_beside = refusal(question, (*legality.BESIDE, *profit.BESIDE)) if wanted else None
+    if wanted and not_beside is None:
+        choices.store_beside(question.value, op, question.first, _stored(question))
+        return
+    if question.value not in choices.outputs and question.facts.sums and _is_only_moved(question):
+        # Stored through what only moves it an op keeps its axes, by which strategies know it.
+        choices.view(op)
+    why = refusal(question, (*legality.WHERE_READ, *profit.WHERE_READ))
+    if op not in choices.views and why is None:
+        choices.inline(question.value, op, question.readers, _computed(question))
+        return
+    _keep(choices, op, question, why, not_beside)
+
+
+def _keep(choices: Choices, op: Op, question: Question, why: str | None, not_beside: str | None) -> None:
+    """The op has a group of its own, which stores a sum through the views of it that follow."""
+    told = choices.why[question.value] if op in choices.views else f"{why}, and {not_beside}" if not_beside is not None else str(why)
+    choices.keep(op, told)
+    if question.value not in choices.outputs and question.facts.sums and op not in choices.views:
+        choices.view(op)
+
+
+def _is_only_moved(question: Question) -> bool:
+    return all(question.choices.group_kinds[root] == "movement" for root in question.readers)
+
+
+def _computed(question: Question) -> str:
+    """Why a value is computed where it is read."""
+    if question.kind == "movement":
+        return "a movement is a change of subscripts in what reads it"
+    if question.is_everywhere:
+        return f"what it is made of is smaller: each of {len(question.readers)} kernels computes it"
+    if question.kind == "contract":
+        return "the product's kernel goes on with what reads it"
+    return "the one kernel that reads it folds it on its way" if question.kind == "reduce" else "the one kernel that reads it computes it"
+
+
+def _stored(question: Question) -> str:
+    """Why a value is stored beside the results of what reads it."""
+    if len(question.readers) == 1:
+        return "the kernel that reads it stores it for the caller"
+    return f"the first of the {len(question.readers)} kernels that read it stores it for the others"
+
+
+@dataclass
+class Fusion:
+    """The choices of one graph and the groups that they give.
+
+    A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
+    that, one more copies it.
+    """
+
+    module: Module
+    graph: Graph
+    orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    choices: Choices = field(init=False)
+    shadows: dict[Value, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = Choices(self.module, self.graph, self.orders)
+        choose(self.choices)
+        self._bound_groups()
+        hosted = frozenset(op for op, facts in self.choices.facts.items() if facts.region is None)
+        self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
+
+    @property
+    def kept(self) -> Mapping[Value, str]:
+        """Of values that could have been computed in their readers why they are in memory."""
+        return self.choices.kept
+
+    def _bound_groups(self) -> None:
+        """Keep values in memory where a group has too many ops: of what an op reads, that which is made of the most."""
+        made_of: dict[Op, frozenset[Op]] = {}
+        for op in self.graph:
+            read = {
+                v: made_of[v.op]
+                for v in op.operands
+                if v is not None and self.choices.is_inside(v, self.choices.sinks[op]) and v.op is not None
+            }
+            while len(cone := frozenset({op}).union(*read.values())) > GROUP_OPS:
+                largest = max(read, key=lambda value: len(read[value]))
+                self.choices.keep_in_memory(largest, f"with it the kernel that reads it would have more than {GROUP_OPS} ops")
+                del read[largest]
+            made_of[op] = cone
+
+    def units(self, make: Callable[[Group], T]) -> list[T | HostOp]:
+        """What `make` gives for each group, and the host steps, in an order that respects data flow.
+
+        Where it fails for a reason of the compiler's own the group is made smaller; only a group of one op may not fail.
+        """
+        seen = {view for views in self.choices.views.values() for view in views}
+        found: list[T | HostOp] = []
+        for op in self.graph.reversed():
+            if op in seen or any(result in self.choices.inlined or result in self.choices.beside for result in op.results):
+                continue
+            if self.choices.facts[op].region is None:
+                found.append(HostOp(op))
+                continue
+            views = self.choices.views.get(op, ())
+            made = self._attempt(op, make)
+            # What was to be stored through views that are gone is moved by kernels of their own.
+            found += [self._attempt(view, make) for view in reversed(views) if op not in self.choices.views]
+            ends = views[-1:] if op in self.choices.views else (op,)
+            shadowed = [(end, result) for end in ends for result in end.results if result in self.shadows]
+            found += [make(copy_out(end, v, self.shadows[v], self.orders, self.module.facts)) for end, v in shadowed]
+            found.append(made)
+        return found[::-1]
+
+    def _attempt(self, op: Op, make: Callable[[Group], T]) -> T:
+        """One kernel that ends in `op`, of as many ops as can be."""
+        attempts = 0
+        while True:
+            try:
+                return make(self._group(op))
+            except CannotInline as refused:
+                self.choices.keep_in_memory(refused.value, refused.why)
+            except Exception as failure:
+                if not is_own(failure) or not self._shrink(op, attempts, reason(failure)):
+                    raise
+                attempts += 1
+
+    def _shrink(self, op: Op, attempts: int, failure: str) -> bool:
+        """Keep values of a group that failed in memory; False if it is one op already.
+
+        First what is folded inside of it, then a value in its middle, then ever more: the parts are tried on their own.
+        """
+        members = self._members(op)
+        chosen = [value for value in members if value.op is not None and self.choices.facts[value.op].kind not in ("map", "movement")]
+        if attempts or not chosen:
+            count = min(len(members), 1 << attempts)
+            chosen = [members[len(members) * (2 * n + 1) // (2 * count)] for n in range(count)]
+        if not chosen and op not in self.choices.views:
+            return False
+        for value in chosen:
+            self.choices.keep_in_memory(value, f"in one kernel with what reads it: {failure}")
+        if not chosen:
+            self.choices.keep_views(op, f"as another view of %{op.result.name}: {failure}")
+        return True
+
+    def _members(self, op: Op) -> list[Value]:
+        """The inlined values that a group computes, those near its end first."""
+        found: dict[Value, None] = {}
+        pending = [op]
+        for reader in pending:
+            fresh = [v for v in reader.operands if v is not None and self.choices.is_inside(v, frozenset({op})) and v not in found]
+            found.update(dict.fromkeys(fresh))
+            pending += [value.op for value in dict.fromkeys(fresh) if value.op is not None]
+        return list(found)
+
+    def _group(self, op: Op) -> Group:
+        here, beside = frozenset({op}), [value for value, root in self.choices.beside.items() if root is op]
+        regions, views = (lambda o: self.choices.facts[o].region), self.choices.views.get(op, ())
+        group = compose(op, regions, lambda value: self.choices.is_inside(value, here), self.module.facts, self.orders, views, beside)
+        region = hoist_scales(split_groups(simplify_region(group.region, self.module.facts), self.module.facts))
+        if beside and len(together(region)) > 1:
+            raise CannotInline(beside[-1], "the kernel that reads it would run along fewer axes in parallel, or twice")
+        inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
+        return Group(region, inputs, outputs, group.ops)
+
+
+__all__ = ["GROUP_OPS", "Fusion", "HostOp", "choose", "partition"]

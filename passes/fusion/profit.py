@@ -1,0 +1,157 @@
+"""Profit: which values are better kept in memory although a kernel that reads them could compute them, and what is at stake."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.graph import Op, Value
+from ...ir.region import Load, Reduce, Region, Store, walk
+from ...ir.region_cost import cost_of
+from ...ir.workload import size_at
+from .choices import Choices
+from .facts import Facts
+from .legality import Question, Rule
+
+# --- computed where it is read ----------------------------------------------------------------------------------------
+
+
+def computed_again(q: Question) -> str | None:
+    """What costs arithmetic is not computed in several kernels."""
+    if q.kind == "movement" or q.is_everywhere or len(q.readers) == 1:
+        return None
+    return f"{len(q.readers)} kernels read it, and each would compute it again"
+
+
+def dear_again(q: Question) -> str | None:
+    """What is dear is not computed for each of several elements that read one."""
+    again = q.kind == "map" and not q.is_everywhere and q.facts.is_expensive and _grows(q.value, q.users)
+    return "it is dear, and each of its elements is read again and again" if again else None
+
+
+def end_of_product(q: Question) -> str | None:
+    """A pointwise op is better the end of a product's group than a part of its reader's."""
+    if q.kind != "map" or q.is_everywhere or not q.readers:
+        return None
+    root = q.first
+    same = dims.equal(q.value.type.elements, root.results[0].type.elements) is True
+    takes = q.choices.group_kinds[root] in ("map", "movement") and same
+    return "it ends the kernel of a product" if not takes and _ends_product(q) else None
+
+
+# --- stored beside ----------------------------------------------------------------------------------------------------
+
+
+def stored_by_product(q: Question) -> str | None:
+    """The end of a contraction is stored by that contraction."""
+    return "it ends the kernel of a product, which stores it" if _ends_product(q) else None
+
+
+def dear_in_folds(q: Question) -> str | None:
+    """What is dear is not computed once for each fold."""
+    folds = q.kind != "reduce" and q.choices.group_kinds[q.first] == "reduce"
+    again = folds and q.facts.is_expensive and not _grows(q.value, [q.first])
+    return "it is dear, and the first kernel that reads it computes it for each of its folds" if again else None
+
+
+WHERE_READ: tuple[Rule, ...] = (computed_again, dear_again, end_of_product)
+"""Where one refuses, a buffer costs less than computing the value in all groups that read it."""
+
+BESIDE: tuple[Rule, ...] = (stored_by_product, dear_in_folds)
+"""Where one refuses, a kernel of its own costs less than storing the value beside the first group's results."""
+
+
+# --- what the rules ask -----------------------------------------------------------------------------------------------
+
+
+def _ends_product(q: Question) -> bool:
+    return any(_comes_from_product(q.choices.facts, operand, q.value) for operand in q.op.operands)
+
+
+def _comes_from_product(facts: Mapping[Op, Facts], operand: Value | None, value: Value) -> bool:
+    """Whether pointwise ops and movements alone, each read once, lie between a product and the value."""
+    while operand is not None and operand.op is not None and len(operand.uses) == 1:
+        if dims.equal(operand.type.elements, value.type.elements) is not True:
+            return False
+        kind = facts[operand.op].kind
+        if kind not in ("movement", "map"):
+            return kind == "contract"
+        operand = next((v for v in operand.op.operands if v is not None and v.constant is None), None)
+    return False
+
+
+def _grows(value: Value, users: list[Op]) -> bool:
+    """Whether some reader has more elements than the value (it would be computed again and again)."""
+    for user in users:
+        bigger: Dim = user.results[0].type.elements
+        if dims.equal(bigger, value.type.elements) is not True and dims.at_most(bigger, value.type.elements) is not True:
+            return True
+    return False
+
+
+# --- what is at stake -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stakes:
+    """What memory moves for a value that is kept, one write and all reads, and the operations that its readers compute again if not."""
+
+    bytes: int
+    operations: int
+
+
+@dataclass(frozen=True)
+class Profit:
+    """The stakes of values at the sizes of a workload."""
+
+    choices: Choices
+    sizes: Mapping[str, int]
+
+    def stakes(self, value: Value, groups: Mapping[Op, frozenset[Op]]) -> Stakes:
+        """What is at stake for a value; `groups` are the roots of the groups that compute each op."""
+        times: dict[Op, float] = {}
+        for user in value.uses:
+            for root in groups[user]:
+                # A group computes what its ops read at one place once.
+                times[root] = max(times.get(root, 0.0), self._times(user, value))
+        writes = 0 if value in self.choices.outputs else 1
+        moved = size_at(value.type.nbytes, self.sizes) * (writes + len(times))
+        return Stakes(moved, round(self._operations(value.op) * max(0.0, sum(times.values()) - 1)))
+
+    def _operations(self, op: Op | None) -> float:
+        region = self.choices.facts[op].region if op is not None else None
+        return 0.0 if region is None else cost_of(region, self._extents(region)).operations
+
+    def _times(self, user: Op, value: Value) -> float:
+        """How often an op reads each element of a value, on average; at least once each, as a kernel would that computes all."""
+        region, elements = self.choices.facts[user].region, size_at(value.type.elements, self.sizes)
+        if region is None or not elements:
+            return 1.0
+        names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
+        sizes = self._extents(region)
+        return max((_points(region, axes, sizes) for axes in _reading(region, names)), default=0.0) / elements
+
+    def _extents(self, region: Region) -> Mapping[str, int]:
+        named = {name for axis in region.axes for name in dims.symbols(axis.extent)}
+        named |= {name for operand in (*region.inputs, *region.outputs) for size in operand.type.shape for name in dims.symbols(size)}
+        return {name: size_at(dims.symbol(name), self.sizes) for name in named}
+
+
+def _reading(region: Region, names: set[str]) -> list[tuple[str, ...]]:
+    """The axes of each statement that loads one of some operands."""
+    found = []
+    for statement in region.body:
+        parts = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+        if any(isinstance(part, Load) and part.operand in names for value in parts for part in walk(value)):
+            found.append((*statement.axes, *(statement.over if isinstance(statement, Reduce) else ())))
+    return found
+
+
+def _points(region: Region, axes: tuple[str, ...], sizes: Mapping[str, int]) -> float:
+    return math.prod(float(dims.evaluate(region.axis(name).extent, sizes)) for name in axes)
+
+
+__all__ = ["BESIDE", "WHERE_READ", "Profit", "Stakes"]

@@ -1,0 +1,240 @@
+"""Why values are in memory: a program in text for every rule of legality and of profit, and the sentence that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ourcc.ir.graph import Module, Value
+from ourcc.ir.parse import parse_module
+from ourcc.passes.fusion import legality, profit
+from ourcc.passes.fusion.choices import Choices
+from ourcc.passes.fusion.legality import RESULTS
+from ourcc.passes.fusion.partition import choose
+
+ROWS = "f32[N, 48]"
+SQUARE = "f32[48, 48]"
+
+
+def module(results: str, types: str, body: str) -> Module:
+    head = f"func @main(%x: {ROWS}, %z: {ROWS}, %q: {SQUARE}, %n: i64[N, 1]) -> ({types})"
+    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+    return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n  {head} {{\n{lines}    return {results}\n  }}\n}}\n")
+
+
+def choices(found: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) -> Choices:
+    made = Choices(found, found.main, orders or {})
+    choose(made)
+    return made
+
+
+def named(found: Module, name: str) -> Value:
+    return next(value for op in found.main for value in op.results if value.name == name)
+
+
+EXP = f"%v = exp(%x) : {ROWS}\n"
+COLUMN = "%m = slice(%z) {starts = [0, 0], sizes = [N, 1], steps = [1, 1]} : f32[N, 1]\n"
+PRODUCT = "%v = matmul(%q, %q) : f32[48, 48]\n"
+CHAIN = "\n".join(f"%v{n} = mul({f'%v{n - 1}' if n else '%x'}, %z) : {ROWS}" for n in range(RESULTS + 2))
+CHAINED = ", ".join(f"%v{n}" for n in range(RESULTS + 2))
+
+CASES: Mapping[str, tuple[str, str, str, str]] = {
+    "host": (
+        "%y",
+        ROWS,
+        f"%v = sort(%x) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}",
+        "its op is a step of the host",
+    ),
+    "scattered": (
+        "%y",
+        ROWS,
+        f"{COLUMN}%v = scatter_along_axis(%x, %n, %m) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}",
+        "a scatter writes it where indices say",
+    ),
+    "scanned": ("%y", ROWS, f"%v = cumsum(%x) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}", "a scan makes each element of the one before"),
+    "written_in_pieces": (
+        "%y",
+        "f32[N, 960]",
+        f"%v = concat({', '.join(['%x'] * 20)}) {{axis = 1}} : f32[N, 960]\n%y = neg(%v) : f32[N, 960]",
+        "its op writes it in pieces",
+    ),
+    "unread": ("%v", ROWS, EXP, "only the caller reads it"),
+    "returned": (
+        "%v, %y",
+        f"{SQUARE}, {SQUARE}",
+        PRODUCT + "%y = neg(%v) : f32[48, 48]",
+        "the caller reads it, and a product has a kernel of its own",
+    ),
+    "read_by_data": (
+        "%y",
+        "f32[N, 1]",
+        EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]",
+        "take_along_axis reads it where indices say",
+    ),
+    "moved_for_scatter": (
+        "%y",
+        ROWS,
+        f"{COLUMN.replace('%m', '%v')}%y = scatter_along_axis(%x, %n, %v) {{axis = 1}} : {ROWS}",
+        "a scatter reads its operands from memory",
+    ),
+    "moved_for_product": (
+        "%y",
+        SQUARE,
+        "%v = transpose(%q) {permutation = [1, 0]} : f32[48, 48]\n%y = matmul(%v, %q) : f32[48, 48]",
+        "a product would step through its rows with a stride",
+    ),
+    "product_operand": (
+        "%y",
+        ROWS,
+        f"{EXP}%y = matmul(%v, %q) : {ROWS}",
+        "a product reads it, and would compute it again for each row or column",
+    ),
+    "scatter_operand": (
+        "%y",
+        ROWS,
+        f"{COLUMN}{EXP}%y = scatter_along_axis(%v, %n, %m) {{axis = 1}} : {ROWS}",
+        "a scatter reads its operands from memory",
+    ),
+    "folded_again": (
+        "%y",
+        SQUARE,
+        PRODUCT + "%y = softmax(%v) {axis = 1} : f32[48, 48]",
+        "the kernel that reads it is a reduction, and has no place for its sums",
+    ),
+    "folded_whole": (
+        "%y",
+        ROWS,
+        f"%v = sum(%x) {{axes = [0, 1], keepdims = true}} : f32[1, 1]\n%y = mul(%x, %v) : {ROWS}",
+        "it is a sum of everything, which no kernel that reads it could run in parallel",
+    ),
+    "other_rows": (
+        "%y",
+        ROWS,
+        f"%v = mean(%x) {{axes = [0], keepdims = true}} : f32[1, 48]\n%w = mean(%z) {{axes = [1], keepdims = true}} : f32[N, 1]\n"
+        f"%a = mul(%x, %v) : {ROWS}\n%y = mul(%a, %w) : {ROWS}",
+        "the kernel that reads it folds other rows",
+    ),
+    "epilogue": (
+        "%y",
+        "f32[2, 48, 48]",
+        PRODUCT + "%a = broadcast_to(%v) {shape = [2, 48, 48]} : f32[2, 48, 48]\n%y = neg(%a) : f32[2, 48, 48]",
+        "the kernel that reads it has not an element for each of its own",
+    ),
+    "no_element": (
+        "%v, %y",
+        "f32[48, N], f32[48, N]",
+        "%v = transpose(%x) {permutation = [1, 0]} : f32[48, N]\n%y = neg(%v) : f32[48, N]",
+        "the caller reads it, and a movement has a kernel of its own",
+    ),
+    "other_loops": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = matmul(%v, %q) : {ROWS}", "the first kernel that reads it is a product"),
+    "own_order": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = neg(%v) : {ROWS}", "it has a memory order of its own"),
+    "many_results": (CHAINED, ", ".join([ROWS] * (RESULTS + 2)), CHAIN, f"stores {RESULTS} others beside its results"),
+    "first_reads_by_data": (
+        "%v, %y",
+        f"{ROWS}, f32[N, 1]",
+        EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]",
+        "and take_along_axis reads it where indices say",
+    ),
+    "computed_again": (
+        "%a, %y",
+        f"{SQUARE}, {SQUARE}",
+        PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%a = softmax(%v) {axis = 1} : f32[48, 48]\n"
+        "%y = softmax(%v) {axis = 0} : f32[48, 48]",
+        "2 kernels read it, and each would compute it again, and it ends the kernel of a product, which stores it",
+    ),
+    "dear_again": (
+        "%y",
+        ROWS,
+        f"{COLUMN}%v = exp(%m) : f32[N, 1]\n%y = mul(%x, %v) : {ROWS}",
+        "it is dear, and each of its elements is read again and again",
+    ),
+    "end_of_product": (
+        "%y",
+        SQUARE,
+        PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%y = softmax(%v) {axis = 1} : f32[48, 48]",
+        "it ends the kernel of a product",
+    ),
+    "stored_by_product": (
+        "%v, %y",
+        f"{SQUARE}, {SQUARE}",
+        PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%y = neg(%v) : f32[48, 48]",
+        "the caller reads it, and it ends the kernel of a product, which stores it",
+    ),
+    "dear_in_folds": (
+        "%v, %y",
+        f"{ROWS}, {ROWS}",
+        f"{EXP}%y = layer_norm(%v, _, _) {{axes = [1], epsilon = 1e-05}} : {ROWS}",
+        "it is dear, and the first kernel that reads it computes it for each of its folds",
+    ),
+}
+RULES = {*legality.OF_THE_OP, *legality.WHERE_READ, *legality.BESIDE, *profit.WHERE_READ, *profit.BESIDE}
+
+
+def test_every_rule_has_a_program_here() -> None:
+    assert set(CASES) == {rule.__name__ for rule in RULES}
+    assert all(rule.__doc__ for rule in RULES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_that_a_rule_keeps_in_memory_has_its_sentence(name: str) -> None:
+    results, types, body, why = CASES[name]
+    found = module(results, types, body)
+    value = named(found, "v0" if name == "many_results" else "v")
+    made = choices(found, {value: (1, 0)} if name == "own_order" else None)
+    assert made.why[value].endswith(why)
+    assert value not in made.inlined and value not in made.beside
+
+
+INSIDE: Mapping[str, tuple[str, str, str, str]] = {
+    "movement": (
+        "%y",
+        "f32[48, N]",
+        "%v = transpose(%x) {permutation = [1, 0]} : f32[48, N]\n%y = neg(%v) : f32[48, N]",
+        "a movement is a change of subscripts in what reads it",
+    ),
+    "map": ("%y", ROWS, f"{EXP}%y = neg(%v) : {ROWS}", "the one kernel that reads it computes it"),
+    "reduction": (
+        "%y",
+        ROWS,
+        f"%v = mean(%x) {{axes = [1], keepdims = true}} : f32[N, 1]\n%y = sub(%x, %v) : {ROWS}",
+        "the one kernel that reads it folds it on its way",
+    ),
+    "product": ("%y", SQUARE, PRODUCT + "%y = neg(%v) : f32[48, 48]", "the product's kernel goes on with what reads it"),
+    "iota": (
+        "%y, %w",
+        "i64[48, 48], i64[48]",
+        "%v = iota() {axis = 0, dtype = i64, shape = [48]} : i64[48]\n%a = broadcast_to(%v) {shape = [48, 48]} : i64[48, 48]\n"
+        "%y = cumsum(%a) {axis = 0} : i64[48, 48]\n"
+        "%w = cumsum(%v) {axis = 0} : i64[48]",
+        "what it is made of is smaller: each of 2 kernels computes it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_value_that_is_computed_where_it_is_read_says_why(name: str) -> None:
+    results, types, body, why = INSIDE[name]
+    found = module(results, types, body)
+    value, made = named(found, "v"), choices(found)
+    assert (made.why[value], value in made.inlined) == (why, True)
+
+
+def test_a_value_that_is_stored_beside_says_for_whom() -> None:
+    body = f"%v = mul(%x, %z) : {ROWS}\n%a = neg(%v) : {ROWS}\n%y = cumsum(%v) {{axis = 0}} : {ROWS}"
+    for results, why in (
+        ("%v, %y", "the kernel that reads it stores it for the caller"),
+        ("%a, %y", "the first of the 2 kernels that read it"),
+    ):
+        text = body if "%a" in results else f"%v = mul(%x, %z) : {ROWS}\n%y = neg(%v) : {ROWS}"
+        found = module(results, f"{ROWS}, {ROWS}", text)
+        value, made = named(found, "v"), choices(found)
+        assert value in made.beside and made.why[value].startswith(why)
+
+
+def test_a_product_that_is_stored_as_a_view_says_so() -> None:
+    body = PRODUCT + "%y = transpose(%v) {permutation = [1, 0]} : f32[48, 48]"
+    found = module("%y", SQUARE, body)
+    made = choices(found)
+    assert made.why[named(found, "v")] == "its kernel stores it as %y, a view of it"
+    assert made.why[named(found, "y")] == "only the caller reads it"
