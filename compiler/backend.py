@@ -12,6 +12,7 @@ from typing import Any
 from ..ir import dims
 from ..ir.errors import EngineError, IndexRangeError, InputError, Source, UnsupportedError, UsageError, ZeroDivisorError
 from ..ir.target import level_for
+from ..passes.base import Missed
 from ..runtime.contents import Contract, ContractRow
 from ..runtime.engine import Engine
 from ..runtime.native import cpu_flags
@@ -306,23 +307,25 @@ class CompiledGraph:
 
         if not imported.module.main.outputs and all(op.definition.is_pure for op in imported.module.main):
             return Build(imported, None, watched)
-        simplify(imported.module, self.options)
+        missed = simplify(imported.module, self.options)
         program = Program.of(imported.module, self.options, (each.place for each in watched))
         kept = kept_engines().find(program) if program.is_shareable else None
-        build = Build(imported, kept or self._make(imported, program, asked, watched), watched, is_shared=kept is not None)
+        build = Build(imported, kept or self._make(imported, program, asked, missed, watched), watched, is_shared=kept is not None)
         if kept is not None:
             targets = (*(target.name for target in self.options.targets), *kept.engine.targets)
             enforce(contract_of(asked, imported.module, self.options), self.options.require, targets)
         forget_values(imported.module)
         return build
 
-    def _make(self, imported: Imported, program: Program, asked: Mapping[Source, SourceOp], watched: Sequence[Watched]) -> KeptEngine:
+    def _make(
+        self, imported: Imported, program: Program, asked: Mapping[Source, SourceOp], missed: Sequence[Missed], watched: Sequence[Watched]
+    ) -> KeptEngine:
         """An engine of this graph's own, which later graphs may find."""
-        from .pipeline import compile_prepared
+        from .pipeline import compile_simplified
 
         if program.is_shareable:
             admit_ones(program.module)
-        contents = compile_prepared(program.module, asked, self.options.within(program.module.facts))
+        contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts))
         weights = {
             file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
         }

@@ -12,6 +12,7 @@ from ..ir.errors import InternalError
 from ..ir.graph import Module
 from ..ir.plan.storage import Constant
 from ..passes.build_plan import Kept
+from ..passes.fusion.decision import Decision
 from ..runtime.contents import PartContents
 
 
@@ -25,10 +26,15 @@ class Built:
     weights: dict[str, np.ndarray[Any, Any]]
     rows: list[dict[str, Any]] = field(default_factory=list)
     kept: tuple[Kept, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""
         return [dict(vars(row)) for row in self.kept]
+
+    def fusion_rows(self) -> list[dict[str, Any]]:
+        """What fusion decided for each value, as the report holds it."""
+        return [{**vars(row), "where": list(row.where)} for row in self.decisions]
 
 
 class Packed:

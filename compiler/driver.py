@@ -155,7 +155,7 @@ def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
         isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
     )
     if is_program:
-        return explain_module(import_model(model, options))
+        return explain_module(import_model(model, options), options)
     return explain_torch(model, inputs, options)
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..ir.errors import Source, UnsupportedError, UsageError
 from ..ir.graph import Module
+from ..passes.base import Missed
 from ..passes.build_plan import Kept
+from ..passes.fusion.decision import Decision
 from .backend import CompiledGraph, aot, unboxed, with_target
 from .importers.torch.nodes import user_line
 from .importers.torch.walk import Imported
 from .importers.torch.whole import left
 from .options import BuildOptions
 from .pipeline import lower, simplify
+from .report.fusion import VERDICTS, largest_kept
 from .report.table import Report, Table
 from .sharing import Place, Program, admit_ones, place_of
 from .telling import may_leave, tell_left
 
 WIDTH = 80
+LARGEST_COLUMNS = ("graph", "value", "op", "bytes", "why")
 
 
 def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
@@ -126,16 +131,17 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients
     lines: list[tuple[str | int, ...]] = []
     fallbacks: list[tuple[str | int, ...]] = []
     notes: list[str] = []
-    planned = _Planned()
+    planned, plans = _Planned(), list[_Plan]()
     for number, listed in enumerate(graphs):
         compiled = [place_text(op.source) for op in listed.seen().module.main if op.name != "aten_call"]
-        kernels, launches, engine, kept = planned.plan(number, listed)
+        plan = planned.plan(number, listed)
+        plans.append(plan)
         imported = listed.seen()
         compiled = [] if imported.is_left else compiled
-        notes += [f"graph {number}: {row}" for row in kept]
+        notes += [f"graph {number}: {row}" for row in plan.kept]
         kind = "inference" if listed.is_inference else "training"
         count = len(imported.fallbacks)
-        rows.append((number, kind, len(compiled), kernels, launches, count, ", ".join(imported.module.symbols), engine))
+        rows.append((number, kind, len(compiled), plan.kernels, plan.launches, count, ", ".join(imported.module.symbols), plan.engine))
         fallbacks += [(number, each.operator, str(each.source), each.why) for each in imported.fallbacks]
         called = [place_text(each.source) for each in imported.fallbacks]
         lines += [(number, place, compiled.count(place), called.count(place)) for place in dict.fromkeys([*compiled, *called])]
@@ -145,6 +151,7 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients
         Wrapped("each graph", columns, tuple(rows), (*_notes(graphs, wants_gradients), *notes)),
         *([Wrapped("each line", ("graph", "line", "compiled ops", "aten calls"), tuple(lines))] if lines else []),
         Wrapped("fallbacks", why, tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
+        *_fusion(plans),
     ]
     if breaks:
         tables.append(Wrapped("reasons of graph breaks", ("line", "reason"), tuple((each.where or "-", each.reason) for each in breaks)))
@@ -199,42 +206,73 @@ class Wrapped(Table):
         return "\n".join(lines)
 
 
+def _fusion(plans: Sequence[_Plan]) -> list[Table]:
+    """Where values are: counts by verdict, the largest in memory and why, and the patterns that were nearly recognised."""
+    rows = [[{**vars(row), "graph": number} for row in plan.decisions] for number, plan in enumerate(plans)]
+    counts = [Counter(row["verdict"] for row in of_graph) for of_graph in rows]
+    largest = largest_kept([row for of_graph in rows for row in of_graph])
+    missed = [(number, row.pattern, row.source, row.why) for number, plan in enumerate(plans) for row in plan.missed]
+    tables = [
+        Wrapped("fusion", ("graph", *VERDICTS), tuple((n, *(count[v] for v in VERDICTS)) for n, count in enumerate(counts) if count)),
+        Wrapped("largest in memory", LARGEST_COLUMNS, tuple(tuple(row[column] for column in LARGEST_COLUMNS) for row in largest)),
+        Wrapped("patterns not recognised", ("graph", "pattern", "source", "why"), tuple(missed)),
+    ]
+    return [table for table in tables if table.rows]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What becomes of a graph: kernels, launches, whose engine it runs, what fusion had to keep and what it decided."""
+
+    kernels: int = 0
+    launches: int = 0
+    engine: str = "none"
+    kept: tuple[Kept, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    missed: tuple[Missed, ...] = ()
+
+
 class _Planned:
     """The programs that are planned so far, with the number of their graph and their launches."""
 
     def __init__(self) -> None:
         self.known: list[tuple[Program, int, int]] = []
 
-    def plan(self, number: int, listed: _Listed) -> tuple[int, int, str, tuple[Kept, ...]]:
-        """Kernels and launches of a graph on the first target, by the cost model's schedules, whose engine it runs, what fusion kept."""
+    def plan(self, number: int, listed: _Listed) -> _Plan:
+        """The plan of a graph on the first target, by the cost model's schedules."""
         if not listed.seen().module.main.outputs:
-            return 0, 0, "none", ()
+            return _Plan()
         try:
             return self._plan(number, listed)
         except Exception as error:
             if not listed.leaves(error):
                 raise
-            return 0, 0, "none", ()
+            return _Plan()
 
-    def _plan(self, number: int, listed: _Listed) -> tuple[int, int, str, tuple[Kept, ...]]:
+    def _plan(self, number: int, listed: _Listed) -> _Plan:
         module, options = listed.seen().module, listed.options
-        simplify(module, options)
+        missed = simplify(module, options)
         program = Program.of(module, options, listed.places)
         for earlier, owner, launches in self.known:
             if earlier.serves(program):
-                return 0, launches, f"shared with graph {owner}", ()
+                return _Plan(0, launches, f"shared with graph {owner}")
         if program.is_shareable:
             admit_ones(module)
         lowered = lower(module, options.targets[0], options.within(module.facts).workload)
         launches = sum(1 for _ in lowered.launches)
         self.known.append((program, number, launches))
-        return len(lowered.kernels), launches, "its own", lowered.kept
+        return _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
 
 
-def explain_module(module: Module) -> Report:
-    """What is in an imported program: all of it is compiled, or the import would have failed."""
+def explain_module(module: Module, options: BuildOptions) -> Report:
+    """What is in an imported program, all of which is compiled, or the import would have failed; and what becomes of its values."""
     kinds: dict[str, int] = {}
     for op in module.main:
         kinds[op.name] = kinds.get(op.name, 0) + 1
     rows = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-    return Report({"graphs": 1, "compiled ops": sum(kinds.values()), "aten calls": 0}, (Table("ops", ("op", "count"), rows),))
+    missed = simplify(module, options)
+    lowered = lower(module, options.targets[0], options.workload_for(module.facts))
+    launches = sum(1 for _ in lowered.launches)
+    plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
+    facts = {"graphs": 1, "compiled ops": sum(kinds.values()), "kernels": plan.kernels, "launches": launches, "aten calls": 0}
+    return Report(facts, (Table("ops", ("op", "count"), rows), *_fusion([plan])))

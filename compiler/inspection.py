@@ -14,6 +14,7 @@ from .options import BuildOptions, InspectOptions
 from .progress import SILENT, Progress
 from .recorded import recorded_workload, workload_of
 from .report.engine import describe_engine, describe_module
+from .report.fusion import fusion_tables
 from .report.kernels import kernel_table, memory_tables
 from .report.table import Report, Table
 from .spelling import nearest
@@ -34,7 +35,7 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
         raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
     if options.ir is not None:
         return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
-    looks = options.kernels or options.memory or options.precision or options.source is not None
+    looks = options.kernels or options.memory or options.fusion or options.precision or options.source is not None
     if is_built:
         # Any part can be looked at, whether it runs here or not.
         contents = _contents(options, progress)
@@ -59,6 +60,11 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
         plans = contents.parts[name].plans
         for function, plan in plans.items():
             tables += memory_tables(plan, function if len(plans) > 1 else None)
+    if options.fusion:
+        if name not in contents.report.get("fusion", {}):
+            hint = "ourcc build --rebuild ENGINE decides again and keeps why"
+            raise EngineError(f"engine does not say what fusion decided for {name}: an earlier version built it", hint=hint)
+        tables += fusion_tables(name, contents.report["fusion"][name], contents.report.get("missed", []), workload_of(contents))
     if options.precision:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if is_engine(options.subject) else "model"

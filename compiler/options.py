@@ -486,6 +486,7 @@ class InspectOptions:
     build: BuildOptions = field(default_factory=BuildOptions)
     """How a model is built to be looked at, for `target` if one is named."""
     trust: Trust = NOBODY_ASKED
+    fusion: bool = False
 
 
 @dataclass(frozen=True)

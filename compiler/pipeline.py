@@ -13,6 +13,7 @@ from ..ir.graph import Module
 from ..ir.target import gpu_target
 from ..ir.text import module_text
 from ..ir.workload import Workload
+from ..passes.base import Missed
 from ..passes.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
@@ -45,23 +46,17 @@ QUANTIZE_PASSES = {name: ", ".join(each.steps) for name, each in QUANTIZATIONS.i
 
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """Compile a module for every target of the options."""
-    asked = prepare(module, options, progress)
-    return compile_prepared(module, asked, options, progress)
-
-
-def prepare(module: Module, options: BuildOptions, progress: Progress = SILENT) -> dict[Source, SourceOp]:
-    """Simplify a module, if the options can be met; gives its source ops as they were before."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
     options.workload_for(module.facts)  # an error now, not after the passes
-    simplify(module, options, progress)
-    return asked
+    missed = simplify(module, options, progress)
+    return compile_simplified(module, asked, missed, options, progress)
 
 
-def compile_prepared(
-    module: Module, asked: Mapping[Source, SourceOp], options: BuildOptions, progress: Progress = SILENT
+def compile_simplified(
+    module: Module, asked: Mapping[Source, SourceOp], missed: Sequence[Missed], options: BuildOptions, progress: Progress = SILENT
 ) -> EngineContents:
-    """Compile a module that `prepare` has simplified for every target of the options."""
+    """Compile a simplified module for every target of the options; `asked` are its source ops as they were before."""
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options)
@@ -69,6 +64,8 @@ def compile_prepared(
         "contract": [*contract.to_json(), *tuning.contract()],
         "kernels": {part.name: part.rows for part in parts},
         "kept": {part.name: part.kept_rows() for part in parts},
+        "fusion": {part.name: part.fusion_rows() for part in parts},
+        "missed": [dict(vars(row)) for row in missed],
         "tuning": tuning.report(),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
@@ -86,14 +83,18 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
     return replace(exchange(contents, parts, tuning), provenance=_provenance(options, parts, contents))
 
 
-def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> None:
-    """Graph to graph: fold, recognise, decompose, make weights small; a failure leaves a reproducer in the build cache."""
+def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> tuple[Missed, ...]:
+    """Graph to graph: fold, recognise, decompose, make weights small; gives the patterns that were nearly recognised.
+
+    A failure leaves a reproducer in the build cache.
+    """
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
     passes = parse_pipeline(", ".join([*unchecked, GRAPH_PIPELINE, *weight_passes(options), product_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
-    for record in PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module):
-        for note in record.notes:
-            progress.note(note)
+    records = PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
+    for note in (note for record in records for note in record.notes):
+        progress.note(note)
+    return tuple(missed for record in records for missed in record.missed)
 
 
 def product_passes(options: BuildOptions) -> str:

@@ -73,5 +73,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Built], tuning: Tuning) ->
         "contract": [*contract, *tuning.contract()],
         "kernels": {**old.get("kernels", {}), **{name: part.rows for name, part in new.items()}},
         "kept": {**old.get("kept", {}), **{name: part.kept_rows() for name, part in new.items()}},
+        "fusion": {**old.get("fusion", {}), **{name: part.fusion_rows() for name, part in new.items()}},
         "tuning": {"rows": [*rows, *fresh["rows"]], "problems": {**before.get("problems", {}), **fresh["problems"]}},
     }

@@ -44,7 +44,7 @@ def compile_cpu(
     files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
     rows = kernel_rows(lowered, *nominal_rates(level), _resources(compiled), workload)
     contents = PartContents(lowered.plans, files, requires=level.features)
-    return Built(level.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept)
+    return Built(level.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept, lowered.decisions)
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:

@@ -66,7 +66,15 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
     resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], device) for name, items in printed.items()}
     rates = device.rates["tf32"], device.memory_rate
     rows = kernel_rows(lowered, *rates, resources, workload)
-    return Built(device.name, target.name, PartContents(plans, files, "cuda", ""), packed.of(lowered.constants), rows, lowered.kept)
+    return Built(
+        device.name,
+        target.name,
+        PartContents(plans, files, "cuda", ""),
+        packed.of(lowered.constants),
+        rows,
+        lowered.kept,
+        lowered.decisions,
+    )
 
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:

@@ -90,11 +90,13 @@ class Rewriter:
 class Rule:
     """One rewrite of ops named in `ops`; the class docstring's first line is its equation.
 
-    `check` returns why it does not apply, or None; `rewrite` builds the replacement values with the builder.
+    `check` returns why it does not apply, or None; `rewrite` builds the replacement values with the builder. A rule that
+    recognises a `pattern` says by `is_near` of which ops it is worth telling why they do not end one.
     """
 
     ops: ClassVar[tuple[str, ...]] = ()
     numerics: ClassVar[Numerics] = "EXACT"
+    pattern: ClassVar[str | None] = None
 
     @property
     def name(self) -> str:
@@ -103,6 +105,10 @@ class Rule:
     def check(self, op: Op, module: Module) -> str | None:
         """Why the rule does not apply to `op`, or None if it does."""
         raise NotImplementedError
+
+    def is_near(self, op: Op, module: Module) -> bool:
+        """Whether `op` ends what looks like the rule's pattern."""
+        return False
 
     def rewrite(self, op: Op, g: Builder) -> Value | Sequence[Value]:
         """The values that replace the op's results, built with `g`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,18 +12,32 @@ from ..ir.rewrite import Event, Numerics, Rewriter, Rule, apply_rules
 from .chooser import Always, Chooser
 
 
+@dataclass(frozen=True)
+class Missed:
+    """A pattern that was not recognised although its anchor is there: the value that would end it, and what is missing."""
+
+    pattern: str
+    value: str
+    source: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.pattern}: {self.why}"
+
+
 @dataclass
 class PassContext:
     """What a pass may ask while it runs: who listens to changes, whether one pays, how many are still allowed.
 
     `remaining` counts rewrites down (None: no bound); a bisection sets it, and a pass that has none left stops. `notes`
-    are what a pass has to tell the user.
+    are what a pass has to tell the user, `missed` the patterns that it nearly recognised.
     """
 
     listeners: tuple[Callable[[Event], None], ...] = ()
     chooser: Chooser = field(default_factory=Always)
     remaining: int | None = None
     notes: list[str] = field(default_factory=list)
+    missed: list[Missed] = field(default_factory=list)
 
     def rewriter(self, module: Module, graph: Graph, rule: str) -> Rewriter:
         """A rewriter of one graph whose changes the listeners see."""
@@ -79,5 +93,17 @@ class RulePass(Pass):
         raise NotImplementedError
 
     def run(self, module: Module, context: PassContext) -> bool:
-        """Apply the rules."""
-        return context.apply(module, self.rules())
+        """Apply the rules, and say what they nearly recognised."""
+        rules = self.rules()
+        changed = context.apply(module, rules)
+        context.missed += missed(module, rules)
+        return changed
+
+
+def missed(module: Module, rules: Sequence[Rule]) -> Iterator[Missed]:
+    """What rules that recognise a pattern have against the ops that nearly end one."""
+    for rule in (rule for rule in rules if rule.pattern is not None):
+        for op in (op for graph in module.functions.values() for op in graph if op.name in rule.ops and rule.is_near(op, module)):
+            why = rule.check(op, module)
+            if why is not None and rule.pattern is not None:
+                yield Missed(rule.pattern, op.result.name, str(op.result.source or ""), why)

@@ -36,6 +36,7 @@ from ..ir.tile.program import Launch as TileLaunch
 from ..ir.types import TensorType, i32, string
 from ..ir.workload import Workload
 from .arena import Lifetime, assign_slots
+from .fusion.decision import Decision
 from .fusion.partition import HostOp
 from .in_place import in_place
 from .schedule import Scheduled
@@ -59,12 +60,13 @@ class Kept:
 
 @dataclass
 class Lowered(Planned):
-    """The plans of a module's functions, their kernels by name (tile launches), and what fusion had to give up."""
+    """The plans of a module's functions, their kernels by name (tile launches), what fusion had to give up, and all that it decided."""
 
     plans: Mapping[str, Plan]
     kernels: dict[str, TileLaunch]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def launches(self) -> Iterator[Launch]:

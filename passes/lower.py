@@ -7,18 +7,20 @@ error. What was kept in memory, and why, goes with the plan into the reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from ..ir.errors import InternalError, VerifyError, is_own, reason
-from ..ir.graph import Graph, Module, Value
+from ..ir.graph import Graph, Module, Op, Value
 from ..ir.plan import Plan
 from ..ir.plan.check import check
 from ..ir.tile.program import Launch
+from ..ir.workload import default_workload
 from .build_plan import Kept, Kernels, Lowered, build_plan
-from .fusion.partition import Fusion
-from .schedule import Scheduler
+from .fusion.decision import Decision, decisions
+from .fusion.partition import Fusion, HostOp
+from .schedule import Scheduled, Scheduler
 
 P = TypeVar("P")
 Fusions: TypeAlias = tuple[Fusion, ...]
@@ -31,7 +33,7 @@ def fuse(module: Module, orders: Callable[[Graph], Mapping[Value, tuple[int, ...
 
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
     """The groups of all functions as tile programs, and the functions' plans."""
-    kernels, plans = Kernels(), dict[str, Plan]()
+    kernels, plans, decided = Kernels(), dict[str, Plan](), list[Decision]()
     for fusion in fusions:
         units = fusion.units(partial(scheduler.schedule, symbols=fusion.module.facts))
         plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
@@ -40,11 +42,23 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
             check(plan)
         except VerifyError as error:
             raise InternalError(f"plan of {fusion.graph.name} for {target} is wrong: {error.message}") from error
-    lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions))
+        sizes = (scheduler.workload or default_workload(fusion.module.facts)).sizes
+        decided += decisions(fusion.choices, sizes, _computing(units, kernels))
+    lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions), tuple(decided))
     launched = {variant.kernel for step in lowered.launches for variant in step.variants}
     lowered.kernels = {name: launch for name, launch in kernels.launches.items() if name in launched}
     lowered.scheduled = {name: kernels.scheduled[name] for name in lowered.kernels}
     return lowered
+
+
+def _computing(units: Sequence[Scheduled | HostOp], kernels: Kernels) -> dict[Op, list[str]]:
+    """The names of the kernels that compute each op, in order."""
+    found: dict[Op, list[str]] = {}
+    for unit in units:
+        names = () if isinstance(unit, HostOp) else kernels.of(unit)
+        for op in () if isinstance(unit, HostOp) else unit.group.ops:
+            found.setdefault(op, []).extend(name for name in names if name not in found[op])
+    return found
 
 
 class BadKernels(Exception):

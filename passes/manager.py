@@ -18,7 +18,7 @@ from ..ir.graph import Module, Value
 from ..ir.rewrite import Event
 from ..ir.text import assemble, functions_text, module_text
 from ..ir.verify import Verifier
-from .base import Pass, PassContext
+from .base import Missed, Pass, PassContext
 from .chooser import Always, Chooser
 from .pipeline import pass_text, pipeline_text
 
@@ -27,13 +27,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: its spelling, seconds, whether it changed the module, rewrites by rule."""
+    """What one pass did: its spelling, seconds, whether it changed the module, rewrites by rule, and what it has to tell."""
 
     text: str
     seconds: float
     changed: bool
     rewrites: Counter[str] = field(default_factory=Counter)
     notes: tuple[str, ...] = ()
+    missed: tuple[Missed, ...] = ()
 
 
 @dataclass
@@ -96,7 +97,8 @@ class PassManager:
             self._compare(step, text, module_text(module), changed)
         _LOG.debug("%s: %s, %d rewrites, %.1f ms", step.name, "changed" if changed else "unchanged", rewrites.total(), seconds * 1e3)
         notes, context.notes = tuple(context.notes), []
-        return PassRecord(pass_text(step), seconds, changed, rewrites, notes)
+        missed, context.missed = tuple(context.missed), []
+        return PassRecord(pass_text(step), seconds, changed, rewrites, notes, missed)
 
     def _compare(self, step: Pass, before: str, after: str, changed: bool) -> None:
         if self.strict and changed != (before != after):

@@ -23,6 +23,8 @@ from .match import Replacement, operand, producer, split_number, uniform
 # Below this a number added to a score, or put in its place, leaves nothing of it in any float that is wide enough.
 ABSORBING = -1e30
 MAXIMUM_STEPS = 32
+ON_THE_WAY = ("mul", "div", "add", "sub", "where", "reshape", "cast", "transpose", "tanh", "clip", "minimum", "maximum")
+"""What models write between a product, a softmax and the next product: scales, masks, caps, moves."""
 
 
 LARGEST_HEAD = 512
@@ -80,6 +82,7 @@ class Found:
     lead: tuple[Dim, ...]
     scores: Scores
     safe: bool
+    product: Op
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,11 @@ class Attention(Rule):
 
     ops = ("matmul",)
     numerics: ClassVar[Numerics] = "REASSOCIATES"
+    pattern = "attention"
+
+    def is_near(self, op: Op, module: Module) -> bool:
+        softmax = _behind(operand(op, 0), "softmax")
+        return softmax is not None and _behind(operand(softmax, 0), "matmul") is not None
 
     def check(self, op: Op, module: Module) -> str | None:
         found = match_attention(op)
@@ -116,7 +124,7 @@ class Attention(Rule):
             OPS["attention"].infer(types, {"scale": found.scores.scale})
         except VerifyError as error:
             return error.message
-        return None
+        return _needed_elsewhere(found.product, module)
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         found = match_attention(op)
@@ -141,7 +149,7 @@ def match_attention(op: Op) -> Found | str:
         return scores.why_not
     product = producer(scores.value, "matmul")
     if product is None:
-        return "the scores are no product"
+        return "the scores are no product" if scores.value.op is None else f"the scores are no product: {scores.value.op.name} makes them"
     if operand(op, 1).dtype != operand(product, 0).dtype:
         return "the products have different dtypes"
     q, on_q = _unscaled(Side(operand(product, 0), product.attrs["transpose_a"]))
@@ -152,7 +160,7 @@ def match_attention(op: Op) -> Found | str:
     lead = weights.result.shape[:-2]
     if weights.result.type.rank < 3:
         return "there is no dimension of heads"
-    return Found(q, k, Side(operand(op, 1), op.attrs["transpose_b"]), lead, scores, safe)
+    return Found(q, k, Side(operand(op, 1), op.attrs["transpose_b"]), lead, scores, safe, product)
 
 
 def _softmax(value: Value) -> tuple[Op | None, bool]:
@@ -290,18 +298,40 @@ def _built_mask(mask: Mask, q: Value, g: Builder) -> Value:
 
 def _leads_to_product(value: Value) -> bool:
     """Whether a product stands behind a value, through scales, masks, casts and reshapes."""
+    return _behind(value, "matmul", ("mul", "div", "add", "reshape", "cast", "where")) is not None
+
+
+def _behind(value: Value, name: str, through: Sequence[str] = ON_THE_WAY) -> Op | None:
+    """The op of this name behind a value, through ops of these names."""
     pending = [value]
     for _ in range(MAXIMUM_STEPS):
         if not pending:
-            return False
+            return None
         op = pending.pop().op
         if op is None:
             continue
-        if op.name == "matmul":
-            return True
-        if op.name in ("mul", "div", "add", "reshape", "cast", "where"):
+        if op.name == name:
+            return op
+        if op.name in through:
             pending += [part for part in op.operands if part is not None and part.constant is None]
-    return False
+    return None
+
+
+def _needed_elsewhere(product: Op, module: Module) -> str | None:
+    """What else reads scores or weights: they are in memory then, and attention would compute them once more."""
+    outputs = {value for graph in module.functions.values() for value in graph.outputs}
+    pending, seen = [product.result], {product.result}
+    for value in pending:
+        if value in outputs:
+            return "scores are also an output"
+        for user in value.uses:
+            if user.name == "matmul" and value is user.operands[0] is not user.operands[1]:
+                continue
+            if user.name not in (*ON_THE_WAY, "softmax", "is_nan", "logical_not"):
+                return f"scores are also read by {user.name}"
+            pending += {*user.results} - seen
+            seen.update(user.results)
+    return None
 
 
 def _unbroadcast(mask: Value) -> Value:

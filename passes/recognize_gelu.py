@@ -35,6 +35,10 @@ class Gelu(Rule):
 
     ops = ("mul", "div")
     numerics: ClassVar[Numerics] = "REASSOCIATES"
+    pattern = "gelu"
+
+    def is_near(self, op: Op, module: Module) -> bool:
+        return _is_gated(op) and not any(user.name in self.ops and _is_gated(user) for user in op.result.uses)
 
     def check(self, op: Op, module: Module) -> str | None:
         found = match_gelu(op.result)
@@ -45,6 +49,14 @@ class Gelu(Rule):
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         found = match_gelu(op.result)
         return op.result if isinstance(found, str) else g.gelu(found[0], approximate=found[1])
+
+
+def _is_gated(op: Op) -> bool:
+    """Whether an op multiplies something by 1 + erf, or by 1 + tanh of a sum."""
+    factors = product_of(op.result).factors
+    gates = [gate for gate in (_plus_one(factor, "erf", "tanh") for factor in factors) if gate is not None]
+    sums = [gate for gate in gates if gate.name == "erf" or any(producer(f, "add") for f in product_of(operand(gate, 0)).factors)]
+    return bool(sums) and len(factors) > 1
 
 
 @dataclass

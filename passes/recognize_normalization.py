@@ -46,6 +46,11 @@ class Norm(Rule):
 
     ops = ("div", "mul")
     numerics: ClassVar[Numerics] = "REASSOCIATES"
+    pattern = "normalization"
+
+    def is_near(self, op: Op, module: Module) -> bool:
+        sums = (producer(root, "add") for _, root in _quotients(op))
+        return any(_is_folded(part) for added in sums if added is not None for part in added.operands)
 
     def check(self, op: Op, module: Module) -> str | None:
         found = match_norm(op)
@@ -61,12 +66,12 @@ class Norm(Rule):
 
 def match_norm(op: Op) -> Found | str:
     """What an op normalizes, or why it does not."""
+    why = "no quotient by the root of a mean of squares plus a number"
     for value, root in _quotients(op):
         inside = split_number(producer(root, "add"))
-        if inside is None:
-            continue
-        squares = averaged(inside[0])
-        if squares is None or not is_square_of(squares[0], value):
+        squares = averaged(inside[0]) if inside is not None else None
+        if inside is None or squares is None or not is_square_of(squares[0], value):
+            why = _missing(inside, squares) or why
             continue
         axes = squares[1]
         if value.shape != op.result.shape:
@@ -76,7 +81,22 @@ def match_norm(op: Op) -> Found | str:
         if centre is not None and mean is not None and same_value(mean[0], operand(centre, 0)) and mean[1] == axes:
             return Found(operand(centre, 0), axes, inside[1], True)
         return Found(value, axes, inside[1], False)
-    return "no quotient by the root of a mean of squares plus a number"
+    return why
+
+
+def _missing(inside: tuple[Value, float] | None, squares: tuple[Value, tuple[int, ...]] | None) -> str | None:
+    """What a quotient by the root of a sum lacks."""
+    if inside is None:
+        return None
+    if squares is None:
+        return "what is under the root is no mean that keeps its dimensions, plus a number"
+    return "the mean under the root is not of the squares of what is divided by it"
+
+
+def _is_folded(value: Value | None) -> bool:
+    """Whether a value is a mean or a sum, perhaps scaled."""
+    scaled = producer(value, "div", "mul")
+    return producer(value if scaled is None else scaled.operands[0], "mean", "sum") is not None
 
 
 def _quotients(op: Op) -> list[tuple[Value, Value]]:

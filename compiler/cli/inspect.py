@@ -20,6 +20,7 @@ from .trust import trusted_key_option
 @click.option("--kernels", is_flag=True, help="One row a kernel or host step: sources, strategy, registers, predicted time.")
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
+@click.option("--fusion", is_flag=True, help="Where each value is computed or kept, why, and what is at stake; patterns that were missed.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option(
     "--target", metavar="NAME", help="Show this target or level (default: the best here); a MODEL is compiled for it (default: native)."
@@ -34,6 +35,7 @@ def command(
     kernels: bool,
     source: str | None,
     memory: bool,
+    fusion: bool,
     precision: bool,
     target: str | None,
     shapes: tuple[str, ...],
@@ -44,10 +46,10 @@ def command(
 ) -> None:
     """Show what is in an engine or a model.
 
-    A MODEL is compiled in memory for --kernels, --source, --memory and --precision; nothing is written.
+    A MODEL is compiled in memory for --kernels, --source, --memory, --fusion and --precision; nothing is written.
     """
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust)
+    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion)
     from .. import driver
 
     with show_progress(as_json=as_json) as progress:

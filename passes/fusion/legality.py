@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir import dims
 from ...ir.dims import Dim
@@ -45,9 +45,19 @@ class Question:
         return self.choices.first(self.readers)
 
     @property
+    def ordered(self) -> list[Op]:
+        """The readers in the graph's order."""
+        return sorted(self.readers, key=self.choices.places.__getitem__)
+
+    @property
     def users(self) -> list[Op]:
-        """The ops that read the value."""
-        return list(self.value.uses)
+        """The ops that read the value in these groups."""
+        return [user for user in self.value.uses if self.choices.sinks[user] & self.readers]
+
+    @property
+    def of_first(self) -> Question:
+        """The same question of the first reading group alone."""
+        return replace(self, readers=frozenset({self.first}))
 
     @property
     def stays_small(self) -> bool:
@@ -153,12 +163,9 @@ def scatter_operand(q: Question) -> str | None:
 
 def folded_again(q: Question) -> str | None:
     """Into a group that folds, scans or scatters goes no fold, but a reduction into one of reductions."""
-    if not q.facts.sums or len(q.readers) != 1:
-        return None
-    kind = q.choices.group_kinds[q.first]
-    if kind in ("map", "movement") or (q.kind == kind == "reduce"):
-        return None
-    return f"the kernel that reads it is {KINDS.get(kind, kind)}, and has no place for its sums"
+    kinds = [q.choices.group_kinds[root] for root in q.ordered] if q.facts.sums else []
+    full = next((kind for kind in kinds if kind not in ("map", "movement") and not q.kind == kind == "reduce"), None)
+    return None if full is None else f"a kernel that reads it is {KINDS.get(full, full)}, and has no place for its sums"
 
 
 def folded_whole(q: Question) -> str | None:
@@ -170,9 +177,9 @@ def folded_whole(q: Question) -> str | None:
 
 def other_rows(q: Question) -> str | None:
     """One loop over rows serves all reductions of a group."""
-    if q.kind != "reduce" or shares_rows(q):
+    if q.kind != "reduce" or all(_shares_rows(q, root) for root in q.readers):
         return None
-    return "the kernel that reads it folds other rows"
+    return "a kernel that reads it folds other rows"
 
 
 def epilogue(q: Question) -> str | None:
@@ -212,12 +219,6 @@ def many_results(q: Question) -> str | None:
     return f"the first kernel that reads it stores {RESULTS} others beside its results" if full else None
 
 
-def first_reads_by_data(q: Question) -> str | None:
-    """The first group reads it plainly."""
-    users = (user for user in q.users if q.first in q.choices.sinks[user])
-    return next((why for user in users if (why := why_not_plainly(q.choices, user, q.value)) is not None), None)
-
-
 OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_pieces)
 """Where one refuses the value is in memory, whoever reads it."""
 
@@ -227,8 +228,8 @@ WHERE_READ: tuple[Rule, ...] = (
 )
 """Where none refuses, all groups that read the value can compute it."""
 
-BESIDE: tuple[Rule, ...] = (no_element, other_loops, own_order, many_results, folded_whole, other_rows, first_reads_by_data)
-"""Where none refuses, the first group that reads the value can store it too; its root comes before those of all others."""
+BESIDE: tuple[Rule, ...] = (no_element, other_loops, own_order, many_results, folded_whole, other_rows, read_by_data)
+"""Where none refuses, asked of the first group that reads the value, that can store it too; its root comes before all others."""
 
 
 # --- what the rules ask -----------------------------------------------------------------------------------------------
@@ -267,9 +268,9 @@ def _is_mask(q: Question) -> bool:
     return len(q.users) == 1 and all(user.name == "attention" and user.operands[3:4] == (q.value,) for user in q.users)
 
 
-def shares_rows(q: Question) -> bool:
-    """Whether the first group's reductions run over the same rows: one loop over rows serves them all."""
-    rows, present = q.facts.rows, q.choices.group_rows.get(q.first)
+def _shares_rows(q: Question, root: Op) -> bool:
+    """Whether a group's reductions run over the same rows: one loop over rows serves them all."""
+    rows, present = q.facts.rows, q.choices.group_rows.get(root)
     return present is None or (rows is not None and dims.equal(rows, present) is True)
 
 

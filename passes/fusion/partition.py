@@ -56,7 +56,7 @@ def _decide(choices: Choices, op: Op) -> None:
         choices.keep(op, why)
         return
     wanted = (question.value in choices.outputs or len(question.readers) > 1) and not question.stays_small
-    not_beside = refusal(question, (*legality.BESIDE, *profit.BESIDE)) if wanted else None
+    not_beside = refusal(question.of_first, (*legality.BESIDE, *profit.BESIDE)) if wanted else None
     if wanted and not_beside is None:
         choices.store_beside(question.value, op, question.first, _stored(question))
         return

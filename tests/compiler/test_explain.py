@@ -153,6 +153,25 @@ def test_explain_of_layers_with_weights_of_their_own_shares_nothing() -> None:
     assert [row["engine"] for row in report["each graph"]] == ["its own", "its own"]
 
 
+def test_explain_says_where_values_are_and_why() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = torch.softmax(q @ k.transpose(-1, -2), -1)
+        return weights @ v, weights
+
+    report = package.explain(attend, *torch.randn(3, 2, 4, 8, 16)).to_data()
+    (counts,) = report["fusion"]
+    assert counts["kept"] > 0 and set(counts) == {"graph", "kept", "beside", "view", "inlined"}
+    first, *others = report["largest in memory"]
+    assert all(first["bytes"] >= row["bytes"] for row in others) and all(len(row["why"].split()) > 2 for row in (first, *others))
+    (missed,) = report["patterns not recognised"]
+    assert (missed["pattern"], missed["why"]) == ("attention", "scores are also an output") and Path(__file__).name in missed["source"]
+
+
+def test_explain_of_a_graph_where_all_is_well_has_no_table_of_patterns() -> None:
+    report = package.explain(nn.functional.softmax, torch.randn(3, 4), 1).to_data()
+    assert "patterns not recognised" not in report and report["fusion"]
+
+
 def test_explain_wants_a_model() -> None:
     with pytest.raises(UsageError, match="got a int, expected a torch module, a function, or a path"):
         package.explain(3, torch.randn(3))

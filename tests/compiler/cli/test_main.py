@@ -278,6 +278,7 @@ def test_cache_actions_reach_the_driver(driver: Any, arguments: list[str], actio
         ("verify", "verify", ["MODEL", "--tolerance", "0.5"], "tolerance", 0.5),
         ("opt", "optimize", ["--pipeline", "dce"], "pipeline", "dce"),
         ("inspect", "inspect", ["--source", "k1"], "source", "k1"),
+        ("inspect", "inspect", ["--fusion"], "fusion", True),
     ],
 )
 def test_commands_reach_the_driver(

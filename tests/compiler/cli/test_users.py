@@ -65,8 +65,22 @@ def test_kernels_and_host_steps_are_rows(subject: str, capsys: pytest.CaptureFix
     assert "instructions" in wide and "…" not in wide
 
 
+@pytest.mark.parametrize("subject", ["m.onnx", "m.ourcc"])
+def test_values_say_where_they_are_and_why(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = json.loads(said(capsys, "inspect", subject, "--fusion", "--json"))
+    (rows,) = (rows for name, rows in tables.items() if name.startswith("fusion of x86-64"))
+    product, values, places = sorted(rows, key=lambda row: (row["op"], row["value"]))
+    assert (product["op"], product["verdict"], product["where"]) == ("matmul", "kept", "kernel_0")
+    assert product["why"] == "top_k, a step of the host, reads it" and product["bytes"] > 0 and product["operations"] == 0
+    for row in (values, places):
+        assert (row["op"], row["where"]) == ("top_k", "host") and row["why"] == "only the caller reads it"
+    shown = said(capsys, "inspect", subject, "--fusion", "-q")
+    assert max(map(len, shown.splitlines())) <= 80 and "kept" in shown and "one write and all reads" in " ".join(shown.split())
+    assert "kernel_0" in said(capsys, "inspect", subject, "--fusion", "-q", "--wide")
+
+
 def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in (["--memory"], ["--precision"], ["--source", "kernel_0"]):
+    for option in (["--memory"], ["--precision"], ["--fusion"], ["--source", "kernel_0"]):
         ours, theirs = (
             said(capsys, "inspect", name, "-q", "--shape" if name == "m.onnx" else "-q", *shape, *option)
             for name, shape in (("m.onnx", ["B=1..64"]), ("m.ourcc", []))
@@ -83,6 +97,8 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c is of CPU targets, got sm_90a"),
         (["inspect", "m.ourcc", "--ir", "import"], "stage import needs the model: an engine keeps its simplified program"),
         (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
+        (["inspect", "m.ourcc", "--fusion", "--workload", "B=1"], "got --workload for an engine, expected none: it has its own"),
+        (["inspect", "m.onnx", "--fusion", "--target", "sm_1"], "unknown target"),
         (["bench", "m.ourcc", "--shape", "B=65"], "shape: got B = 65, expected B in 1..64"),
         (["bench", "m.ourcc", "--shape", "B=C"], "shape: got another name for B, expected sizes of B: an engine is built"),
         (["bench", "m.ourcc", "--shape", "B=1", "--inputs", "m.onnx"], "got --shape and --inputs for an engine, expected one of them"),

@@ -100,7 +100,7 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         "%y",
         SQUARE,
         PRODUCT + "%y = softmax(%v) {axis = 1} : f32[48, 48]",
-        "the kernel that reads it is a reduction, and has no place for its sums",
+        "a kernel that reads it is a reduction, and has no place for its sums",
     ),
     "folded_whole": (
         "%y",
@@ -113,7 +113,7 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         ROWS,
         f"%v = mean(%x) {{axes = [0], keepdims = true}} : f32[1, 48]\n%w = mean(%z) {{axes = [1], keepdims = true}} : f32[N, 1]\n"
         f"%a = mul(%x, %v) : {ROWS}\n%y = mul(%a, %w) : {ROWS}",
-        "the kernel that reads it folds other rows",
+        "a kernel that reads it folds other rows",
     ),
     "epilogue": (
         "%y",
@@ -130,12 +130,6 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
     "other_loops": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = matmul(%v, %q) : {ROWS}", "the first kernel that reads it is a product"),
     "own_order": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = neg(%v) : {ROWS}", "it has a memory order of its own"),
     "many_results": (CHAINED, ", ".join([ROWS] * (RESULTS + 2)), CHAIN, f"stores {RESULTS} others beside its results"),
-    "first_reads_by_data": (
-        "%v, %y",
-        f"{ROWS}, f32[N, 1]",
-        EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]",
-        "and take_along_axis reads it where indices say",
-    ),
     "computed_again": (
         "%a, %y",
         f"{SQUARE}, {SQUARE}",
@@ -230,6 +224,12 @@ def test_a_value_that_is_stored_beside_says_for_whom() -> None:
         found = module(results, f"{ROWS}, {ROWS}", text)
         value, made = named(found, "v"), choices(found)
         assert value in made.beside and made.why[value].startswith(why)
+
+
+def test_what_the_first_reader_cannot_read_plainly_is_not_stored_by_it() -> None:
+    body = EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]"
+    found = module("%v, %y", f"{ROWS}, f32[N, 1]", body)
+    assert choices(found).why[named(found, "v")] == "the caller reads it, and take_along_axis reads it where indices say"
 
 
 def test_a_product_that_is_stored_as_a_view_says_so() -> None:
