@@ -85,7 +85,7 @@ def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workloa
 
 def _lower_printed(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None) -> tuple[Lowered, Mapping[str, str]]:
     scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
-    return lower_printed(fuse(module, channels_last), scheduler, level.name, partial(print_cpu, level=level))
+    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level))
 
 
 def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:

@@ -46,7 +46,8 @@ class _Printed:
 def compile_cuda(module: Module, target: Target, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed) -> Built:
     """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
     device = gpu_target(target.levels[0])
-    fusions, workload = fuse(module), options.workload_for(module.facts)
+    workload = options.workload_for(module.facts)
+    fusions = fuse(module, workload=workload)
     scheduler = Scheduler(STRATEGIES, device, tuning.for_gpu(target.name, device), lambda region, constants: {}, workload)
     known: dict[str, CompiledKernel] = {}
     while True:
@@ -79,7 +80,7 @@ def compile_cuda(module: Module, target: Target, options: BuildOptions, progress
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    return lower(fuse(module), scheduler, scheduler.target.name)
+    return lower(fuse(module, workload=scheduler.workload), scheduler, scheduler.target.name)
 
 
 def _compile(

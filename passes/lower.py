@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Module, Op, Value
 from ..ir.plan import Plan
 from ..ir.plan.check import check
 from ..ir.tile.program import Launch
-from ..ir.workload import default_workload
+from ..ir.workload import Workload
 from .build_plan import Kept, Kernels, Lowered, build_plan
 from .fusion.decision import Decision, decisions
 from .fusion.partition import Fusion, HostOp
@@ -26,9 +26,11 @@ P = TypeVar("P")
 Fusions: TypeAlias = tuple[Fusion, ...]
 
 
-def fuse(module: Module, orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {}) -> Fusions:
-    """The choices for each of a module's functions, of one level or GPU; `orders` as in `compose`."""
-    return tuple(Fusion(module, graph, orders(graph)) for graph in module.functions.values())
+def fuse(
+    module: Module, orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {}, workload: Workload | None = None
+) -> Fusions:
+    """The choices for each of a module's functions, of one level or GPU, for the workload; `orders` as in `compose`."""
+    return tuple(Fusion(module, graph, orders(graph), workload) for graph in module.functions.values())
 
 
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
@@ -42,8 +44,7 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
             check(plan)
         except VerifyError as error:
             raise InternalError(f"plan of {fusion.graph.name} for {target} is wrong: {error.message}") from error
-        sizes = (scheduler.workload or default_workload(fusion.module.facts)).sizes
-        decided += decisions(fusion.choices, sizes, _computing(units, kernels))
+        decided += decisions(fusion.choices, _computing(units, kernels))
     lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions), tuple(decided))
     launched = {variant.kernel for step in lowered.launches for variant in step.variants}
     lowered.kernels = {name: launch for name, launch in kernels.launches.items() if name in launched}

@@ -5,7 +5,7 @@ Walking from the outputs to the inputs, every op is either *materialised* (its r
 a buffer:
 
 - movement (reshape, transpose, slice ...) is a change of subscripts and goes into whoever reads it
-- a pointwise op goes into its one reading group
+- a pointwise op goes into its one reading group, and into each of several where computing it again costs less than memory
 - a reduction goes into the pointwise or reduction group that reads it
 - a contraction goes into the pointwise group that reads each of its elements once (an epilogue)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...ir import dims
@@ -12,6 +12,9 @@ from ...ir.region import Store
 from ..compose import viewed
 from .facts import Facts, describe
 
+PARTS = 16
+"""What is made of more values than this is reckoned with as one."""
+
 
 @dataclass
 class Choices:
@@ -19,12 +22,15 @@ class Choices:
 
     A value is `inlined` in the groups that read it, or stored `beside` the results of a root, or neither: then its op has
     a group of its own, which may store it through `views`. `why` has a sentence for each; `kept` has those of values
-    that could have been computed in their readers.
+    that could have been computed in their readers. `reads` is what groups read, as far as that is decided or was
+    `before`, in an earlier attempt at the same graph; sizes are those of the workload. Of what is `weighed` the costs decided.
     """
 
     module: Module
     graph: Graph
     orders: Mapping[Value, tuple[int, ...]]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    before: Choices | None = None
     facts: dict[Op, Facts] = field(default_factory=dict)
     places: dict[Op, int] = field(default_factory=dict)
     outputs: set[Value] = field(default_factory=set)
@@ -34,13 +40,20 @@ class Choices:
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
     group_rows: dict[Op, Dim | None] = field(default_factory=dict)
+    reads: dict[Op, set[Value]] = field(default_factory=dict)
+    made_of: dict[Value, frozenset[Value]] = field(default_factory=dict)
+    weighed: set[Value] = field(default_factory=set)
     why: dict[Value, str] = field(default_factory=dict)
     kept: dict[Value, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.facts = {op: describe(op, self.module.facts) for op in self.graph}
+        self.facts = {op: describe(op, self.module.facts) for op in self.graph} if self.before is None else self.before.facts
         self.places = {op: place for place, op in enumerate(self.graph)}
         self.outputs = set(self.graph.outputs)
+        for value in (op.result for op in self.graph if self.before is not None and len(op.results) == 1):
+            read = self.behind(value.op.operands) if value.op is not None else set()
+            if self.before is not None and value in self.before.inlined and len(read) <= PARTS:
+                self.made_of[value] = frozenset(read)
 
     def readers(self, op: Op) -> frozenset[Op]:
         """The roots of the groups that read an op's results."""
@@ -50,9 +63,27 @@ class Choices:
         """Of some roots the one that comes first."""
         return min(readers, key=self.places.__getitem__)
 
+    def groups(self) -> dict[Op, frozenset[Op]]:
+        """The roots of the groups that compute each op, by what was chosen in the end; users come before what they use."""
+        viewed = {view: root for root, views in self.views.items() for view in views}
+        found: dict[Op, frozenset[Op]] = {}
+        for op in self.graph.reversed():
+            value = op.results[0] if len(op.results) == 1 else None
+            if value is not None and value in self.inlined:
+                found[op] = frozenset(root for user in value.uses for root in found[user])
+            elif value is not None and value in self.beside:
+                found[op] = frozenset({self.beside[value]})
+            else:
+                found[op] = frozenset({viewed.get(op, op)})
+        return found
+
     def is_inside(self, value: Value, groups: frozenset[Op]) -> bool:
         """Whether a value is computed inside of one of these groups that reads it."""
         return value in self.inlined or self.beside.get(value) in groups
+
+    def behind(self, values: Iterable[Value | None]) -> set[Value]:
+        """What has to be read for some values: themselves, or what an earlier attempt made them of where they are read."""
+        return {read for value in values if value is not None for read in self.made_of.get(value, (value,))}
 
     # --- what may be chosen -------------------------------------------------------------------------------------------
 
@@ -73,10 +104,13 @@ class Choices:
         self.sinks[op] = frozenset({op})
         self.group_kinds[op] = self.facts[op].kind
         self.group_rows[op] = self.facts[op].rows
+        self.reads[op] = self.behind(op.operands)
         self.why |= dict.fromkeys(op.results, why)
 
     def _compute_in(self, op: Op, groups: frozenset[Op]) -> None:
         self.sinks[op] = groups
+        for sink in groups:
+            self.reads[sink] |= self.behind(op.operands)
         if self.facts[op].sums:
             for sink in groups:
                 self.group_kinds[sink] = self.facts[op].kind

@@ -34,9 +34,9 @@ class Decision:
     is_choice: bool
 
 
-def decisions(choices: Choices, sizes: Mapping[str, int], kernels: Mapping[Op, Sequence[str]]) -> list[Decision]:
+def decisions(choices: Choices, kernels: Mapping[Op, Sequence[str]]) -> list[Decision]:
     """A row for each value that an op of the graph computes, in the graph's order; `kernels` are those that compute each op."""
-    groups, profit = _groups(choices), Profit(choices, sizes)
+    groups, profit = choices.groups(), Profit(choices)
     return [_decision(choices, op, value, groups, profit, kernels.get(op, ())) for op in choices.graph for value in op.results]
 
 
@@ -57,21 +57,6 @@ def _verdict(choices: Choices, op: Op, value: Value) -> Verdict:
         return "beside"
     stored = [views for root, views in choices.views.items() if root is op or op in views]
     return "view" if any(value is not views[-1].result for views in stored) else "kept"
-
-
-def _groups(choices: Choices) -> dict[Op, frozenset[Op]]:
-    """The roots of the groups that compute each op, by what was chosen in the end."""
-    viewed = {view: root for root, views in choices.views.items() for view in views}
-    found: dict[Op, frozenset[Op]] = {}
-    for op in choices.graph.reversed():
-        value = op.results[0] if len(op.results) == 1 else None
-        if value is not None and value in choices.inlined:
-            found[op] = frozenset(root for user in value.uses for root in found[user])
-        elif value is not None and value in choices.beside:
-            found[op] = frozenset({choices.beside[value]})
-        else:
-            found[op] = frozenset({viewed.get(op, op)})
-    return found
 
 
 __all__ = ["Decision", "Verdict", "decisions"]

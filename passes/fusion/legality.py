@@ -154,6 +154,16 @@ def product_operand(q: Question) -> str | None:
     return "a product reads it, and would compute it again for each row or column"
 
 
+def in_several_loops(q: Question) -> str | None:
+    """In several kernels only where all of them run along plain axes, or fold."""
+    if q.kind not in ("map", "contract", "reduce") or q.is_everywhere or len(q.readers) == 1:
+        return None
+    kinds = [q.choices.group_kinds[root] for root in q.ordered]
+    other = "contract" if q.kind == "contract" else next((kind for kind in kinds if kind not in ("map", "movement", "reduce")), None)
+    count = len(q.readers)
+    return None if other is None else f"{count} kernels read it, and {KINDS.get(other, other)} is computed in one"
+
+
 def scatter_operand(q: Question) -> str | None:
     """A scatter reads what it adds from memory."""
     if q.kind != "map" or q.is_everywhere or "scatter" not in q.user_kinds():
@@ -224,7 +234,7 @@ OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_piec
 
 WHERE_READ: tuple[Rule, ...] = (
     *(returned, read_by_data, moved_for_scatter, moved_for_product),
-    *(product_operand, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
+    *(product_operand, in_several_loops, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
 )
 """Where none refuses, all groups that read the value can compute it."""
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from ...ir.errors import is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region_stores import together
+from ...ir.workload import Workload, default_workload
 from ..compose import CannotInline, Group, compose
 from ..hoist_scales import hoist_scales
 from ..shadows import copy_out, seen_outside, shadows_of
@@ -21,6 +22,7 @@ from ..split_groups import split_groups
 from . import legality, profit
 from .choices import Choices
 from .legality import Question, refusal
+from .profit import Profit
 
 GROUP_OPS = 128
 """At most so many ops are computed by one kernel; by then arithmetic, not memory, is what takes its time."""
@@ -40,10 +42,20 @@ def partition(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ..
     return Fusion(module, graph, orders or {}).units(lambda group: group)
 
 
-def choose(choices: Choices) -> None:
-    """Decide every op of a graph, from its end to its start."""
+def choose(module: Module, graph: Graph, orders: Mapping[Value, tuple[int, ...]], sizes: Mapping[str, int]) -> Choices:
+    """The better of two attempts, where costs decide: the second knows what the first computes where it is read."""
+    first = decided(Choices(module, graph, orders, sizes))
+    if not first.weighed:
+        return first
+    second = decided(Choices(module, graph, orders, sizes, before=first))
+    return min(first, second, key=lambda choices: Profit(choices).total())
+
+
+def decided(choices: Choices) -> Choices:
+    """The choices for every op of a graph, from its end to its start."""
     for op in choices.graph.reversed():
         _decide(choices, op)
+    return choices
 
 
 def _decide(choices: Choices, op: Op) -> None:
@@ -57,13 +69,13 @@ def _decide(choices: Choices, op: Op) -> None:
         return
     wanted = (question.value in choices.outputs or len(question.readers) > 1) and not question.stays_small
     not_beside = refusal(question.of_first, (*legality.BESIDE, *profit.BESIDE)) if wanted else None
-    if wanted and not_beside is None:
+    why = refusal(question, (*legality.WHERE_READ, *profit.WHERE_READ))
+    if wanted and not_beside is None and why is not None:
         choices.store_beside(question.value, op, question.first, _stored(question))
         return
     if question.value not in choices.outputs and question.facts.sums and _is_only_moved(question):
         # Stored through what only moves it an op keeps its axes, by which strategies know it.
         choices.view(op)
-    why = refusal(question, (*legality.WHERE_READ, *profit.WHERE_READ))
     if op not in choices.views and why is None:
         choices.inline(question.value, op, question.readers, _computed(question))
         return
@@ -88,6 +100,8 @@ def _computed(question: Question) -> str:
         return "a movement is a change of subscripts in what reads it"
     if question.is_everywhere:
         return f"what it is made of is smaller: each of {len(question.readers)} kernels computes it"
+    if len(question.readers) > 1:
+        return f"to compute it in each of {len(question.readers)} kernels costs less than to move it through memory"
     if question.kind == "contract":
         return "the product's kernel goes on with what reads it"
     return "the one kernel that reads it folds it on its way" if question.kind == "reduce" else "the one kernel that reads it computes it"
@@ -111,12 +125,13 @@ class Fusion:
     module: Module
     graph: Graph
     orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    workload: Workload | None = None
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.choices = Choices(self.module, self.graph, self.orders)
-        choose(self.choices)
+        workload = self.workload or default_workload(self.module.facts)
+        self.choices = choose(self.module, self.graph, self.orders, workload.sizes)
         self._bound_groups()
         hosted = frozenset(op for op, facts in self.choices.facts.items() if facts.region is None)
         self.shadows = shadows_of(self.orders, seen_outside(self.graph, hosted))
@@ -216,4 +231,4 @@ class Fusion:
         return Group(region, inputs, outputs, group.ops)
 
 
-__all__ = ["GROUP_OPS", "Fusion", "HostOp", "choose", "partition"]
+__all__ = ["GROUP_OPS", "Fusion", "HostOp", "choose", "decided", "partition"]

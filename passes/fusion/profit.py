@@ -12,16 +12,20 @@ from ...ir.graph import Op, Value
 from ...ir.region import Load, Reduce, Region, Store, walk
 from ...ir.region_cost import cost_of
 from ...ir.workload import size_at
+from . import legality
 from .choices import Choices
 from .facts import Facts
-from .legality import Question, Rule
+from .legality import Question, Rule, refusal
 
 # --- computed where it is read ----------------------------------------------------------------------------------------
 
 
 def computed_again(q: Question) -> str | None:
-    """What costs arithmetic is not computed in several kernels."""
+    """In several kernels only what costs less to compute again than memory takes for it."""
     if q.kind == "movement" or q.is_everywhere or len(q.readers) == 1:
+        return None
+    q.choices.weighed.add(q.value)
+    if Profit(q.choices).pays(q, _may_store_beside(q)):
         return None
     return f"{len(q.readers)} kernels read it, and each would compute it again"
 
@@ -64,6 +68,10 @@ BESIDE: tuple[Rule, ...] = (stored_by_product, dear_in_folds)
 """Where one refuses, a kernel of its own costs less than storing the value beside the first group's results."""
 
 
+def _may_store_beside(q: Question) -> bool:
+    return refusal(q.of_first, (*legality.BESIDE, *BESIDE)) is None
+
+
 # --- what the rules ask -----------------------------------------------------------------------------------------------
 
 
@@ -95,6 +103,14 @@ def _grows(value: Value, users: list[Op]) -> bool:
 # --- what is at stake -------------------------------------------------------------------------------------------------
 
 
+OPERATIONS = 2
+"""So many operations take as long as moving a byte, most of what is moved between kernels being in some cache."""
+DEAR = 16
+"""A dear function takes as long as so many operations."""
+LAUNCH = 16_384
+"""Memory moves so many bytes while a kernel starts."""
+
+
 @dataclass(frozen=True)
 class Stakes:
     """What memory moves for a value that is kept, one write and all reads, and the operations that its readers compute again if not."""
@@ -105,10 +121,51 @@ class Stakes:
 
 @dataclass(frozen=True)
 class Profit:
-    """The stakes of values at the sizes of a workload."""
+    """What choices cost at the sizes of the workload, in bytes that memory could move meanwhile."""
 
     choices: Choices
-    sizes: Mapping[str, int]
+
+    def pays(self, q: Question, beside: bool) -> bool:
+        """Whether computing a value in all groups that read it costs less than memory: a kernel of its own, or the store of the first."""
+        size, count = self._bytes(q.value), len(q.readers)
+        own = self._fresh(q.op, set()) + size * (1 + count) + LAUNCH
+        first = self._fresh(q.op, self.choices.reads[q.first]) + size * count
+        again = sum(self._fresh(q.op, self.choices.reads[root]) for root in q.readers)
+        return again + self._work(q.op) * (self._repeats(q) - 1) < (min(own, first) if beside else own)
+
+    def total(self) -> float:
+        """What all groups of a graph cost: what they read and write, what they compute, and that there are so many."""
+        groups, times = self.choices.groups(), dict[tuple[Op, Op], float]()
+        reads: dict[Op, set[Value]] = {}
+        cost = 0.0
+        for op, roots in groups.items():
+            for root in roots:
+                own = [(user, result) for result in op.results for user in result.uses if root in groups[user] and user is not op]
+                inside = [times[user, root] * self._times(user, result) for user, result in own if self._is_inside(result, root, op)]
+                times[op, root] = max(inside, default=1.0)
+                cost += self._work(op) * times[op, root]
+                reads.setdefault(root, set()).update(v for v in op.operands if v is not None and not self._is_inside(v, root, op))
+            cost += sum(self._bytes(result) for result in op.results if result not in self.choices.inlined)
+        return cost + sum(LAUNCH + sum(map(self._bytes, found)) for found in reads.values())
+
+    def _is_inside(self, value: Value, root: Op, op: Op) -> bool:
+        viewed = value.op is not None and root is value.op and op in self.choices.views.get(root, ())
+        return viewed or self.choices.is_inside(value, frozenset({root}))
+
+    def _bytes(self, value: Value) -> int:
+        return size_at(value.type.nbytes, self.choices.sizes)
+
+    def _fresh(self, op: Op, known: set[Value]) -> int:
+        """The bytes of what an op reads and a group does not already."""
+        return sum(map(self._bytes, self.choices.behind(op.operands) - known))
+
+    def _work(self, op: Op) -> float:
+        dear = DEAR if self.choices.facts[op].is_expensive else 1
+        return self._operations(op) * dear / OPERATIONS
+
+    def _repeats(self, q: Question) -> float:
+        """How often each element is computed if all groups that read it do."""
+        return sum(max(max(1.0, self._times(user, q.value)) for user in q.users if root in self.choices.sinks[user]) for root in q.readers)
 
     def stakes(self, value: Value, groups: Mapping[Op, frozenset[Op]]) -> Stakes:
         """What is at stake for a value; `groups` are the roots of the groups that compute each op."""
@@ -118,7 +175,7 @@ class Profit:
                 # A group computes what its ops read at one place once.
                 times[root] = max(times.get(root, 0.0), self._times(user, value))
         writes = 0 if value in self.choices.outputs else 1
-        moved = size_at(value.type.nbytes, self.sizes) * (writes + len(times))
+        moved = size_at(value.type.nbytes, self.choices.sizes) * (writes + len(times))
         return Stakes(moved, round(self._operations(value.op) * max(0.0, sum(times.values()) - 1)))
 
     def _operations(self, op: Op | None) -> float:
@@ -127,8 +184,9 @@ class Profit:
 
     def _times(self, user: Op, value: Value) -> float:
         """How often an op reads each element of a value, on average; at least once each, as a kernel would that computes all."""
-        region, elements = self.choices.facts[user].region, size_at(value.type.elements, self.sizes)
-        if region is None or not elements:
+        region, elements = self.choices.facts[user].region, size_at(value.type.elements, self.choices.sizes)
+        # A kernel folds each row once, however often it reads the sum.
+        if region is None or not elements or (value.op is not None and self.choices.facts[value.op].kind == "reduce"):
             return 1.0
         names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
         sizes = self._extents(region)
@@ -137,7 +195,7 @@ class Profit:
     def _extents(self, region: Region) -> Mapping[str, int]:
         named = {name for axis in region.axes for name in dims.symbols(axis.extent)}
         named |= {name for operand in (*region.inputs, *region.outputs) for size in operand.type.shape for name in dims.symbols(size)}
-        return {name: size_at(dims.symbol(name), self.sizes) for name in named}
+        return {name: size_at(dims.symbol(name), self.choices.sizes) for name in named}
 
 
 def _reading(region: Region, names: set[str]) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from ourcc.ir.parse import parse_module
 from ourcc.passes.fusion import legality, profit
 from ourcc.passes.fusion.choices import Choices
 from ourcc.passes.fusion.legality import RESULTS
-from ourcc.passes.fusion.partition import choose
+from ourcc.passes.fusion.partition import decided
 
 ROWS = "f32[N, 48]"
 SQUARE = "f32[48, 48]"
@@ -23,10 +23,8 @@ def module(results: str, types: str, body: str) -> Module:
     return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n  {head} {{\n{lines}    return {results}\n  }}\n}}\n")
 
 
-def choices(found: Module, orders: Mapping[Value, tuple[int, ...]] | None = None) -> Choices:
-    made = Choices(found, found.main, orders or {})
-    choose(made)
-    return made
+def choices(found: Module, orders: Mapping[Value, tuple[int, ...]] | None = None, rows: int = 128) -> Choices:
+    return decided(Choices(found, found.main, orders or {}, {"N": rows}))
 
 
 def named(found: Module, name: str) -> Value:
@@ -130,12 +128,18 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
     "other_loops": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = matmul(%v, %q) : {ROWS}", "the first kernel that reads it is a product"),
     "own_order": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = neg(%v) : {ROWS}", "it has a memory order of its own"),
     "many_results": (CHAINED, ", ".join([ROWS] * (RESULTS + 2)), CHAIN, f"stores {RESULTS} others beside its results"),
+    "in_several_loops": (
+        "%y, %a",
+        f"{ROWS}, {ROWS}",
+        f"%v = neg(%x) : {ROWS}\n%y = cumsum(%v) {{axis = 0}} : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}",
+        "2 kernels read it, and a scan is computed in one, and the first kernel that reads it is a scan",
+    ),
     "computed_again": (
         "%a, %y",
-        f"{SQUARE}, {SQUARE}",
-        PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%a = softmax(%v) {axis = 1} : f32[48, 48]\n"
-        "%y = softmax(%v) {axis = 0} : f32[48, 48]",
-        "2 kernels read it, and each would compute it again, and it ends the kernel of a product, which stores it",
+        f"{ROWS}, {ROWS}",
+        f"%v = gelu(%x) : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}\n%y = softmax(%v) {{axis = 0}} : {ROWS}",
+        "2 kernels read it, and each would compute it again, and "
+        "it is dear, and the first kernel that reads it computes it for each of its folds",
     ),
     "dear_again": (
         "%y",
@@ -195,6 +199,12 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "the one kernel that reads it folds it on its way",
     ),
     "product": ("%y", SQUARE, PRODUCT + "%y = neg(%v) : f32[48, 48]", "the product's kernel goes on with what reads it"),
+    "cheap": (
+        "%a, %y",
+        f"{ROWS}, {ROWS}",
+        f"%v = relu(%x) : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}\n%y = softmax(%v) {{axis = 0}} : {ROWS}",
+        "to compute it in each of 2 kernels costs less than to move it through memory",
+    ),
     "iota": (
         "%y, %w",
         "i64[48, 48], i64[48]",
@@ -212,6 +222,13 @@ def test_a_value_that_is_computed_where_it_is_read_says_why(name: str) -> None:
     found = module(results, types, body)
     value, made = named(found, "v"), choices(found)
     assert (made.why[value], value in made.inlined) == (why, True)
+
+
+@pytest.mark.parametrize(("rows", "is_inlined"), [(2, True), (512, False)])
+def test_the_workload_decides_whether_memory_costs_less(rows: int, is_inlined: bool) -> None:
+    results, types, body, _ = CASES["computed_again"]
+    found = module(results, types, body)
+    assert (named(found, "v") in choices(found, rows=rows).inlined) == is_inlined
 
 
 def test_a_value_that_is_stored_beside_says_for_whom() -> None:
