@@ -120,6 +120,9 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
     weight = weight_of(op)
     if weight is not None:
         realised += _stored_as(weight)
+        read = op.operands[1 - weight.position]
+        if read is not None and read.op is not None and read.op.name == "dequantize" and read.op.operands[0] is not None:
+            realised.append(f"{_storage(read.op.operands[0].dtype)}-activation")
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
             if wanted not in realised:
@@ -136,15 +139,16 @@ def _fallback(name: str, op: Op, requested: str) -> ContractRow:
 def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
     """What was asked of a weight, with why it would not be done."""
     if options.quantize is not None:
-        yield options.quantize, _why_not_quantized(weight, options.quantize) or "the pass did not reach it"
+        why_not = _why_not_quantized(weight, options.quantize) or "the pass did not reach it"
+        yield from ((promise, why_not) for promise in QUANTIZATIONS[options.quantize].promises)
     if options.sparsity is not None:
         yield options.sparsity, two_four.why_not(weight) or "the pass did not reach it"
 
 
 def _why_not_quantized(weight: Weight, name: str) -> str | None:
     known = QUANTIZATIONS[name]
-    if known.activations:
-        return why_not_coded(weight) if weight.expanded_by("dequantize") is None else activations.why_not(weight)
+    if known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None:
+        return activations.why_not(weight)
     return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
 
 

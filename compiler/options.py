@@ -372,6 +372,14 @@ Quantize = Literal[
     "mxfp6-weight",
     "mxfp4-weight",
     "nvfp4-weight",
+    "int4-a8",
+    "int4-g64-a8",
+    "int4-g128-a8",
+    "int3-a8",
+    "int2-a8",
+    "mxfp6-a8",
+    "mxfp4-a8",
+    "nvfp4-a8",
 ]
 """The names of passes.quantize.QUANTIZATIONS."""
 

@@ -11,7 +11,8 @@ from ..codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ..codegen.c.printer import SourceFile
 from ..codegen.c.weight import check_weight
 from ..codegen.host.c import print_plans
-from ..ir.graph import Module
+from ..ir.formats import format_of
+from ..ir.graph import Module, Value
 from ..ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
 from ..ir.tile.program import Launch
 from ..ir.workload import Workload
@@ -69,13 +70,23 @@ def levels_for(target: Target, module: Module) -> list[CpuLevel]:
 def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
     """The levels without those that have nothing for the module which the one below has not."""
     operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
-    products = {tuple(value.dtype.name for value in pair if value is not None) for pair in operands}
+    products = {tuple(_multiplied(value) for value in pair if value is not None) for pair in operands}
+    # Blocks of codes are unsigned on the right (passes/tile/affine.py), where instructions want them first.
+    products |= {("u8", "i8")} & {pair[::-1] for pair in products}
     found = levels[:1]
     for below, level in pairwise(levels):
         more = [instruction for instruction in level.instructions if instruction not in below.instructions]
         if below.march != level.march or any((each.left, each.right) in products for each in more):
             found.append(level)
     return found
+
+
+def _multiplied(value: Value) -> str:
+    """The dtype in which a factor is multiplied: that of the codes which it is made of, if they are integers of 8 bits."""
+    made = value.op
+    if made is not None and made.name == "dequantize" and made.attrs["block"] and made.operands[0] is not None:
+        return made.operands[0].dtype.name
+    return "u8" if made is not None and made.name == "decode" and format_of(made.attrs["format"]).has_bytes else value.dtype.name
 
 
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:

@@ -21,7 +21,8 @@ from ..ir.types import i8, u8
 from ..ir.workload import size_at
 from .fusion.facts import has_kernel
 from .shadows import seen_outside
-from .tile.contraction import Contraction, group_of, innermost, plain_load, read_contraction, stride_of
+from .tile.blocks import in_blocks
+from .tile.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
 
 PANEL = 16
 
@@ -32,11 +33,13 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     Every constant of the right factor lies in panels, whatever is computed from it: narrow values, their scales, the
     places of sparse ones.
     """
+    region = in_blocks(region, dims.NO_FACTS)
     found = read_contraction(region)
     if isinstance(found, str) or not (found.columns or found.batch):
         return {}
     # Where both factors vary over the lanes (a convolution of each channel by itself) either may be the constant.
-    sides = walk(found.right) if found.columns else chain(walk(found.left), walk(found.right))
+    scaled = () if found.block is None else walk(found.reduce.value)
+    sides = chain(walk(found.right), scaled) if found.columns else chain(walk(found.left), walk(found.right))
     layouts: dict[str, Layout] = {}
     for part in sides:
         if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
@@ -59,12 +62,21 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     outer = [label for label in labels if label != lane and label not in inner]
     order = (*outer, *dict.fromkeys(inner))
     count = group_of(region, found)
-    if count > 1 and str(load.subscripts[labels.index(order[-1])]) == found.over[-1]:
+    if (
+        count > 1
+        and load in (plain_load(found.right), *bytes_of(found.right))
+        and _steps_by_one(load, labels.index(order[-1]), found, count)
+    ):
         rest = tuple(Factor(label) for label in order[:-1])
         group = Factor(order[-1], count), Factor(lane, 1, PANEL), Factor(order[-1], 1, count)
         return Layout(labels, (Factor(lane, PANEL), *rest, *group))
     rest = tuple(Factor(label) for label in order)
     return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
+
+
+def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) -> bool:
+    """Whether neighbours along the innermost contracted axis are neighbours in this dimension, whole groups apart from others."""
+    return dims.divides(count, load.subscripts[dimension] - dims.symbol(found.over[-1])) is True
 
 
 def _in_panels(region: Region, load: Load, place: int, column: str) -> bool:

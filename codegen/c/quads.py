@@ -1,23 +1,31 @@
-"""Products in groups, four of 8-bit integers or two of bf16 at a time: what a dot streams that lies so, as 32-bit lanes."""
+"""Products in groups, four of 8-bit integers or two of bf16 at a time: what a dot streams that lies so, as 32-bit lanes.
+
+Bytes on the right may be computed from what is loaded: four at once as well, by shifts and masks of lanes and by tables.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ...ir import dims
+from ...ir.codes import dtype_of, number_of, tabulate
 from ...ir.dims import Dim
 from ...ir.target import CpuLevel
-from ...ir.tile.program import Dot, Load, TileApply, Value
+from ...ir.tile.program import Dot, Load, TileApply, Value, walk
 from ...ir.types import bf16, f32, i8, i32, u8
 from .access import Spot
 from .library import Function
-from .values import Values
+from .values import Code, Values
 from .writer import LANE
 
 FOUR = 4
 """Bytes of a 32-bit lane."""
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _PAIR = """
 f32x@N r = fma_f32_@N((f32x@N)(x << 16), (f32x@N)(w << 16), acc);
 return fma_f32_@N((f32x@N)(x & 0xffff0000), (f32x@N)(w & 0xffff0000), r);
@@ -64,6 +72,13 @@ def functions() -> dict[str, Function]:
     found["pair_bf16"] = Function("f32x@N", vectors, _PAIR)
     found["vdpbf16ps"] = Function("f32x@N", vectors, _DOT, fast=dots)
     found["flush_f32"] = Function("f32x@N", ("f32x@N x",), _FLUSH)
+    shuffles = {
+        (16, "avx512bw"): "return (i32x16)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)table), (__m512i)x);",
+        (8, "avx2"): "return (i32x8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)table), (__m256i)x);",
+    }
+    byte = "(table[x >> {n} >> 2 & 3] >> 8 * (x >> {n} & 3) & 255) << {n}"
+    each = " | ".join(byte.format(n=8 * n) for n in range(FOUR))
+    found["shuffle_bytes"] = Function("i32x@N", ("i32x4 table", "i32x@N x"), lane=each, fast=shuffles)
     return found
 
 
@@ -83,70 +98,173 @@ def _plain(unsigned: bool, lanes: int) -> str:
 
 @dataclass(frozen=True)
 class Quads:
-    """A dot that is taken in groups of `count`: its two loads, and the function of the library that multiplies them."""
+    """A dot that is taken in groups of `count`: its two sides, and the function of the library that multiplies them.
+
+    Instructions want unsigned bytes first: where these are on the right the sides are `turned`.
+    """
 
     left: Load
-    right: Load
+    right: Value
     function: str
     count: int
+    turned: bool = False
 
 
 def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
-    """The loads of a dot of 8-bit integers in 32 bits, signed ones on the right, or of bf16 in f32; None if it is another."""
+    """The sides of a dot of 8-bit integers in 32 bits, one of them signed, or of bf16 in f32; None if it is another."""
     left, right = widened_load(value.left), widened_load(value.right)
-    if left is None or right is None:
+    if left is None:
         return None
-    types = left.type.dtype, right.type.dtype, value.type.dtype
-    if types == (bf16, bf16, f32):
+    types = left.type.dtype, None if right is None else right.type.dtype, value.type.dtype
+    if right is not None and types == (bf16, bf16, f32):
         has_dots = any(each.name == "vdpbf16ps" for each in level.instructions)
         return Quads(left, right, "vdpbf16ps" if has_dots else "pair_bf16", 2)
-    if types[0] not in (i8, u8) or types[1:] != (i8, i32):
+    if right is not None and types[0] in (i8, u8) and types[1:] == (i8, i32):
+        return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
+    codes = _widened(value.right)
+    if types[0] != i8 or value.type.dtype != i32 or dtype_of(codes) != u8 or not _are_bytes(codes):
         return None
-    return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
+    return Quads(left, codes, "dot4_u8", FOUR, turned=True)
+
+
+def _widened(value: Value) -> Value:
+    """What the cast that widens it is of."""
+    return value.args[0] if isinstance(value, TileApply) and value.primitive == "cast" else value
 
 
 def widened_load(value: Value) -> Load | None:
     """The load behind the cast that widens it."""
-    inner = value.args[0] if isinstance(value, TileApply) and value.primitive == "cast" else value
+    inner = _widened(value)
     return inner if isinstance(inner, Load) else None
+
+
+def _are_bytes(value: Value) -> bool:
+    """Whether `_bytes` can print this."""
+    if isinstance(value, Load):
+        return value.type.dtype in (i8, u8)
+    if not isinstance(value, TileApply) or dtype_of(value) != u8:
+        return False
+    if value.primitive in ("bit_and", "bit_or", "bit_xor"):
+        return all(number_of(arg) is not None or _are_bytes(arg) for arg in value.args)
+    if value.primitive in ("shift_left", "shift_right"):
+        return isinstance(number_of(value.args[1]), int) and _are_bytes(value.args[0])
+    if value.primitive == "bitcast":
+        return _are_bytes(value.args[0])
+    found = tabulate(value, TABLE)
+    return found is not None and _are_bytes(found.code)
+
+
+TABLE = 6
+"""Codes of so many bits are looked up among bytes, sixteen at a time."""
 
 
 def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: Dim) -> bool:
     """Whether both factors have neighbours in memory from `first` on, whole and under the same tests, at all spots."""
+    loads = dict.fromkeys((found.left, *(part for part in walk(found.right) if isinstance(part, Load))))
+    groups = [[_at(spot, load, axis, first + n) for n in range(found.count)] for load in loads for spot in spots]
+    # Rows share what varies along columns alone, and columns what varies along rows.
+    known = {(group[0].lanes, *group[0].positions.items()): group for group in groups}
     return all(
-        values.access.four(values.scope, load, [_at(spot, load, axis, first + n) for n in range(found.count)]) is not None
-        for spot in spots
-        for load in (found.left, found.right)
+        values.access.four(values.scope, load, group) is not None
+        for load in loads
+        for group in known.values()
+        if group[0].positions.keys() == set(load.type.axes)
     )
 
 
 def multiply(values: Values, found: Quads, spots: Sequence[Spot], names: Sequence[str], axis: str, first: Dim) -> None:
     """Add a group of products to each lane of each running vector."""
     for spot, name in zip(spots, names, strict=True):
-        right, left = (_vector(values, load, spot, axis, first, found.count) for load in (found.right, found.left))
-        values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, left, right)};")
+        right = _spread(values, _bytes(values, found.right, spot, axis, first, found.count), spot.lanes)
+        left = _spread(values, _bytes(values, found.left, spot, axis, first, found.count), spot.lanes)
+        sides = (right, left) if found.turned else (left, right)
+        values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, *sides)};")
 
 
-def _vector(values: Values, load: Load, spot: Spot, axis: str, first: Dim, count: int) -> str:
-    """Neighbours in each lane, loaded once for all running vectors that use them."""
-    places = [_at(spot, load, axis, first + n) for n in range(count)]
-    key = ("quads", id(load), tuple(places[0].positions.items()), spot.lanes)
+def _spread(values: Values, code: Code, lanes: int) -> str:
+    return code[0] if code[1] == lanes else values.define(i32, values.spread(i32, code, lanes), lanes)
+
+
+def _bytes(values: Values, value: Value, spot: Spot, axis: str, first: Dim, count: int) -> Code:
+    """Neighbours in each lane, computed once for all running vectors that use them."""
+    number = number_of(value)
+    if number is not None:
+        return _repeated(int(number.real), count), 1
+    places = [_at(spot, value, axis, first + n) for n in range(count)]
+    key = ("quads", id(value), tuple(places[0].positions.items()), places[0].lanes)
     known = values.writer.recall(key)
-    if isinstance(known, str):
+    if isinstance(known, tuple):
         return known
-    code = values.access.four(values.scope, load, places)
-    if code is None:
-        raise ValueError(f"%{load.operand} does not lie in groups")
-    text, lanes = code
-    made = values.define(i32, text, lanes)
-    if lanes != spot.lanes:
-        made = values.define(i32, values.spread(i32, (made, lanes), spot.lanes), spot.lanes)
+    if isinstance(value, Load):
+        code = values.access.four(values.scope, value, places)
+        if code is None:
+            raise ValueError(f"%{value.operand} does not lie in groups")
+    else:
+        assert isinstance(value, TileApply)
+        code = _computed(values, value, lambda part: _bytes(values, part, spot, axis, first, count))
+    made = values.define(i32, *code), code[1]
     values.writer.remember(key, made)
     return made
 
 
-def _at(spot: Spot, load: Load, axis: str, place: Dim) -> Spot:
-    """The spot of a load at one place of the contracted axis, with lanes only if it varies along them."""
-    positions = {name: place if name == axis else spot.positions[name] for name in load.type.axes}
+def _computed(values: Values, value: TileApply, at: Callable[[Value], Code]) -> Code:
+    """Bytes that are computed from others, four in each lane."""
+    if value.primitive == "bitcast":
+        return at(value.args[0])
+    if value.primitive in ("shift_left", "shift_right"):
+        number, (text, lanes) = number_of(value.args[1]), at(value.args[0])
+        amount = number if isinstance(number, int) else 0
+        kept = 255 >> amount if value.primitive == "shift_right" else 255 << amount & 255
+        return f"({text} {'>>' if value.primitive == 'shift_right' else '<<'} {amount}) & {_repeated(kept)}", lanes
+    if value.primitive in ("bit_and", "bit_or", "bit_xor"):
+        shifted = _shifted_and_masked(value, at)
+        if shifted is not None:
+            return shifted
+        sides = [at(arg) for arg in value.args]
+        return {"bit_and": " & ", "bit_or": " | ", "bit_xor": " ^ "}[value.primitive].join(text for text, _ in sides), max(
+            lanes for _, lanes in sides
+        )
+    found = tabulate(value, TABLE)
+    assert found is not None
+    text, lanes = at(found.code)
+    return _looked_up(values, np.tile(found.numbers.astype(np.uint8), -(-SIXTEEN // len(found.numbers))), text, lanes), lanes
+
+
+def _shifted_and_masked(value: TileApply, at: Callable[[Value], Code]) -> Code | None:
+    """x >> n & m, where the mask leaves none of the bits that come from the byte above."""
+    inner = next((arg for arg in value.args if isinstance(arg, TileApply) and arg.primitive == "shift_right"), None)
+    mask = next((number for arg in value.args if isinstance(number := number_of(arg), int)), None)
+    amount = None if inner is None else number_of(inner.args[1])
+    if value.primitive != "bit_and" or inner is None or mask is None or not isinstance(amount, int) or mask >= 256 >> amount:
+        return None
+    text, lanes = at(inner.args[0])
+    return f"({text} >> {amount}) & {_repeated(mask)}", lanes
+
+
+SIXTEEN = 16
+
+
+def _looked_up(values: Values, numbers: Bytes, text: str, lanes: int) -> str:
+    """The bytes of a table that those of a lane say: sixteen by each shuffle, of which the bits above them choose."""
+    if len(numbers) == SIXTEEN:
+        words = ", ".join(str(word) for word in numbers.view(np.int32))
+        return values.library.call("shuffle_bytes", lanes, f"(i32x4){{{words}}}", text)
+    half = len(numbers) // 2
+    low = values.define(i32, f"{text} & {_repeated(half - 1)}", lanes)
+    parts = [values.define(i32, _looked_up(values, part, low, lanes), lanes) for part in (numbers[:half], numbers[half:])]
+    # The bit that chooses becomes a byte of ones or zeros.
+    bit = values.define(i32, f"({text} >> {half.bit_length() - 1}) & {_repeated(1)}", lanes)
+    chosen = values.define(i32, f"({bit} << 8) - {bit}", lanes)
+    return f"({parts[0]} & ~{chosen}) | ({parts[1]} & {chosen})"
+
+
+def _repeated(byte: int, count: int = FOUR) -> str:
+    """A byte in all bytes of a lane."""
+    return str(int.from_bytes(bytes([byte & 255] * count), "little", signed=True))
+
+
+def _at(spot: Spot, value: Value, axis: str, place: Dim) -> Spot:
+    """The spot of a value at one place of the contracted axis, with lanes only if it varies along them."""
+    positions = {name: place if name == axis else spot.positions[name] for name in value.type.axes}
     varies = any(LANE in dims.symbols(position) for position in positions.values())
     return replace(spot, positions=positions) if varies else Spot(positions, 1)

@@ -77,6 +77,11 @@ class Format:
         """Bits that a number takes in a long row, what it shares with others included."""
         return sum(field.dtype.bits * field.words / (field.per * (field.rows or np.inf)) for field in self.fields if field.per)
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether codes are integers of 8 bits, which can be multiplied as such."""
+        return self.most - self.least <= (1 << u8.bits) - 1
+
     def number_of(self, field: str) -> int:
         """The place of a field among the fields."""
         return next(number for number, each in enumerate(self.fields) if each.name == field)

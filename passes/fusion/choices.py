@@ -22,7 +22,7 @@ class Choices:
 
     A value is `inlined` in the groups that read it, or stored `beside` the results of a root, or neither: then its op has
     a group of its own, which may store it through `views`. `why` has a sentence for each; `kept` has those of values
-    that could have been computed in their readers. `reads` is what groups read, as far as that is decided or was
+    that could have been computed in their readers, or stored by them. `reads` is what groups read, as far as that is decided or was
     `before`, in an earlier attempt at the same graph; sizes are those of the workload. Of what is `weighed` the costs decided.
     """
 
@@ -148,8 +148,7 @@ class Choices:
             del self.beside[value]
         else:
             self.inlined.remove(value)
-            self.kept[value] = why
-        self.why[value] = why
+        self.kept[value] = self.why[value] = why
         for read in self._read_too_early(value):
             if read in self.beside:
                 self.keep_in_memory(read, why)

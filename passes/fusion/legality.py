@@ -149,7 +149,9 @@ def moved_for_product(q: Question) -> str | None:
 
 def product_operand(q: Question) -> str | None:
     """A product reads its operands from memory, but for weights in a stored form and the mask of one attention."""
-    if q.kind != "map" or q.is_everywhere or "contract" not in q.user_kinds() or q.op.name in STORED or _is_mask(q):
+    if q.kind != "map" or q.is_everywhere or q.op.name in STORED or _is_mask(q):
+        return None
+    if not any(_feeds_product(q.choices, user) for user in q.value.uses):
         return None
     return "a product reads it, and would compute it again for each row or column"
 
@@ -271,6 +273,13 @@ def _resolves(q: Question) -> bool:
         return False
     facts = region.facts(q.choices.module.facts)
     return not any(dims.has_division(dims.simplify(s, facts)) for s in load.subscripts)
+
+
+def _feeds_product(choices: Choices, user: Op) -> bool:
+    """Whether an op is a product, or says inside of one how a factor lies in memory."""
+    if choices.facts[user].kind == "contract":
+        return True
+    return user.name in STORED and user.result in choices.inlined and any(_feeds_product(choices, other) for other in user.result.uses)
 
 
 def _is_mask(q: Question) -> bool:

@@ -11,7 +11,7 @@ class Quantization:
     """What `--quantize NAME` does: the number format of the weights (ir/formats), how they are read, and what happens to activations.
 
     Weights are read by `decode` if they `is_coded`, else by `dequantize`, which integer products know. With `activations`
-    these are rounded to int8 by the scale of each token.
+    these are rounded to int8 by the scale of each token, or of each block of 32 in it where weights have scales in blocks.
     """
 
     name: str
@@ -20,11 +20,15 @@ class Quantization:
     activations: bool = False
 
     @property
+    def promises(self) -> tuple[str, ...]:
+        """What the contract says where it is done, in its words."""
+        return (name_of(self.format), "int8-activation") if self.is_coded and self.activations else (self.name,)
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """The passes that do it."""
-        if self.is_coded:
-            return (f"encode_weights{{format={self.format}}}",)
-        return ("quantize_int8_weight", *(("quantize_activations",) if self.activations else ()))
+        weights = f"encode_weights{{format={self.format}}}" if self.is_coded else "quantize_int8_weight"
+        return (weights, *(("quantize_activations",) if self.activations else ()))
 
 
 QUANTIZATIONS: dict[str, Quantization] = {
@@ -43,6 +47,14 @@ QUANTIZATIONS: dict[str, Quantization] = {
         Quantization("mxfp6-weight", "mxfp6.e2m3"),
         Quantization("mxfp4-weight", "mxfp4"),
         Quantization("nvfp4-weight", "nvfp4"),
+        Quantization("int4-a8", "int4.g32", activations=True),
+        Quantization("int4-g64-a8", "int4.g64", activations=True),
+        Quantization("int4-g128-a8", "int4.g128", activations=True),
+        Quantization("int3-a8", "int3.g32", activations=True),
+        Quantization("int2-a8", "int2.g32", activations=True),
+        Quantization("mxfp6-a8", "mxfp6.e2m3", activations=True),
+        Quantization("mxfp4-a8", "mxfp4", activations=True),
+        Quantization("nvfp4-a8", "nvfp4", activations=True),
     )
 }
 """By the names that users say: weights stored narrow and computed in the model's own precision, and int8 throughout."""

@@ -1,4 +1,4 @@
-"""Activations as int8 with a scale for each token: what makes products of int8 weights integer ones."""
+"""Activations as int8 with a scale for each token, or for each of its blocks: what makes products of coded weights integer ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.formats import format_of
 from ...ir.graph import Builder, Module, Value
 from ...ir.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
@@ -14,18 +16,21 @@ from ..integer_products import MOST_TERMS
 from ..weights import Weight, weights_of
 
 LARGEST, LEAST = 127, 2.0**-126
+BLOCK = 32
+"""Numbers of a token that share a scale where those of a weight's channel do not all share one either."""
 
 
 @dataclass(frozen=True)
 class QuantizeActivations(Pass):
-    """Round what int8 weights are multiplied by to int8, by the largest magnitude of each row (token).
+    """Round what coded weights are multiplied by to int8, by the largest magnitude of each row (token) or of each block of 32 in it.
 
     Before: %y = matmul(%x, %w)   with %w = dequantize(@w.int8, @w.scale)
     After:  %s = div(reduce_max(abs(%x)), 127)   %c = quantize(%x, %s) {axis = 0, dtype = i8}
             %y = matmul(dequantize(%c, %s), %w)
 
     Rows are independent of each other, so a result does not depend on the batch. A row with NaN or infinity stays one: its
-    scale is not finite. `integer_products` multiplies the codes.
+    scale is not finite. `integer_products` multiplies codes by those of channels. Weights in a format whose codes are integers of 8 bits
+    (`decode`) have activations with scales in blocks; `passes/tile/affine.py` sums up their products as integers.
     """
 
     numerics: ClassVar[Numerics] = "LOSSY"
@@ -35,7 +40,7 @@ class QuantizeActivations(Pass):
         changed = False
         for graph in module.functions.values():
             rewriter = context.rewriter(module, graph, self.name)
-            known: dict[Value, Value] = {}
+            known: dict[tuple[Value, int], Value] = {}
             for weight in weights_of(graph):
                 if why_not(weight) is None and context.spend():
                     _quantize(rewriter, weight, known)
@@ -45,38 +50,66 @@ class QuantizeActivations(Pass):
 
 def why_not(weight: Weight) -> str | None:
     """Why what a weight is multiplied by stays as it is, or None."""
-    op, coded = weight.op, weight.expanded_by("dequantize")
+    op = weight.op
     if op.name != "matmul" or weight.position != 1 or weight.value.type.rank != 2:
         return "only products with one matrix of weights on the right have scales for each token"
-    if coded is None or weight.stored.dtype != i8 or coded.attrs["block"]:
-        return "the weight is not int8 with a scale for each channel"
     x = op.operands[0]
     if x is None or not x.dtype.is_float or x.type.rank < 2 or op.attrs["transpose_a"]:
         return "the left factor is not rows of floats"
     if x.op is not None and x.op.name == "dequantize":
         return "the left factor is quantized already"
-    depth = weight.stored.shape[weight.contracted]
+    depth = weight.value.shape[weight.contracted]
+    if weight.expanded_by("decode") is not None:
+        return _why_not_decoded(weight, depth)
+    coded = weight.expanded_by("dequantize")
+    if coded is None or weight.stored.dtype != i8 or coded.attrs["block"]:
+        return "the weight is not int8 with a scale for each channel, and not in a declared format"
     if dims.at_most(depth, MOST_TERMS) is not True:
         return f"a sum of {depth} products may not fit 32 bits"
     return None
 
 
-def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, Value]) -> None:
+def _why_not_decoded(weight: Weight, depth: Dim) -> str | None:
+    coded = weight.expanded_by("decode")
+    if coded is None or weight.value.op is not coded:
+        return "the weight is sparse"
+    format = format_of(coded.attrs["format"])
+    if not format.has_bytes:
+        return f"the codes of {format.name} are no integers of 8 bits"
+    if coded.attrs["axis"] % weight.value.type.rank != weight.contracted:
+        return "the weight is not coded along the sum"
+    return None if dims.divides(_block(format.group), depth) is True else f"a sum of {depth} products is not whole blocks of {BLOCK}"
+
+
+def _block(group: int) -> int:
+    """The numbers of a token that share a scale: as many as share one in a weight, but at most 32."""
+    return group if group < BLOCK and BLOCK % group == 0 else BLOCK
+
+
+def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int], Value]) -> None:
     op, x = weight.op, weight.op.operands[0]
     assert x is not None
     builder = rewriter.builder(op)
-    if x not in known:
-        known[x] = _rounded(builder, x)
-    product = builder.matmul(known[x], weight.value, transpose_b=op.attrs["transpose_b"])
+    coded, value = weight.expanded_by("decode"), weight.value
+    block = 0 if coded is None else _block(format_of(coded.attrs["format"]).group)
+    if (x, block) not in known:
+        known[x, block] = _rounded(builder, x, block)
+    if coded is not None and value.dtype != f32:
+        # Scales leave the sums only where no rounding to a narrower float stands between them.
+        value = builder.decode(*coded.operands, **{**coded.attrs, "dtype": f32})
+    product = builder.matmul(known[x, block], value, transpose_b=op.attrs["transpose_b"])
+    product = product if product.dtype == op.result.dtype else builder.cast(product, dtype=op.result.dtype)
     rewriter.replace(op, [product if x.type.rank == 2 else builder.reshape(product, shape=op.result.shape)])
 
 
-def _rounded(b: Builder, x: Value) -> Value:
-    """The rows of x as int8 and back, each by a scale of its own."""
+def _rounded(b: Builder, x: Value, block: int) -> Value:
+    """The rows of x as int8 and back, each by a scale of its own, or each block of so many numbers of a row."""
     rows = b.reshape(x, shape=(dims.product(x.shape[:-1]), x.shape[-1])) if x.type.rank > 2 else x
-    size = b.reduce_max(b.abs(rows), axes=(1,), keepdims=False)
+    parts = b.reshape(rows, shape=(rows.shape[0], rows.shape[1] // block, block)) if block else rows
+    size = b.reduce_max(b.abs(parts), axes=(parts.type.rank - 1,), keepdims=False)
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
     # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
     scale = b.maximum(b.div(size, float(LARGEST)), LEAST)
-    result: Value = b.dequantize(b.quantize(rows, scale, axis=0, dtype=i8), scale, axis=0, dtype=x.dtype)
+    attrs = {"axis": 1, "block": block} if block else {"axis": 0}
+    result: Value = b.dequantize(b.quantize(rows, scale, dtype=i8, **attrs), scale, dtype=f32 if block else x.dtype, **attrs)
     return result

@@ -6,17 +6,24 @@ become `codes[j, 16*a + c] >> 4*b` and `scale[j, a]`, with k = 32*a + 16*b + c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Apply, Index
-from ...ir.region import Reduce, Ref, Region, Scalar, accesses, scalars
-from ..hoist_scales import factors_of
+from ...ir.expression import Index
+from ...ir.region import Region, accesses, scalars
 from ..simplify_region import split_axis
-from .contraction import Contraction, axes_of, read_contraction
+from .affine import with_scales_outside
+from .contraction import read_contraction
+
+
+@functools.lru_cache(maxsize=64)
+def _known(region: Region, ranges: tuple[Any, ...], divisors: tuple[Any, ...]) -> Region:
+    """What was found for the last regions: a strategy asks for each of its schedules."""
+    return _in_blocks(region, dims.Facts(dict(ranges), dict(divisors)))
 
 
 def in_blocks(region: Region, symbols: dims.Facts) -> Region:
@@ -25,15 +32,22 @@ def in_blocks(region: Region, symbols: dims.Facts) -> Region:
     Before: s = sum k: x[i, k] * (codes[j, k] * scale[j, k // 32])
     After:  t = sum b: x[i, 32*a + b] * codes[j, 32*a + b]    s = sum a: t * scale[j, a]
 
-    It adds up in another order (REASSOCIATES).
+    It adds up in another order (REASSOCIATES); what leaves the sums is said in affine.py.
     """
+    return _known(region, tuple(symbols.ranges.items()), tuple(symbols.divisors.items()))
+
+
+def _in_blocks(region: Region, symbols: dims.Facts) -> Region:
     found = read_contraction(region)
     if isinstance(found, str) or len(found.over) != 1:
         return region
     sizes = _divisors(region, found.over[0])
     made = split_axis(region, found.over[0], sizes, symbols) if sizes else region
     after = read_contraction(made)
-    return _with_scales_outside(made, after) if sizes and isinstance(after, Contraction) else region
+    if not sizes or isinstance(after, str):
+        return region
+    order = [axis.name for axis in made.axes if axis.name in after.reduce.over]
+    return with_scales_outside(made, after.reduce, order, after.columns) or region
 
 
 def _divisors(region: Region, name: str) -> list[int]:
@@ -82,31 +96,3 @@ def _scale(dim: Dim, name: str) -> int | None:
             inner = _scale(atom.left, name)
             return None if inner is None else inner * atom.right if atom.kind == "div" else inner
     return None
-
-
-def _with_scales_outside(region: Region, found: Contraction) -> Region:
-    """Sums over the innermost axes, and of these, times what is the same along them, one over the others."""
-    reduce = found.reduce
-    factors = [(factor, axes_of(factor)) for factor in factors_of(reduce.value, reduce.dtype.name)]
-    order = [axis.name for axis in region.axes if axis.name in reduce.over]
-    for first in range(1, len(order)):
-        inner = set(order[first:])
-        outside = [factor for factor, axes in factors if not axes & inner]
-        rest = [factor for factor, axes in factors if axes & inner]
-        if outside and len(rest) == 2:
-            name = next(
-                n
-                for n in (f"{reduce.name}_{k}" for k in range(len(region.body) + 1))
-                if n not in {getattr(s, "name", "") for s in region.body}
-            )
-            block = Reduce(name, (*reduce.axes, *order[:first]), "sum", tuple(order[first:]), _product(rest), reduce.dtype)
-            whole = replace(reduce, over=tuple(order[:first]), value=_product([Ref(name, reduce.dtype), *outside]))
-            return replace(region, body=tuple(part for s in region.body for part in ((block, whole) if s is reduce else (s,))))
-    return region
-
-
-def _product(factors: Sequence[Scalar]) -> Scalar:
-    result = factors[0]
-    for factor in factors[1:]:
-        result = Apply("mul", (result, factor), factor.dtype)
-    return result

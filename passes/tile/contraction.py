@@ -17,7 +17,7 @@ class Contraction:
 
     `rows` are axes of left only, `columns` of right only, `batch` of both; `right` is the factor that varies along
     the output's innermost axis. Where the region sums up blocks (blocks.py), `block` is the sum of one, over the last of
-    `over`, and `reduce` adds up what they are when they are scaled.
+    `over`, and `reduce` adds up what they are when they are scaled; `alone` is the sum of the left factor by itself in a block.
     """
 
     reduce: Reduce
@@ -31,6 +31,7 @@ class Contraction:
     epilogue: tuple[Let, ...]
     store: Store
     block: Reduce | None = None
+    alone: Reduce | None = None
 
     @property
     def streamed(self) -> tuple[str, ...]:
@@ -42,12 +43,12 @@ def read_contraction(region: Region) -> Contraction | str:
     """The contraction that a region is, or why it is not one."""
     reduces = [s for s in region.body if isinstance(s, (Reduce, Scan))]
     stores = [s for s in region.body if isinstance(s, Store)]
-    blocks = reduces[0] if len(reduces) == 2 and _adds_up(reduces) else None
-    if len(reduces) != (1 if blocks is None else 2) or not isinstance(reduces[-1], Reduce):
+    block, alone = _blocks(reduces)
+    if len(reduces) - 1 != sum(each is not None for each in (block, alone)) or not isinstance(reduces[-1], Reduce):
         return f"the region has {len(reduces)} reductions, expected one"
     if len(stores) != 1 or stores[0].gathers or stores[0].combine:
         return "the region does not store one result at plain subscripts"
-    block, reduce, store = blocks if isinstance(blocks, Reduce) else None, reduces[-1], stores[0]
+    reduce, store = reduces[-1], stores[0]
     value: Scalar = (block or reduce).value
     if reduce.kind != "sum" or not (isinstance(value, Apply) and value.primitive == "mul"):
         return "the reduction is not a sum of products"
@@ -83,16 +84,23 @@ def read_contraction(region: Region) -> Contraction | str:
         epilogue,
         store,
         block,
+        alone,
     )
 
 
-def _adds_up(reduces: list[Reduce | Scan]) -> bool:
-    """Whether the second of two reductions is a sum of the first one's results, each times what is the same for all of its terms."""
-    first, second = reduces
-    if not (isinstance(first, Reduce) and isinstance(second, Reduce)) or {first.kind, second.kind} != {"sum"}:
-        return False
-    reads = [part.name for part in walk(second.value) if isinstance(part, Ref)]
-    return reads == [first.name] and set(first.axes) == {*second.axes, *second.over}
+def _blocks(reduces: list[Reduce | Scan]) -> tuple[Reduce | None, Reduce | None]:
+    """The sum of a block, and that of its left factor alone, where the last of some sums adds up what they are."""
+    *parts, last = reduces if reduces else [None]
+    if not parts or any(not isinstance(each, Reduce) or each.kind != "sum" for each in reduces):
+        return None, None
+    assert isinstance(last, Reduce)
+    sums = [part for part in parts if isinstance(part, Reduce)]
+    block, alone = sums[-1], sums[0] if len(sums) == 2 else None
+    reads = {part.name for part in walk(last.value) if isinstance(part, Ref)}
+    adds_up = reads == {part.name for part in sums} and set(block.axes) == {*last.axes, *last.over}
+    if alone is not None:
+        adds_up = adds_up and alone.over == block.over and set(alone.axes) < set(block.axes)
+    return (block, alone) if adds_up else (None, None)
 
 
 def _are_codes(left: Scalar, right: Scalar) -> bool:
@@ -120,12 +128,24 @@ FOUR = 4
 
 def in_fours(region: Region, found: Contraction) -> bool:
     """Whether a contraction sums products of 8-bit integers in 32 bits, of so many that they can be taken in fours."""
-    left, right, inner = plain_load(found.left), plain_load(found.right), found.over[-1] if found.over else ""
-    if found.reduce.dtype != i32 or left is None or right is None or not inner:
+    left, inner = plain_load(found.left), found.over[-1] if found.over else ""
+    if (found.block or found.reduce).dtype != i32 or left is None or not inner:
         return False
     extent = region.axis(inner).extent
-    fits = isinstance(extent, int) and extent % FOUR == 0 and extent > 0
-    return fits and left.dtype in (i8, u8) and right.dtype == i8 and stride_of(left, region, inner) == 1
+    fits = isinstance(extent, int) and extent % FOUR == 0 and extent > 0 and stride_of(left, region, inner) == 1
+    right = plain_load(found.right)
+    if right is not None:
+        return fits and left.dtype in (i8, u8) and (right.dtype == i8 or (left.dtype, right.dtype) == (i8, u8))
+    return fits and left.dtype == i8 and bool(bytes_of(found.right))
+
+
+def bytes_of(value: Scalar) -> list[Load]:
+    """The loads that a byte is computed from, each element from elements of one byte alone; none where it is not."""
+    while isinstance(value, Apply) and value.primitive in ("cast", "round") and value.dtype == i32:
+        value = value.args[0]
+    loads = [part for part in walk(value) if isinstance(part, Load)]
+    plain = all(load.dtype in (i8, u8) and load.other is None and not load.gathers for load in loads)
+    return loads if value.dtype == u8 and plain else []
 
 
 def group_of(region: Region, found: Contraction) -> int:

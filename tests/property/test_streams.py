@@ -109,7 +109,7 @@ def fault(folder: Path, arguments: tuple[str, ...], status: int, out: str, err: 
         return f"status {got}, expected {expected}: {told[-300:]}"
     if "--debug" not in arguments and ("Traceback" in told + printed or "Exception ignored" in told):
         return f"a traceback: {told[-300:]}"
-    if out == "full" and err == "open" and got and not any(line.startswith("error: ") for line in told.splitlines()):
+    if out == "full" and err == "open" and got and arguments and not any(line.startswith("error: ") for line in told.splitlines()):
         return f"no error is told: {told[-300:]}"
     return None
 

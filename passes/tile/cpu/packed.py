@@ -7,6 +7,7 @@ is computed alike however many there are.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from dataclasses import dataclass, replace
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Load, Reduce, Scalar, walk
+from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
 from ....ir.target import CpuLevel
-from ....ir.tile.program import Dot, GridAxis, Launch, TileProgram, TileType, Value
+from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileProgram, TileType, Value
 from ....ir.tile.program import Load as TileLoad
+from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ..blocks import in_blocks
 from ..contraction import FOUR, Contraction, group_of, in_fours, plain_load, read_contraction, stride_of, whole_step
@@ -31,6 +33,8 @@ WHOLE = 4096
 """The longest contracted axis that one `dot` streams over; longer ones go in steps."""
 FEW = 16
 """So many rows at most have row blocks of their own: where there are more, they fill those that fill the registers."""
+DECODING, SCALING = 2, 3
+"""Operations on vectors that give one of decoded numbers, and that add a block's sums, scaled, to the others."""
 CHAIN, STEP, LEAST = 1024, 512, 128
 """A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
 root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
@@ -71,8 +75,13 @@ class Packed:
             return
         extent = problem.region.axis(found.rows[-1]).extent if not isinstance(found, str) and found.rows else None
         seen = set()
+        # Sums of blocks have two vectors for each result, that of the block and of all blocks: the latter may wait in memory.
+        sums = (1, 2) if not isinstance(found, str) and found.block is not None else (1,)
+        spare = 1 if target.registers < 32 else 2
         blocks = [
-            (vectors, _block_rows(extent, (target.registers - 4) // vectors - (1 if target.registers < 32 else 2))) for vectors in (2, 4, 1)
+            (vectors, _block_rows(extent, max(1, ((target.registers - 4) // vectors - spare) // held)))
+            for held in sums
+            for vectors in (2, 4, 1)
         ]
         choices = [
             (m, n, rows, vectors)
@@ -80,7 +89,7 @@ class Packed:
             for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256))
         ]
         if extent is not None and not isinstance(extent, int) and dims.at_most(extent, FEW, problem.symbols) is True:
-            choices += [(FEW, 256, rows, vectors) for vectors, rows in _few_rows(target)]
+            choices += [(FEW, 256, rows, vectors) for held in sums for vectors, rows in _few_rows(target, held)]
         for m, n, rows, vectors in choices:
             schedule = Schedule(self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes)))
             if schedule not in seen:
@@ -110,6 +119,12 @@ class Packed:
         loads = (schedule["mr"] + schedule["nr"] / target.lanes) / chains
         wasted *= 1.0 + 0.5 * max(0.0, loads - 0.7)
         each = FOUR if in_fours(problem.region, found) else 1
+        if found.block is not None:
+            # A vector of codes is decoded for all rows of a block, and each sum of a block is scaled.
+            terms = math.prod(problem.typical(extents[name]) for name in found.streamed)
+            held, vectors = schedule["mr"] * schedule["nr"] // target.lanes, schedule["nr"] // target.lanes
+            moved = 2 * max(0, 2 * held + vectors + 2 - target.registers) / held
+            wasted *= 1 + DECODING / schedule["mr"] + (SCALING + moved) * each / terms
         return count * wasted * max(1.0, 10 / chains) / (2 * each * target.lanes * 3e9)
 
     def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
@@ -142,10 +157,10 @@ def _block_rows(extent: Dim | None, most: int) -> int:
     return most - most % 6 if most >= 6 else most
 
 
-def _few_rows(target: CpuLevel) -> Iterator[tuple[int, int]]:
+def _few_rows(target: CpuLevel, sums: int) -> Iterator[tuple[int, int]]:
     """Blocks for few rows: the fewer, the wider, as far as sums, a vector of each column and one of a row fit the registers."""
     for rows in (8, 4, 1):
-        wide = [vectors for vectors in (8, 4, 2) if rows * vectors + vectors + 1 <= target.registers]
+        wide = [vectors for vectors in (8, 4, 2, 1) if sums * rows * vectors + vectors + 1 <= target.registers]
         if wide:
             yield wide[0], rows
 
@@ -184,9 +199,12 @@ class _Packed:
             block.axes.append(self.row)
         grid.append(GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"]))
         block.axes.append(self.column)
+        alone = None if self.found.alone is None else self._alone(block, self.found.alone)
         with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
             block.index[self.column] = dims.symbol(columns)
             panel = self._panel(block, columns)
+            if alone is not None and self.found.alone is not None:
+                block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
             if self.row is None:
                 self._block(block, columns, panel)
             else:
@@ -197,6 +215,50 @@ class _Packed:
                     block.axes = [a for a in block.axes if a != columns] + [columns]
                     self._block(block, columns, panel)
         return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+
+    def _alone(self, block: Block, reduce: Reduce) -> str:
+        """The sums of the left factor by itself in each block, for all rows of a grid tile: columns share them."""
+        outer = self.found.over[: len(self.found.over) - len(self.found.streamed)]
+        sizes = [(name, dims.evaluate(self.extents[name], {})) for name in outer]
+        if self.row is None:
+            local = block.local("alone", reduce.dtype, sizes)
+            self._sum_blocks(block, reduce, local, (), list(outer))
+            return local
+        local = block.local("alone", reduce.dtype, [(self.row, self.schedule["m"]), *sizes])
+        with block.loop(self.row, "walk", 0, 0, 1, parent=self.row) as row:
+            block.index[self.row] = dims.symbol(row)
+            self._sum_blocks(block, reduce, local, (self._in_tile(row),), list(outer))
+        return local
+
+    def _in_tile(self, rows: str) -> Dim:
+        """The place of rows among those of the grid tile."""
+        return dims.symbol(f"{rows}.first") + dims.symbol(f"{rows}.lane") - dims.symbol(f"{self.row}.first")
+
+    def _sum_blocks(self, block: Block, reduce: Reduce, local: str, place: tuple[Dim, ...], over: list[str]) -> None:
+        if over:
+            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1) as outer:
+                block.index[over[0]] = dims.symbol(outer)
+                self._sum_blocks(block, reduce, local, (*place, dims.symbol(outer)), over[1:])
+            return
+        *parts, inner = self.found.streamed
+        total: Value = block.full(zero(reduce.dtype), reduce.dtype)
+        for at in itertools.product(*(range(dims.evaluate(self.extents[name], {})) for name in parts)):
+            block.index.update(zip(parts, at, strict=True))
+            axis = block.axis(inner, 0, self.extents[inner], dims.evaluate(self.extents[inner], {}))
+            block.index[inner] = dims.symbol(axis)
+            value = block.let("terms", block.lower(_accumulated(reduce.value, TileType(reduce.dtype))))
+            block.axes.remove(axis)
+            part = TileReduce("sum", axis, value, TileType(reduce.dtype, block.ordered(set(value.type.axes))))
+            total = block.let("sum", block.apply("add", total, part))
+        block.store(local, place, total)
+
+    def _read_alone(self, block: Block, local: str) -> Value:
+        outer = self.found.over[: len(self.found.over) - len(self.found.streamed)]
+        place = [block.index[name] for name in outer]
+        if self.row is not None:
+            place.insert(0, self._in_tile(str(block.index[self.row])))
+        assert self.found.alone is not None
+        return block.load(local, place, self.found.alone.dtype)
 
     def _whole(self, block: Block, name: str) -> GridAxis:
         block.index[name] = dims.symbol(name)
@@ -273,14 +335,21 @@ class _Packed:
     def _scaled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, inner: Reduce) -> Value:
         """`acc` plus the sum of one block, scaled."""
         part = TileType(inner.dtype, kind.axes)
-        start = block.let("block", block.full(zero(part.dtype), part.dtype, part.axes))
+        start = block.full(zero(part.dtype), part.dtype, part.axes)
+        value, more = _without_addend(self.found.reduce.value, inner)
+        if more is not None:
+            # What is added to a sum of integers begins it as well: that is exact, and costs nothing.
+            start = block.apply("add", start, block.lower(more))
+        start = block.let("block", start)
         self._is_inside = True
         found = self._contract(block, start, part, columns, panel, list(self.found.streamed))
         self._is_inside = False
         total = found if isinstance(found, TileRef) else block.let("block", found)
         block.readers[inner.name] = lambda _: total
-        scaled = self._of_columns(block, columns, self.found.reduce.value)
+        scaled = self._of_columns(block, columns, value)
         block.outside = False
+        if isinstance(scaled, TileApply) and scaled.primitive == "mul":
+            return block.apply("fma", *scaled.args, acc)
         return block.apply("add", acc, scaled)
 
     def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
@@ -393,6 +462,21 @@ class _Packed:
         extent: Dim = self.extents[self.column]
         packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)
         return packed and dims.divides(self.schedule["nr"], extent) is True
+
+
+def _without_addend(value: Scalar, inner: Reduce) -> tuple[Scalar, Scalar | None]:
+    """An expression with the sum of a block of integers in place of that sum and something more, which is given too."""
+    total, found = Ref(inner.name, inner.dtype), list[Scalar]()
+
+    def change(part: Scalar) -> Scalar | None:
+        if not (isinstance(part, Apply) and part.primitive == "add" and part.dtype.is_integer and total in part.args):
+            return None
+        found.extend(arg for arg in part.args if arg != total)
+        return total
+
+    changed = transform(value, change)
+    reads = sum(1 for part in walk(value) if part == total)
+    return (changed, found[0]) if len(found) == 1 and reads == 1 else (value, None)
 
 
 def _cast(block: Block, value: Value, kind: TileType) -> Value:
