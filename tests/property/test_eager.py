@@ -64,7 +64,8 @@ BINARY: dict[str, Function] = {
     "where": lambda x, y: torch.where(y > 0, y, x.mean()),
     "product": lambda x, y: x @ x.transpose(0, 1) * y.sum(),
     "difference": lambda x, y: x.sum() - y,
-    "rows": lambda x, y: x.index_add(0, torch.zeros(1, dtype=torch.int64), y[:1, :1].expand(1, x.shape[1])),
+    # Torch does not say so where there is no row to add to: then none is added.
+    "rows": lambda x, y: x.index_add(0, torch.zeros(len(x[:1]), dtype=torch.int64), y[: len(x[:1]), :1].expand(len(x[:1]), x.shape[1])),
 }
 
 
@@ -156,9 +157,6 @@ def strides(tensor: torch.Tensor) -> list[int | None]:
     return [stride if size > 1 else None for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
 
 
-BACKWARD = "the backward graph fails"
-
-
 def observe(program: Program, compiler: Any) -> dict[str, Any]:
     """All that can be seen of a compiled program, called twice; or the kind of its error."""
     torch._dynamo.reset()
@@ -176,10 +174,7 @@ def observe(program: Program, compiler: Any) -> dict[str, Any]:
         losses = [output.float().pow(2).sum() for output in outputs if output.requires_grad]
         if losses:
             wanted = [value for value in inputs if value.requires_grad]
-            try:
-                seen[f"{call} gradients"] = torch.autograd.grad(sum(losses), wanted, allow_unused=True)
-            except (RuntimeError, IndexError) as error:
-                return {"error": f"{BACKWARD}: {error}"}
+            seen[f"{call} gradients"] = torch.autograd.grad(sum(losses), wanted, allow_unused=True)
         seen[f"{call} written"] = [written(output, [*outputs, *inputs]) for output in outputs]
     return seen
 
@@ -221,8 +216,6 @@ def test_a_drawn_program_answers_as_aot_eager_does(seed: int) -> None:
     expected, found = observe(program, "aot_eager"), observe(program, backend.ourcc)
     if expected.get("error") == NO_KERNEL:
         return  # torch merely lacks a kernel for a dtype: what a compiler computes there nobody contradicts
-    if str(expected.get("error", "")).startswith(BACKWARD):
-        return  # nor where its own backward graph fails on a tensor without elements
     assert expected.keys() == found.keys(), f"{program}\ngot {found.keys()}, expected {expected.keys()}"
     wrong = [text for name in expected if (text := difference(name, expected[name], found[name])) is not None]
     assert not wrong, f"{program}\n" + "\n".join(wrong)
