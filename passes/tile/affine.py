@@ -169,8 +169,8 @@ def _rewritten(region: Region, reduce: Reduce, found: _Factors, columns: set[str
         total = Apply("mul", (total, found.scale), f32)
     if found.offset is not None:
         total = Apply("add", (total, Apply("mul", (_cast(beside, f32), found.offset), f32)), f32)
-    # What varies along rows is one number for all lanes; it comes first.
-    for factor in sorted(found.outside, key=lambda factor: bool(axes_of(factor) & columns)):
+    # Weights bring sums down before the scales of activations, which may be of any size, bring them up.
+    for factor in sorted(found.outside, key=lambda factor: not axes_of(factor) & columns):
         total = Apply("mul", (total, factor), factor.dtype)
     whole = replace(reduce, over=found.outer, value=total)
     return replace(region, body=tuple(part for s in region.body for part in ((*parts, whole) if s is reduce else (s,))))

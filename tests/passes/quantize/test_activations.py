@@ -10,8 +10,11 @@ from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.reference import interpret, judge
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32
+from ourcc.passes.compose import Group
+from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
+from ourcc.runtime import native
 from ourcc.runtime.engine import Engine
 
 STEPS = "quantize_int8_weight, quantize_activations, eliminate_common_subexpressions, eliminate_dead_code"
@@ -35,8 +38,8 @@ def data(*shape: int, dtype: DType = f32) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(shape).astype(dtype.numpy)
 
 
-def run(module: Module, x: np.ndarray) -> np.ndarray:
-    contents = compile_module(module, build_options({"target": "native", "quantize": "int8"}))
+def run(module: Module, x: np.ndarray, name: str = "int8") -> np.ndarray:
+    contents = compile_module(module, build_options({"target": "native", "quantize": name}))
     result = Engine(contents, threads=1)(x)
     return result[0] if isinstance(result, tuple) else result
 
@@ -57,8 +60,9 @@ def test_products_of_tokens_are_integer_ones(shape: tuple[int, ...], transposed:
     assert np.abs(got.astype(np.float64) - dense).max() < 0.02 * np.abs(dense).max()
 
 
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
-    contents = compile_module(linear(6), build_options({"target": "native", "quantize": "int8"}))
+@pytest.mark.parametrize("name", ["int8", "int4-a8", "nvfp4-a8"])
+def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
+    contents = compile_module(linear(6), build_options({"target": "native", "quantize": name}))
     engine, x = Engine(contents, threads=1), data(6, 64)
     x[3] *= 1e6
     together = engine(x)
@@ -73,11 +77,12 @@ def test_what_several_products_read_is_rounded_once() -> None:
     assert names.count("quantize") == 1 and names.count("matmul") == 3
 
 
+@pytest.mark.parametrize("name", ["int8", "int4-a8", "mxfp4-a8"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_gives_none_that_is(value: float) -> None:
+def test_a_row_that_is_not_finite_gives_none_that_is(value: float, name: str) -> None:
     x = data(3, 64)
     x[1, 5] = value
-    got = run(linear(3), x)
+    got = run(linear(3), x, name)
     assert not np.isfinite(got[1]).any() and np.isfinite(got[[0, 2]]).all()
 
 
@@ -136,3 +141,73 @@ def test_no_factor_overflows_before_another_one_brings_it_down(sizes: tuple[floa
     exact = x.astype(np.float64) @ wide.T.astype(np.float64)
     assert np.isfinite(got).all()
     assert np.abs(got - exact).max() < 0.02 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("name", ["int4-a8", "int3-a8", "mxfp6-a8"])
+@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-35, 1.0, 1e30, 1e36])
+def test_blocks_of_rows_of_any_size(scale: float, name: str) -> None:
+    """What the graph says of the codes is what the kernels give: no sum of a block overflows before a small scale brings it down."""
+    x = (data(3, 64) * np.float32(scale)).astype(np.float32)
+    module = linear(3)
+    got = run(module, x, name)
+    (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
+    assert np.isfinite(got).all()
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+def test_narrow_floats_are_no_obstacle_to_integers(dtype: DType) -> None:
+    """Decoded weights and rounded activations are f32 there, so that their scales leave the sums."""
+    module, x = linear(5, dtype=dtype), data(5, 64, dtype=dtype)
+    got = run(module, x, "int4-a8")
+    product = next(op for op in module.main if op.name == "matmul")
+    assert {v.dtype.name for v in product.operands if v is not None} == {"f32"} and got.dtype == dtype.numpy
+    (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+
+
+def test_codes_are_made_once_and_multiplied_by_another_kernel() -> None:
+    module = linear(4, 9, readers=3, k=96)
+    steps = "encode_weights{format=int4.g32}, quantize_activations, eliminate_common_subexpressions, eliminate_dead_code"
+    PassManager(parse_pipeline(steps), strict=True).run(module)
+    groups = [unit for unit in partition(module, module.main) if isinstance(unit, Group)]
+    made = [group for group in groups if any(op.name == "quantize" for op in group.ops)]
+    products = [group for group in groups if any(op.name == "matmul" for op in group.ops)]
+    assert len(made) == 1 and len(products) == 3
+    assert all({op.name for op in group.ops} <= {"matmul", "dequantize", "decode", "reshape"} for group in products)
+
+
+@pytest.mark.parametrize("name", ["int4-a8", "int3-a8", "nvfp4-a8"])
+def test_levels_agree_bit_for_bit(name: str) -> None:
+    """Sums of integers are exact, and what scales them is the same at each level: with instructions for bytes or without."""
+    module, x = linear(40, k=192), data(40, 192)
+    contents = compile_module(module, build_options({"target": "cpu", "quantize": name, "tune": "off"}))
+    assert len(contents.parts) > 2
+    answers = {
+        part: Engine(contents, target=part, threads=1)(x)
+        for part, held in contents.parts.items()
+        if native.cpu_flags().issuperset(held.requires) and native.withheld(held.requires) is None
+    }
+    first = next(iter(answers.values()))
+    for part, answer in answers.items():
+        np.testing.assert_array_equal(answer, first, err_msg=part)
+
+
+def test_the_contract_says_both() -> None:
+    from ourcc.compiler.contract import contract_of, source_ops
+    from ourcc.compiler.pipeline import simplify
+    from ourcc.ir.errors import Source
+
+    rows = []
+    for k in (64, 40):
+        module = linear(4, k=k)
+        for op in module.main:
+            op.source = Source("fc")
+        options = build_options({"target": "native", "quantize": "int4-a8"})
+        asked = source_ops(module)
+        simplify(module, options)
+        rows += contract_of(asked, module, options)
+    assert (rows[0].requested, rows[0].realised, rows[0].why) == (*["fp32, int4-weight, int8-activation"] * 2, "")
+    assert rows[1].realised == "fp32" and "the contracted axis has 40 elements, expected a multiple of 32" in rows[1].why
