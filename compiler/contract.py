@@ -69,7 +69,7 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
         if source not in left:
             rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
             continue
-        rows.append(_row(source, _leading(left[source]), precision, options))
+        rows.append(_row(source, _whole(_leading(left[source]), original.kind), precision, options))
     return Contract(tuple(rows))
 
 
@@ -199,3 +199,14 @@ def _leading(ops: Sequence[Op]) -> Op:
     call = next((op for op in ops if op.name == "aten_call"), None)
     kinds = {kind_of(op): op for op in reversed(ops)}
     return call or next((kinds[kind] for kind in _LEADING if kind in kinds), ops[-1])
+
+
+def _whole(op: Op, kind: str) -> Op:
+    """The op of this kind that a source op is a slice of, since several became one (Q, K and V); else the op itself."""
+    pending = [op] if op.name == "slice" else []
+    for part in pending:
+        if kind_of(part) == kind:
+            return part
+        if part is op or part.definition.kind == "pointwise":
+            pending += [value.op for value in part.operands if value is not None and value.op is not None]
+    return op

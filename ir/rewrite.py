@@ -144,7 +144,7 @@ def apply_rules(
             first = op.previous
             values = rule.rewrite(op, rewriter.builder(op))
             new = _between(graph, first, op)
-            _take_names(op, values := (values,) if isinstance(values, Value) else tuple(values), new)
+            take_names(op, values := (values,) if isinstance(values, Value) else tuple(values), new)
             operands = op.operands
             rewriter.replace(op, values)
             _erase_unread(rewriter, operands)
@@ -160,7 +160,7 @@ def apply_rules(
     return fired
 
 
-def _take_names(op: Op, values: Sequence[Value], new: Sequence[Op]) -> None:
+def take_names(op: Op, values: Sequence[Value], new: Sequence[Op]) -> None:
     """Let the values built in place of an op's results keep their names, which come from the user's model."""
     built = set(new)
     for old, value in zip(op.results, values, strict=True):
@@ -205,4 +205,4 @@ def erase_dead(rewriter: Rewriter) -> bool:
     return changed
 
 
-__all__: list[Any] = ["Event", "Numerics", "Rewriter", "Rule", "apply_rules", "erase_dead"]
+__all__: list[Any] = ["Event", "Numerics", "Rewriter", "Rule", "apply_rules", "erase_dead", "take_names"]

@@ -21,6 +21,7 @@ PASSES: dict[str, str] = {
     "fold_batch_norm": "fold_batch_norm:FoldBatchNorm",
     "fold_constants": "fold_constants:FoldConstants",
     "integer_products": "integer_products:IntegerProducts",
+    "join_products": "join_products:JoinProducts",
     "merge_transposes": "merge_transposes:MergeTransposes",
     "pack_codes": "pack_codes:PackCodes",
     "place_index_checks": "place_index_checks:PlaceIndexChecks",

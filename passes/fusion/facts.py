@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply
-from ...ir.graph import Op
+from ...ir.graph import Op, Value
 from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, Scan, Store, subscripted, walk
 from ..compose import plain_axes
@@ -56,12 +57,12 @@ class Facts:
 
     @property
     def is_strided(self) -> bool:
-        """Whether a movement changes the innermost axis (writing an epilogue through it would scatter)."""
+        """Whether a movement changes the innermost axis (writing an epilogue through it would scatter); a slice only moves its start."""
         store = self.region.body[-1] if self.region is not None else None
         if not isinstance(store, Store) or not isinstance(store.value, Load):
             return True
         source, target = store.value.subscripts, store.subscripts
-        return not (source and target and source[-1] == target[-1])
+        return not (source and target and dims.symbols(source[-1] - target[-1]).isdisjoint(self.region.extents if self.region else ()))
 
     @property
     def rows(self) -> Dim | None:
@@ -110,6 +111,14 @@ def classify(region: Region | None) -> str:
     return "movement" if len(region.body) == 1 and isinstance(stores[0].value, Load) else "map"
 
 
+def loads_of(region: Region, user: Op, value: Value) -> Iterator[Load]:
+    """The loads of a graph value in the region of an op that reads it."""
+    names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
+    for statement in region.body:
+        values = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
+        yield from (part for v in values for part in walk(v) if isinstance(part, Load) and part.operand in names)
+
+
 def is_contraction(statement: Reduce) -> bool:
     """Whether a reduction sums products of two factors that vary over different axes."""
     value = statement.value
@@ -123,4 +132,4 @@ def is_contraction(statement: Reduce) -> bool:
     )
 
 
-__all__ = ["EXPENSIVE", "Facts", "classify", "describe", "has_kernel", "is_contraction"]
+__all__ = ["EXPENSIVE", "Facts", "classify", "describe", "has_kernel", "is_contraction", "loads_of"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Op, Value
-from ...ir.region import Axis, Load, Region, Statement, Store, walk
+from ...ir.region import Axis, Load, Region
 from ..compose import plain_axes
 from ..simplify_region import simplify_region
 from ..weights import STORED
 from .choices import Choices
-from .facts import Facts
+from .facts import Facts, loads_of
 
 RESULTS = 8
 """At most so many values are stored beside the results of one group: each is one more place that is written at once."""
@@ -252,18 +252,12 @@ def why_not_plainly(choices: Choices, user: Op, value: Value) -> str | None:
     facts, made = choices.facts[user], choices.facts[value.op] if value.op is not None else None
     if facts.region is None:
         return f"{user.name}, a step of the host, reads it"
-    names = {f"x{n}" for n, operand in enumerate(user.operands) if operand is value}
-    for load in (load for statement in facts.region.body for load in _loads(statement) if load.operand in names):
+    for load in loads_of(facts.region, user, value):
         if load.gathers:
             return f"{user.name} reads it where indices say"
         if load.other is not None and (facts.kind not in ("map", "movement") or made is None or not made.is_plain):
             return f"{user.name} reads beyond its edges"
     return None
-
-
-def _loads(statement: Statement) -> list[Load]:
-    values = [statement.value, *(g for _, g in statement.gathers)] if isinstance(statement, Store) else [statement.value]
-    return [part for value in values for part in walk(value) if isinstance(part, Load)]
 
 
 def _resolves(q: Question) -> bool:

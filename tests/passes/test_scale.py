@@ -45,7 +45,7 @@ def calls(count: int) -> int:
     sys.setprofile(watch)
     try:
         parse_module(module_text(module))
-        PassManager(parse_pipeline(GRAPH_PIPELINE)).run(module)
+        PassManager(parse_pipeline(f"{GRAPH_PIPELINE}, join_products")).run(module)
         PassManager([load_pass("eliminate_dead_code")()]).run(module)
     finally:
         sys.setprofile(None)

@@ -59,7 +59,7 @@ def test_text_is_read_back(drawn_cases: list[Case]) -> None:
 def test_passes_keep_the_meaning(drawn_cases: list[Case]) -> None:
     for case in drawn_cases:
         arrays = {value.constant.digest: value.constant.array for value in case.module.constants.values() if value.constant is not None}
-        module = optimized(parse_module(module_text(case.module), arrays), GRAPH_PIPELINE)
+        module = optimized(parse_module(module_text(case.module), arrays), f"{GRAPH_PIPELINE}, join_products")
         for run in range(len(case.inputs)):
             wrong = compared(case, run, interpret(module, case.inputs[run]))
             assert wrong is None, f"{wrong}\nbefore:\n{module_text(case.module)}\nafter:\n{module_text(module)}"
