@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
-from ..ir.types import DType
+from ..ir.types import DType, i8
+from ..passes.match import operand
 from ..passes.quantize import QUANTIZATIONS, activations, encode_weights, name_of
 from ..passes.sparsify import two_four
 from ..passes.weights import Weight, weight_of, why_not_coded
@@ -17,6 +18,8 @@ from .options import BuildOptions, Requirement
 FALLBACK = "aten call"
 INTEGER = "int8"
 """A product of codes, added up in 32 bits."""
+ACTIVATION = "int8-activation"
+"""What a weight is multiplied by is codes of 8 bits, with a scale for each block of them."""
 MERGED = "merged into other ops, or computed while building"
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 _FLOATS = ("fp64", "fp32", "fp16", "bf16")
@@ -121,11 +124,11 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
     if weight is not None:
         realised += _stored_as(weight)
         read = op.operands[1 - weight.position]
-        if read is not None and read.op is not None and read.op.name == "dequantize" and read.op.operands[0] is not None:
-            realised.append(f"{_storage(read.op.operands[0].dtype)}-activation")
+        if read is not None and read.op is not None and read.op.name == "dequantize" and operand(read.op, 0).dtype == i8:
+            realised.append(ACTIVATION)
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
-            if wanted not in realised:
+            if wanted not in realised and not (wanted == ACTIVATION and realised[0] == INTEGER):
                 why.append(f"{wanted}: {reason}")
     if realised[0] not in (precision, INTEGER):
         why.append(f"{precision}: the op computes in {realised[0]}")
@@ -147,7 +150,7 @@ def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
 
 def _why_not_quantized(weight: Weight, name: str) -> str | None:
     known = QUANTIZATIONS[name]
-    if known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None:
+    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None):
         return activations.why_not(weight)
     return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
 

@@ -380,6 +380,7 @@ Quantize = Literal[
     "mxfp6-a8",
     "mxfp4-a8",
     "nvfp4-a8",
+    "a8",
 ]
 """The names of passes.quantize.QUANTIZATIONS."""
 

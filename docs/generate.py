@@ -54,7 +54,9 @@ def formats_page() -> str:
     from ourcc.ir.formats import FORMATS
     from ourcc.passes.quantize import QUANTIZATIONS
 
-    names = {each.format: f"`{each.name}`" for each in QUANTIZATIONS.values()}
+    names: dict[str, str] = {}
+    for each in (each for each in QUANTIZATIONS.values() if each.format is not None):
+        names[each.format] = f"{names[each.format]}, `{each.name}`" if each.format in names else f"`{each.name}`"
     rows = []
     for name, known in FORMATS.items():
         fields = ", ".join(f"{f.name} {f.dtype}" + (f" x {f.words}" if f.words > 1 else "") + f" / {f.per or 'row'}" for f in known.fields)
@@ -62,7 +64,11 @@ def formats_page() -> str:
     text = (
         "How numbers are stored in few bits; each is declared in `ir/formats/` and read by the op `decode`. A field `codes u8 x 16 / 32` "
         "has 16 bytes for every 32 numbers along the coded axis. Integers in groups of any multiple of 8 have names as well: `int4.g96`, "
-        "`uint3.g64.f32`, `int4.channel`. [How to add one](howto/add-a-format.md)."
+        "`uint3.g64.f32`, `int4.channel`. [How to add one](howto/add-a-format.md).\n\n"
+        "`--quantize NAME-weight` stores weights so and computes in the model's own precision. `int8` and `NAME-a8` round activations to "
+        "int8 as well while the engine runs, by the largest magnitude of each token (`int8`) or of each block of 32 of its numbers "
+        "(`-a8`; `a8` alone for models that bring coded weights, as `MatMulNBits` does): products are exact sums of integers, "
+        "scaled. There is no calibration, and a result does not depend on the batch."
     )
     heads = ("format", "what it is", "fields", "bits a number", "made here", "`--quantize`")
     return "\n\n".join(("# Number formats", NOTICE, text, _table(heads, rows))) + "\n"

@@ -28,6 +28,10 @@ SETTLED = {
 PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name (linear, conv, ...) or a node's (repeatable)."
 
 
+WEIGHTS_AND_ACTIVATIONS = "weights (NAME-weight), and activations to int8 while the engine runs (int8, NAME-a8; a8: weights as they come)"
+QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED)}."
+
+
 # A hidden option is refused as not supported yet: a name is in the help from the day it works.
 @frame("build")
 @click.argument("model", type=READABLE)
@@ -35,7 +39,7 @@ PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name 
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
 @click.option("--precision", hidden=True)
-@click.option("--quantize", metavar="FORMAT", help=f"Quantize to {', '.join(QUANTIZE_SERVED)}.")
+@click.option("--quantize", metavar="FORMAT", help=QUANTIZE_HELP)
 @click.option("--sparsity", metavar="|".join(SPARSITIES), help="Prune constants to this structure.")
 @click.option("--calibrate", type=READABLE_DATA, hidden=True)
 @click.option("--eval", "eval_", type=READABLE_DATA, hidden=True)

@@ -10,24 +10,27 @@ from dataclasses import dataclass
 class Quantization:
     """What `--quantize NAME` does: the number format of the weights (ir/formats), how they are read, and what happens to activations.
 
+    Without a format weights stay as they come, and activations are rounded where they come coded.
     Weights are read by `decode` if they `is_coded`, else by `dequantize`, which integer products know. With `activations`
     these are rounded to int8 by the scale of each token, or of each block of 32 in it where weights have scales in blocks.
     """
 
     name: str
-    format: str
+    format: str | None
     is_coded: bool = True
     activations: bool = False
 
     @property
     def promises(self) -> tuple[str, ...]:
         """What the contract says where it is done, in its words."""
-        return (name_of(self.format), "int8-activation") if self.is_coded and self.activations else (self.name,)
+        weights = () if self.format is None else (name_of(self.format),)
+        return (*weights, "int8-activation") if self.is_coded and self.activations else (self.name,)
 
     @property
     def steps(self) -> tuple[str, ...]:
         """The passes that do it."""
         weights = f"encode_weights{{format={self.format}}}" if self.is_coded else "quantize_int8_weight"
+        weights = "pack_codes" if self.format is None else weights
         return (weights, *(("quantize_activations",) if self.activations else ()))
 
 
@@ -55,6 +58,7 @@ QUANTIZATIONS: dict[str, Quantization] = {
         Quantization("mxfp6-a8", "mxfp6.e2m3", activations=True),
         Quantization("mxfp4-a8", "mxfp4", activations=True),
         Quantization("nvfp4-a8", "nvfp4", activations=True),
+        Quantization("a8", None, activations=True),
     )
 }
 """By the names that users say: weights stored narrow and computed in the model's own precision, and int8 throughout."""

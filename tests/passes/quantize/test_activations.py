@@ -9,7 +9,7 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.reference import interpret, judge
-from ourcc.ir.types import DType, TensorType, bf16, f16, f32
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, u2, u4
 from ourcc.passes.compose import Group
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
@@ -211,3 +211,32 @@ def test_the_contract_says_both() -> None:
         rows += contract_of(asked, module, options)
     assert (rows[0].requested, rows[0].realised, rows[0].why) == (*["fp32, int4-weight, int8-activation"] * 2, "")
     assert rows[1].realised == "fp32" and "the contracted axis has 40 elements, expected a multiple of 32" in rows[1].why
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_that_come_coded_stay_so(bits: int, zeros: bool) -> None:
+    """As MatMulNBits brings them: only activations are rounded, and the sums are integers."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, random = Builder(module, graph), np.random.default_rng(0)
+    x = graph.add_input("x", TensorType(f32, (module.declare("B", 1, 64), 64)))
+    narrow = {2: u2, 4: u4}[bits]
+    codes = module.add_constant("w", random.integers(0, 1 << bits, (24, 64)).astype(narrow.numpy))
+    scale = module.add_constant("s", random.uniform(0.01, 0.1, (24, 2)).astype(np.float32))
+    zero = module.add_constant("z", random.integers(0, 1 << bits, (24, 2)).astype(narrow.numpy)) if zeros else None
+    weight = b.dequantize(codes, scale, zero, axis=1, block=32, dtype=f32)
+    graph.set_outputs([b.matmul(x, weight, transpose_b=True)])
+    dense = interpret(module, [data(5, 64)], wide=True)[0]
+    got = run(module, data(5, 64), "a8")
+    assert sorted(op.name for op in module.main if op.name in ("quantize", "decode", "matmul")) == ["decode", "matmul", "quantize"]
+    (step,), (exact,) = interpret(module, [data(5, 64)]), interpret(module, [data(5, 64)], wide=True)
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+    assert 0 < np.abs(got.astype(np.float64) - dense).max() < 0.02 * np.abs(dense).max()
+
+
+def test_floats_are_left_alone_where_weights_are_to_stay() -> None:
+    module = linear(3)
+    PassManager(parse_pipeline("pack_codes, quantize_activations"), strict=True).run(module)
+    assert [op.name for op in module.main] == ["matmul"]
