@@ -21,7 +21,8 @@ from ourcc.ir.types import TensorType, f32
 from ourcc.passes.schedule import cheapest
 from ourcc.passes.simplify_region import simplify_region
 from ourcc.passes.tile.contraction import read_contraction
-from ourcc.passes.tile.cpu.packed import CHAIN, STEP, Packed
+from ourcc.passes.tile.cpu.packed import Packed
+from ourcc.passes.tile.cpu.register_blocks import CHAIN, STEP
 from ourcc.passes.tile.schedule import Problem
 from ourcc.runtime.engine import Engine
 

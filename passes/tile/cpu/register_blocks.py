@@ -1,0 +1,353 @@
+"""The tile program of `packed`: a launch over tiles of rows and columns, walked in register blocks, and the sums of a block.
+
+A sum streams along its innermost contracted axis, in steps where it is long. Where blocks are summed (`../blocks.py`) each has an
+accumulator of its own, and the sums of the left factor alone are found once for a tile of the grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.expression import Apply, Constant
+from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
+from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Value
+from ....ir.tile.program import Load as TileLoad
+from ....ir.tile.program import Reduce as TileReduce
+from ....ir.tile.program import Ref as TileRef
+from ..contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ..lower import Block, is_long, parameters, upper_bound, zero
+from ..schedule import Order, Problem, Schedule
+from ..sparse import with_expansion
+from .matrix import LADDER
+
+WHOLE = 4096
+"""The longest contracted axis that one `dot` streams over; longer ones go in steps."""
+CHAIN, STEP, LEAST = 1024, 512, 128
+"""A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
+root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
+as much as a few products of its block, so that one of fewer than LEAST does not pay. Sums of more than 16 * WHOLE
+carry along what is lost: their error is that of one partial sum, which has LEAST.
+"""
+
+
+class RegisterBlocks:
+    """Builds the launch of one contraction."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, in_tiles: bool = False) -> None:
+        self.problem = problem
+        self.region = problem.region
+        self.schedule = schedule
+        self.found = found
+        self.extents = problem.region.extents
+        self.column = found.columns[-1]
+        self.row = found.rows[-1] if found.rows else None
+        self.inner = found.over[-1]
+        self.in_tiles = in_tiles
+        self._is_inside = False
+
+    def order(self) -> Order:
+        """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
+        over = self.found.over
+        return over, self._step(), self._is_compensated(), *(self._begins_part(over[n:]) for n in range(len(over) - 1))
+
+    def launch(self) -> Launch:
+        block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
+        grid = [self._whole(block, name) for name in (*self.found.batch, *self.found.rows[:-1], *self.found.columns[:-1])]
+        if self.row is not None:
+            grid.append(GridAxis(self.row, 0, self.extents[self.row], self.schedule["m"]))
+            block.axes.append(self.row)
+        grid.append(GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"]))
+        block.axes.append(self.column)
+        alone = None if self.found.alone is None else self._alone(block, self.found.alone)
+        with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
+            block.index[self.column] = dims.symbol(columns)
+            panel = self._panel(block, columns)
+            if alone is not None and self.found.alone is not None:
+                block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
+            if self.row is None:
+                self._block(block, columns, panel)
+            else:
+                tail = tuple(n for n in (LADDER if self.in_tiles else (4, 1)) if n < self.schedule["mr"])
+                with block.loop(self.row, "walk", 0, 0, self.schedule["mr"], parent=self.row, tail=tail) as rows:
+                    block.index[self.row] = dims.symbol(rows)
+                    # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
+                    block.axes = [a for a in block.axes if a != columns] + [columns]
+                    self._block(block, columns, panel)
+        return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+
+    def _alone(self, block: Block, reduce: Reduce) -> str:
+        """The sums of the left factor by itself in each block, for all rows of a grid tile: columns share them."""
+        outer = self.found.over[: -len(self.found.streamed)]
+        sizes = [(name, dims.evaluate(self.extents[name], {})) for name in outer]
+        if self.row is None:
+            local = block.local("alone", reduce.dtype, sizes)
+            self._sum_blocks(block, reduce, local, (), list(outer))
+            return local
+        local = block.local("alone", reduce.dtype, [(self.row, self.schedule["m"]), *sizes])
+        with block.loop(self.row, "walk", 0, 0, 1, parent=self.row) as row:
+            block.index[self.row] = dims.symbol(row)
+            self._sum_blocks(block, reduce, local, (self._in_tile(row),), list(outer))
+        return local
+
+    def _in_tile(self, rows: str) -> Dim:
+        """The place of rows among those of the grid tile."""
+        return dims.symbol(f"{rows}.first") + dims.symbol(f"{rows}.lane") - dims.symbol(f"{self.row}.first")
+
+    def _sum_blocks(self, block: Block, reduce: Reduce, local: str, place: tuple[Dim, ...], over: list[str]) -> None:
+        """Store the sum of each block of one row; the parts of a block, of which there are few, one after the other."""
+        if over:
+            with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1) as outer:
+                block.index[over[0]] = dims.symbol(outer)
+                self._sum_blocks(block, reduce, local, (*place, dims.symbol(outer)), over[1:])
+            return
+        *parts, inner = self.found.streamed
+        total: Value = block.full(zero(reduce.dtype), reduce.dtype)
+        for at in itertools.product(*(range(dims.evaluate(self.extents[name], {})) for name in parts)):
+            block.index.update(zip(parts, at, strict=True))
+            axis = block.axis(inner, 0, self.extents[inner], dims.evaluate(self.extents[inner], {}))
+            block.index[inner] = dims.symbol(axis)
+            value = block.let("terms", block.lower(_accumulated(reduce.value, TileType(reduce.dtype))))
+            block.axes.remove(axis)
+            part = TileReduce("sum", axis, value, TileType(reduce.dtype, block.ordered(set(value.type.axes))))
+            total = block.let("sum", block.apply("add", total, part))
+        block.store(local, place, total)
+
+    def _read_alone(self, block: Block, local: str) -> Value:
+        """The sums of the left factor in the block at hand, one for each row."""
+        outer = self.found.over[: -len(self.found.streamed)]
+        place = [block.index[name] for name in outer]
+        if self.row is not None:
+            place.insert(0, self._in_tile(str(block.index[self.row])))
+        assert self.found.alone is not None
+        return block.load(local, place, self.found.alone.dtype)
+
+    def _whole(self, block: Block, name: str) -> GridAxis:
+        block.index[name] = dims.symbol(name)
+        return GridAxis(name, 0, self.extents[name], None)
+
+    def _panel(self, block: Block, columns: str) -> str | None:
+        """The right factor of one column block in a cache tile, if its lanes are not contiguous and it fits."""
+        load = plain_load(self.found.right)
+        if load is None or load.operand in self.problem.layouts:
+            return None
+        depth = upper_bound(self.extents[self.inner], self.problem.symbols)
+        if stride_of(load, self.region, self.column) == 1 or len(self.found.over) > 1 or depth is None or depth > WHOLE:
+            return None
+        nr = self.schedule["nr"]
+        local = block.local("panel", self.found.right.dtype, (("k", depth), ("n", nr)))
+        with block.loop(self.inner, "scalar", 0, self.extents[self.inner], 1) as k:
+            block.index[self.inner] = dims.symbol(k)
+            first, lane = dims.symbol(f"{columns}.first"), dims.symbol(f"{columns}.lane")
+            saved = block.index[self.column]
+            block.outside = True
+            value = block.lower(self.found.right)
+            block.outside = False
+            block.index[self.column] = saved
+            block.store(local, (dims.symbol(k), lane), value)
+            _ = first
+        return local
+
+    def _block(self, block: Block, columns: str, panel: str | None) -> None:
+        tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})
+        kind = TileType(self.found.reduce.dtype, tile)
+        zeros = block.full(zero(kind.dtype), kind.dtype, tile)
+        if self.in_tiles and len(self.found.over) == 1 and self._step() is None:
+            # Tiles that one dot fills begin as zeros in registers, and need no memory of zeros.
+            total = self._once(block, zeros, kind, columns, panel)
+        else:
+            total = self._contract(block, block.let("acc", zeros), kind, columns, panel, list(self.found.over))
+        acc = total if isinstance(total, TileRef) else block.let("acc", total)
+        block.readers[self.found.reduce.name] = lambda _: acc
+        for let in self.found.epilogue:
+            value = block.let(let.name, block.lower(let.value))
+            block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
+        subscripts = block.subscripts(self.found.store.subscripts, ())
+        block.store(self.found.store.output, subscripts, block.lower(self.found.store.value))
+
+    def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
+        """`acc` plus the sum of products: loops over the outer contracted axes, the last one is streamed."""
+        if self.found.block is not None and tuple(over) == self.found.streamed and not self._is_inside:
+            return self._scaled(block, acc, kind, columns, panel, self.found.block)
+        if len(over) == 1:
+            return self._stream(block, acc, kind, columns, panel)
+        if self._is_inside:
+            return self._unrolled(block, acc, kind, columns, panel, over)
+        lost = self._lost(block, acc)
+        with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,) if lost is None else (acc, lost)) as k:
+            block.index[over[0]] = dims.symbol(k)
+            start = acc
+            if lost is not None or self._begins_part(over):
+                start = block.let("part", block.full(zero(kind.dtype), kind.dtype, kind.axes))
+            value = self._contract(block, start, kind, columns, panel, over[1:])
+            if start is not acc:
+                block.add_to(acc, lost, value)
+            elif value is not acc:
+                block.rebind(acc, value)
+        return acc
+
+    def _unrolled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
+        """As `_contract` for the few parts of a block, whose codes lie in the same bytes: each is shifted by a number that is known."""
+        for part in range(dims.evaluate(self.extents[over[0]], {})):
+            block.index[over[0]] = part
+            value = self._contract(block, acc, kind, columns, panel, over[1:])
+            acc = value if isinstance(value, TileRef) else block.let("block", value)
+        return acc
+
+    def _scaled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, inner: Reduce) -> Value:
+        """`acc` plus the sum of one block, scaled."""
+        part = TileType(inner.dtype, kind.axes)
+        start = block.full(zero(part.dtype), part.dtype, part.axes)
+        value, more = _without_addend(self.found.reduce.value, inner)
+        if more is not None:
+            # What is added to a sum of integers begins it as well: that is exact, and costs nothing.
+            start = block.apply("add", start, block.lower(more))
+        start = block.let("block", start)
+        self._is_inside = True
+        found = self._contract(block, start, part, columns, panel, list(self.found.streamed))
+        self._is_inside = False
+        total = found if isinstance(found, TileRef) else block.let("block", found)
+        block.readers[inner.name] = lambda _: total
+        scaled = self._of_columns(block, columns, value)
+        block.outside = False
+        if isinstance(scaled, TileApply) and scaled.primitive == "mul":
+            return block.apply("fma", *scaled.args, acc)
+        return block.apply("add", acc, scaled)
+
+    def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
+        """`acc` plus the sum along the innermost contracted axis, in one `dot` or in one for each step."""
+        extent, step = self.extents[self.inner], self._step()
+        if step is None:
+            return self._once(block, acc, kind, columns, panel)
+        lost = self._lost(block, acc)
+        with block.loop(self.inner, "tile", 0, extent, step, carries=(acc,) if lost is None else (acc, lost)) as k:
+            block.index[self.inner] = dims.symbol(k)
+            zeros = block.let("zeros", block.full(zero(kind.dtype), kind.dtype, kind.axes))
+            part = block.let("part", self._dot(block, zeros, kind, columns, panel, guarded=dims.divides(step, extent) is not True))
+            block.add_to(acc, lost, part)
+        return acc
+
+    def _once(self, block: Block, acc: Value, kind: TileType, columns: str, panel: str | None) -> Value:
+        """`acc` plus the whole sum along the innermost contracted axis."""
+        extent = self.extents[self.inner]
+        axis = block.axis(self.inner, 0, extent, dims.evaluate(extent, {}))
+        block.index[self.inner] = dims.symbol(axis)
+        result = self._dot(block, acc, kind, columns, panel, guarded=False)
+        block.axes.remove(axis)
+        return result
+
+    def _begins_part(self, over: Sequence[str]) -> bool:
+        """Whether each index of the first of these axes has a partial sum of its own."""
+        return self._is_long and self._terms(over) > STEP and LEAST <= self._terms(over[1:]) <= STEP
+
+    def _is_compensated(self) -> bool:
+        is_float = self.found.reduce.dtype.is_float
+        return is_float and is_long([self.extents[name] for name in self.found.over], self.problem.symbols, 16 * WHOLE)
+
+    def _lost(self, block: Block, acc: TileRef) -> TileRef | None:
+        """The companion of a sum of many partial sums."""
+        return block.lost(acc) if self._is_compensated() else None
+
+    def _step(self) -> int | None:
+        """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""
+        extent = self.extents[self.inner]
+        if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
+            # Sums of integers are exact in any order: only the cache bounds a step.
+            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
+        if isinstance(extent, int) and extent > WHOLE and self._in_groups():
+            return whole_step(extent)
+        if not isinstance(extent, int) or extent > WHOLE:
+            return LEAST if self._is_compensated() else STEP
+        if extent <= STEP or not self._is_long:
+            return None
+        # Steps that divide the axis need no masks; they start where packed groups of elements do.
+        even = [step for step in range(STEP, LEAST - 1, -16) if extent % step == 0]
+        return even[0] if even else None
+
+    @property
+    def _is_long(self) -> bool:
+        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > CHAIN
+
+    def _terms(self, over: Sequence[str]) -> int:
+        """How many terms a sum over these axes has."""
+        return math.prod(self.problem.typical(self.extents[name]) for name in over)
+
+    def _dot(self, block: Block, acc: Value, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
+        for let in self.found.prologue:
+            block.later(let)
+        block.outside = guarded
+        left = block.lower(_accumulated(self.found.left, kind))
+        right = self._right(block, kind, columns, panel)
+        block.outside = False
+        return Dot(left, right, acc, kind)
+
+    def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
+        place = block.index[self.inner]
+        if panel is not None:
+            lane = dims.symbol(f"{columns}.lane")
+            dtype = self.found.right.dtype
+            zero = Constant(0.0, dtype) if block.outside else None
+            loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
+            return _cast(block, loaded, kind)
+        return self._of_columns(block, columns, _accumulated(self._expanded(block, place), kind))
+
+    def _of_columns(self, block: Block, columns: str, value: Scalar) -> Value:
+        """An expression that varies along the columns, in the lanes of a register block."""
+        if not (self._is_padded() or self._in_groups()):
+            block.outside = True
+            return block.lower(value)
+        # Panels are padded with zeros: lanes beyond the last column are read there and never stored.
+        saved = block.index[self.column]
+        block.index[self.column] = dims.symbol(f"{columns}.first") + dims.symbol(f"{columns}.lane")
+        lowered = block.lower(value)
+        block.index[self.column] = saved
+        return lowered
+
+    def _in_groups(self) -> bool:
+        """Whether neighbours along the sum lie together, those of columns beyond the last one too."""
+        load = plain_load(self.found.right)
+        is_packed = load is not None and load.operand in self.problem.layouts
+        return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found) > 1)
+
+    def _expanded(self, block: Block, place: Dim) -> Scalar:
+        """The right factor, 2:4 sparse values in it read from a tile that expands them."""
+        axis, extent, step = str(place), self.extents[self.inner], self._step()
+        if step is None and isinstance(extent, int):
+            return with_expansion(block, self.region, self.found.right, self.inner, axis, 0, extent)
+        return with_expansion(block, self.region, self.found.right, self.inner, axis, dims.symbol(f"{axis}.first"), step or STEP)
+
+    def _is_padded(self) -> bool:
+        """Whether the layouts pad the columns so far that every lane of a register block lies inside."""
+        read = (self.found.right, *(() if self.found.block is None else (self.found.reduce.value,)))
+        loads = [part for value in read for part in walk(value) if isinstance(part, Load)]
+        moving = [part for part in loads if any(self.column in dims.symbols(s) for s in part.subscripts)]
+        extent: Dim = self.extents[self.column]
+        packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)
+        return packed and dims.divides(self.schedule["nr"], extent) is True
+
+
+def _without_addend(value: Scalar, inner: Reduce) -> tuple[Scalar, Scalar | None]:
+    """An expression with the sum of a block of integers in place of that sum and something more, which is given too."""
+    total, found = Ref(inner.name, inner.dtype), list[Scalar]()
+
+    def change(part: Scalar) -> Scalar | None:
+        if not (isinstance(part, Apply) and part.primitive == "add" and part.dtype.is_integer and total in part.args):
+            return None
+        found.extend(arg for arg in part.args if arg != total)
+        return total
+
+    changed = transform(value, change)
+    reads = sum(1 for part in walk(value) if part == total)
+    return (changed, found[0]) if len(found) == 1 and reads == 1 else (value, None)
+
+
+def _cast(block: Block, value: Value, kind: TileType) -> Value:
+    return value if value.type.dtype == kind.dtype else block.apply("cast", value, dtype=kind.dtype)
+
+
+def _accumulated(value: Scalar, kind: TileType) -> Scalar:
+    """The factor in the accumulator's dtype."""
+    return value if value.dtype == kind.dtype else Apply("cast", (value,), kind.dtype)
