@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from ..ir.graph import Graph, Module
 from ..ir.rewrite import Event, Numerics, Rewriter, Rule, apply_rules
-from .chooser import Always, Chooser
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class PassContext:
     """
 
     listeners: tuple[Callable[[Event], None], ...] = ()
-    chooser: Chooser = field(default_factory=Always)
     remaining: int | None = None
     notes: list[str] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)

@@ -19,7 +19,6 @@ from ..ir.rewrite import Event
 from ..ir.text import assemble, functions_text, module_text
 from ..ir.verify import Verifier
 from .base import Missed, Pass, PassContext
-from .chooser import Always, Chooser
 from .pipeline import pass_text, pipeline_text
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ class PassManager:
     """
 
     passes: Sequence[Pass]
-    chooser: Chooser = field(default_factory=Always)
     listeners: tuple[Callable[[Event], None], ...] = ()
     verify: bool = True
     strict: bool = False
@@ -62,7 +60,7 @@ class PassManager:
         verifier = Verifier()
         if self.verify:
             verifier.verify(module)
-        context = PassContext(self.listeners, self.chooser, self.rewrite_limit)
+        context = PassContext(self.listeners, self.rewrite_limit)
         before = _Snapshot(module, self.reproducers) if self.reproducers is not None else None
         records: list[PassRecord] = []
         steps = self.passes if self.stop_after is None else self.passes[: self.stop_after]

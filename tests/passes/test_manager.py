@@ -19,7 +19,6 @@ from ourcc.ir.verify import Verifier
 from ourcc.passes import PASSES, load_pass
 from ourcc.passes.base import Pass, PassContext
 from ourcc.passes.canonicalize import Canonicalize
-from ourcc.passes.chooser import Alternatives, Always, Chooser, Never
 from ourcc.passes.eliminate_dead_code import EliminateDeadCode
 from ourcc.passes.fold_constants import FoldConstants
 from ourcc.passes.manager import PassManager, read_pipeline_comment
@@ -201,10 +200,3 @@ def test_the_registry_is_complete_sorted_and_true():
     written = [path for path in folder.rglob("*.py") if "(Pass)" in path.read_text() or "(RulePass)" in path.read_text()]
     on_disk = {".".join(path.relative_to(folder).with_suffix("").parts) for path in written} - {"base"}
     assert on_disk == {entry.split(":")[0] for entry in PASSES.values()}
-
-
-def test_choosers():
-    question = Alternatives("fuse", (), ())
-    choosers: list[Chooser] = [Always(), Never()]
-    assert [chooser.pays(question).pays for chooser in choosers] == [True, False]
-    assert all(chooser.pays(question).why for chooser in choosers)
