@@ -269,11 +269,14 @@ def _resolves(q: Question) -> bool:
     return not any(dims.has_division(dims.simplify(s, facts)) for s in load.subscripts)
 
 
-def _feeds_product(choices: Choices, user: Op) -> bool:
-    """Whether an op is a product, or says inside of one how a factor lies in memory."""
+def _feeds_product(choices: Choices, user: Op, moved: bool = False) -> bool:
+    """Whether an op is a product, or inside of one says how a factor lies in memory or moves it; attention's operands may be moved."""
     if choices.facts[user].kind == "contract":
-        return True
-    return user.name in STORED and user.result in choices.inlined and any(_feeds_product(choices, other) for other in user.result.uses)
+        return not (moved and user.name == "attention")
+    passes = user.name in STORED or choices.facts[user].kind == "movement"
+    if not passes or not any(result in choices.inlined for result in user.results):
+        return False
+    return any(_feeds_product(choices, other, moved or user.name not in STORED) for result in user.results for other in result.uses)
 
 
 def _is_mask(q: Question) -> bool:

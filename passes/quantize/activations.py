@@ -104,12 +104,17 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int],
 
 def _rounded(b: Builder, x: Value, block: int) -> Value:
     """The rows of x as int8 and back, each by a scale of its own, or each block of so many numbers of a row."""
-    rows = b.reshape(x, shape=(dims.product(x.shape[:-1]), x.shape[-1])) if x.type.rank > 2 else x
-    parts = b.reshape(rows, shape=(rows.shape[0], rows.shape[1] // block, block)) if block else rows
-    size = b.reduce_max(b.abs(parts), axes=(parts.type.rank - 1,), keepdims=False)
+    count, width = dims.product(x.shape[:-1]), x.shape[-1]
+    rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
+    size = b.reduce_max(b.abs(rows), axes=(1,), keepdims=False)
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
     # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
     scale = b.maximum(b.div(size, float(LARGEST)), LEAST)
-    attrs = {"axis": 1, "block": block} if block else {"axis": 0}
-    result: Value = b.dequantize(b.quantize(rows, scale, dtype=i8, **attrs), scale, dtype=f32 if block else x.dtype, **attrs)
+    codes = b.quantize(rows, scale, axis=0, dtype=i8)
+    result: Value
+    if not block:
+        result = b.dequantize(codes, scale, axis=0, dtype=x.dtype)
+        return result
+    codes, scale = b.reshape(codes, shape=(count, width)), b.reshape(scale, shape=(count, width // block))
+    result = b.dequantize(codes, scale, axis=1, block=block, dtype=f32)
     return result

@@ -255,3 +255,18 @@ def test_a_product_that_is_stored_as_a_view_says_so() -> None:
     made = choices(found)
     assert made.why[named(found, "v")] == "its kernel stores it as %y, a view of it"
     assert made.why[named(found, "y")] == "only the caller reads it"
+
+
+@pytest.mark.parametrize(
+    ("between", "product"),
+    [
+        ("%r = slice(%v) {starts = [0, 0], sizes = [N, 48], steps = [1, 1]} : f32[N, 48]", "matmul(%r, %q) : f32[N, 48]"),
+        ("%r = reshape(%v) {shape = [1, N, 48]} : f32[1, N, 48]", "matmul(%r, %q) : f32[1, N, 48]"),
+    ],
+)
+def test_what_a_product_reads_through_movements_is_not_computed_in_it(between: str, product: str) -> None:
+    """It would be computed for each row or column, as it would be without the movement."""
+    found = module("%y", product.split(" : ")[1], f"{EXP}{between}\n%y = {product}")
+    value, made = named(found, "v"), choices(found)
+    assert named(found, "r") in made.inlined
+    assert value not in made.inlined and made.why[value] == CASES["product_operand"][3]
