@@ -105,7 +105,17 @@ def violations(contract: Contract, requirement: Requirement, targets: Sequence[s
     if not rows:
         kinds = ", ".join(dict.fromkeys(row.op for row in contract))
         return [f"no op of the model is called {requirement.subject}, its ops are {kinds or 'none'}"]
-    return [_line(row) for row in rows if requirement.value not in row.realised.split(", ")]
+    return [_line(row) for row in rows if not _promised(requirement.value) <= {*row.realised.split(", "), *_implied(row)}]
+
+
+def _promised(value: str | None) -> set[str | None]:
+    """What a promise says in the contract's words: int4-a8 is int4-weight and int8-activation."""
+    return set(QUANTIZATIONS[value].promises) if value in QUANTIZATIONS else {value}
+
+
+def _implied(row: ContractRow) -> set[str]:
+    """An integer product is one of integer activations."""
+    return {ACTIVATION} if row.realised.split(", ")[0] == INTEGER else set()
 
 
 def is_notable(row: ContractRow) -> bool:
@@ -210,6 +220,6 @@ def _whole(op: Op, kind: str) -> Op:
     for part in pending:
         if kind_of(part) == kind:
             return part
-        if part is op or part.definition.kind == "pointwise":
+        if part is op or part.definition.kind == "pointwise" or part.name == "reshape":
             pending += [value.op for value in part.operands if value is not None and value.op is not None]
     return op

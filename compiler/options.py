@@ -187,7 +187,7 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject == "no-fallback" and not colon:
         return Requirement("no-fallback")
-    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, *SPARSITIES)
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, "int8-activation", *SPARSITIES)
     if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
     if colon and subject:

@@ -63,8 +63,9 @@ def test_every_source_op_has_a_row(model: Path, tmp_path: Path) -> None:
     assert ourcc.load(tmp_path / "net.ourcc").contract.rows == engine.contract.rows
 
 
-@pytest.mark.parametrize("quantize", ["int8-weight", "int8"])
-def test_products_that_became_one_have_a_row_each(tmp_path: Path, quantize: str) -> None:
+@pytest.mark.parametrize("leading", [("B",), ("B", "S")], ids=["rows", "batches"])
+@pytest.mark.parametrize("quantize", ["int8-weight", "int8", "int4-a8"])
+def test_products_that_became_one_have_a_row_each(tmp_path: Path, quantize: str, leading: tuple[str, ...]) -> None:
     generator = np.random.default_rng(0)
     names = ("query", "key")
     nodes = [helper.make_node("MatMul", ["x", f"{name}.w"], [f"{name}.p"], name=name) for name in names]
@@ -72,15 +73,16 @@ def test_products_that_became_one_have_a_row_each(tmp_path: Path, quantize: str)
     graph = helper.make_graph(
         nodes,
         "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 16])],
-        [helper.make_tensor_value_info(f"{name}.y", TensorProto.FLOAT, ["B", 8]) for name in names],
-        [numpy_helper.from_array(generator.standard_normal((16, 8)).astype(np.float32), f"{name}.w") for name in names],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*leading, 32])],
+        [helper.make_tensor_value_info(f"{name}.y", TensorProto.FLOAT, [*leading, 8]) for name in names],
+        [numpy_helper.from_array(generator.standard_normal((32, 8)).astype(np.float32), f"{name}.w") for name in names],
     )
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     engine = ourcc.build(path, quantize=quantize, require=[f"linear:{quantize}"])
     rows = {row.source: (row.op, row.requested, row.why) for row in engine.contract}
-    assert rows["query"] == rows["key"] == ("linear", f"fp32, {quantize}", "")
+    promised = "int4-weight, int8-activation" if quantize == "int4-a8" else quantize
+    assert rows["query"] == rows["key"] == ("linear", f"fp32, {promised}", "")
 
 
 def test_without_a_request_nothing_is_notable(model: Path) -> None:
