@@ -92,7 +92,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
     A failure leaves a reproducer in the build cache.
     """
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
-    steps = [*unchecked, GRAPH_PIPELINE, joining_passes(options), *weight_passes(options)]
+    steps = [*unchecked, GRAPH_PIPELINE, *weight_passes(options), joining_passes(options)]
     passes = parse_pipeline(", ".join([*steps, product_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     records = PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
@@ -102,7 +102,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
 
 
 def joining_passes(options: BuildOptions) -> str:
-    """What makes one product of several, now that every reader is known."""
+    """What makes one product of several, now that every reader is known; coded weights keep scales of their own."""
     is_cpu = all(target.family == "cpu" for target in options.targets)
     return f"join_products{f'{{limit={JOINED_BYTES}}}' if is_cpu else ''}, eliminate_dead_code"
 

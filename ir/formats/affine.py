@@ -151,12 +151,18 @@ def _ranged(parts: Tensor, over: tuple[int, ...], most: int, scales: DType) -> t
 
 
 def in_range(scale: Tensor, dtype: DType) -> Tensor:
-    """Scales as their type holds them, f32; one below its normal numbers becomes 0, and what it scales becomes 0."""
+    """Scales as their type holds them, f32; one that it holds with less than four bits becomes 0, and what it scales becomes 0.
+
+    VerifyError where one is too large, or all of them are too small.
+    """
     rounded = scalar.convert(scale.astype(np.float32), dtype).astype(np.float32)
     if not np.isfinite(rounded).all():
         raise VerifyError(f"a scale of {np.abs(scale).max():.3g} is beyond {dtype}")
-    least = 2.0**-14 if dtype == f16 else np.finfo(np.float32).tiny
-    return np.where(np.abs(rounded) < least, np.float32(0), rounded)
+    least = 2.0**-20 if dtype == f16 else np.finfo(np.float32).tiny
+    kept = np.where(np.abs(rounded) < least, np.float32(0), rounded)
+    if np.any(scale) and not kept.any():
+        raise VerifyError(f"the largest scale is {np.abs(scale).max():.3g}, which {dtype} does not hold")
+    return kept
 
 
 def divided(x: Tensor, scale: Tensor) -> Tensor:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.formats import format_of
-from ...ir.graph import Builder, Module, Value
+from ...ir.formats import Format, format_of
+from ...ir.graph import Builder, Module, Op, Value
 from ...ir.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
 from ..base import Pass, PassContext
 from ..integer_products import MOST_TERMS
-from ..weights import Weight, weights_of
+from ..weights import Weight, values_of, weights_of
 
 LARGEST, LEAST = 127, 2.0**-126
 BLOCK = 32
@@ -76,9 +78,20 @@ def _why_not_decoded(weight: Weight, depth: Dim) -> str | None:
     format = format_of(coded.attrs["format"])
     if not format.has_bytes:
         return f"the codes of {format.name} are no integers of 8 bits"
+    if not _may_scale(coded, format):
+        return "its scales are so large that a sum of codes would not be finite before activations bring it down"
     if coded.attrs["axis"] % weight.value.type.rank != weight.contracted:
         return "the weight is not coded along the sum"
     return None if dims.divides(_block(format.group), depth) is True else f"a sum of {depth} products is not whole blocks of {BLOCK}"
+
+
+def _may_scale(coded: Op, format: Format) -> bool:
+    """Whether a block's sum of codes times all of a weight's scales is finite, whatever the codes."""
+    bound = 2.0**16 * BLOCK * LARGEST * float(format.most - format.least)
+    for field, value in zip(format.fields, coded.operands, strict=True):
+        if field.dtype.is_float and value is not None and value.constant is not None and value.constant.available:
+            bound *= max(1.0, float(np.abs(values_of(value).astype(np.float64)).max(initial=0)))
+    return bound < float(np.finfo(np.float32).max)
 
 
 def _block(group: int) -> int:

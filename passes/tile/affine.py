@@ -4,8 +4,8 @@ Along a block a factor is `code * scale + offset`, so that
 
     sum b: x[b] * (code[b] * scale + offset) = scale * (sum b: x[b] * code[b]) + offset * (sum b: x[b])
 
-which adds up in another order (REASSOCIATES). Where both factors are integers of 8 bits their products are summed as such,
-which is exact; those on the right are made unsigned, as instructions want them.
+which adds up in another order (REASSOCIATES). Scales leave all sums; zero points and offsets those of integers of 8 bits, which are
+exact. Integers on the right are made unsigned, as instructions want them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _taken(region: Region, reduce: Reduce, order: Sequence[str], first: int, col
     left, right = sorted(rest, key=lambda factor: bool(axes_of(factor) & columns))
     found = None
     if reduce.dtype == f32 and columns and not axes_of(left) & columns:
-        found = _integers(region, left, right, inner) or _floats(left, right, inner)
+        found = _integers(region, left, right, inner)
+    # The sum of floats alone may be infinite where their products with codes and offsets together are not: they stay together.
     found = found or _Factors(left, right, reduce.dtype)
     if not outside and found.offset is None:
         return None
@@ -84,12 +85,6 @@ def _integers(region: Region, left: Scalar, right: Scalar, inner: Collection[str
     if isinstance(number, float) and number.is_integer() and abs(number) <= BYTE:
         moved, offset = moved + int(number), None
     return _Factors(_cast(_bare(codes), i32), _cast(right, i32), i32, moved, scale, offset)
-
-
-def _floats(left: Scalar, right: Scalar, inner: Collection[str]) -> _Factors:
-    """Floats as they are; an offset that is one number stays with the codes, from which it is looked up."""
-    core, scale, offset = _affine(right, inner)
-    return _Factors(left, right) if offset is None or number_of(offset) is not None else _Factors(left, core, f32, 0, scale, offset)
 
 
 def _affine(value: Scalar, inner: Collection[str]) -> tuple[Scalar, Scalar | None, Scalar | None]:
@@ -155,10 +150,10 @@ def _rewritten(region: Region, reduce: Reduce, found: _Factors, columns: set[str
     taken = {getattr(statement, "name", "") for statement in region.body}
     name = fresh(reduce.name, taken)
     alone = fresh(reduce.name, {*taken, name})
+    rows = tuple(axis for axis in reduce.axes if axis not in columns)
     product = Apply("mul", (found.left, found.right), found.dtype)
     parts: list[Statement] = [Reduce(name, (*reduce.axes, *found.outer), "sum", found.inner, product, found.dtype)]
     if found.moved or found.offset is not None:
-        rows = tuple(axis for axis in reduce.axes if axis not in columns)
         parts.insert(0, Reduce(alone, (*rows, *found.outer), "sum", found.inner, found.left, found.dtype))
     total: Scalar = Ref(name, found.dtype)
     beside: Scalar = Ref(alone, found.dtype)
@@ -170,7 +165,7 @@ def _rewritten(region: Region, reduce: Reduce, found: _Factors, columns: set[str
     if found.offset is not None:
         total = Apply("add", (total, Apply("mul", (_cast(beside, f32), found.offset), f32)), f32)
     # Weights bring sums down before the scales of activations, which may be of any size, bring them up.
-    for factor in sorted(found.outside, key=lambda factor: not axes_of(factor) & columns):
+    for factor in sorted(found.outside, key=lambda factor: bool(axes_of(factor) & set(rows))):
         total = Apply("mul", (total, factor), factor.dtype)
     whole = replace(reduce, over=found.outer, value=total)
     return replace(region, body=tuple(part for s in region.body for part in ((*parts, whole) if s is reduce else (s,))))

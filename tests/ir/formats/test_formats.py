@@ -220,3 +220,16 @@ def test_records_of_other_sizes_are_refused() -> None:
 def test_packed_bytes_hold_neighbours_side_by_side() -> None:
     codes = np.arange(32, dtype=np.uint8) % 16
     np.testing.assert_array_equal(packed(codes, 4, 32), codes[:16] | codes[16:] << 4)
+
+
+@pytest.mark.parametrize("name", ["int4.g32", "int2.g64", "int3.g32", "q8_0"])
+def test_numbers_that_no_scale_holds_are_refused(name: str) -> None:
+    """All of them would become zeros; a channel of them among larger ones may."""
+    x = random(4, 64)
+    with pytest.raises(VerifyError, match="the largest scale is .*, which f16 does not hold"):
+        FORMATS[name].encoded(x * np.float32(1e-7))
+    small = FORMATS[name].encoded(x * np.float32(3e-4))
+    error = np.abs(FORMATS[name].decoded(small) - x * np.float32(3e-4)).max()
+    assert error < 0.6 * np.abs(x).max() * 3e-4
+    x[1:] *= np.float32(1e-9)
+    assert not FORMATS[name].decoded(FORMATS[name].encoded(x))[1:].any()

@@ -240,3 +240,20 @@ def test_floats_are_left_alone_where_weights_are_to_stay() -> None:
     module = linear(3)
     PassManager(parse_pipeline("pack_codes, quantize_activations"), strict=True).run(module)
     assert [op.name for op in module.main] == ["matmul"]
+
+
+@pytest.mark.parametrize(("name", "size"), [("mxfp4-a8", 1e36), ("mxfp6-a8", 1e35)])
+def test_weights_too_large_for_sums_of_codes_are_multiplied_in_floats(name: str, size: float) -> None:
+    """Scales of weights come first: where these alone would overflow, activations stay as they are."""
+    module, x = linear(3), (data(3, 64) * np.float32(1e-30)).astype(np.float32)
+    values = module.constants["w0"].constant
+    assert values is not None
+    b = Builder(module, module.main)
+    large = module.add_constant("large", (np.asarray(values.array) * np.float32(size)).astype(np.float32))
+    module.main.set_outputs([b.matmul(module.main.inputs[0], large, transpose_b=True)])
+    got = run(module, x, name)
+    assert "quantize" not in {op.name for op in module.main}
+    (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
+    assert np.isfinite(got).all()
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
