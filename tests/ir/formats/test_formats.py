@@ -226,7 +226,7 @@ def test_packed_bytes_hold_neighbours_side_by_side() -> None:
 def test_numbers_that_no_scale_holds_are_refused(name: str) -> None:
     """All of them would become zeros; a channel of them among larger ones may."""
     x = random(4, 64)
-    with pytest.raises(VerifyError, match="the largest scale is .*, which f16 does not hold"):
+    with pytest.raises(VerifyError, match=r"the largest scale is .*, which f16 does not hold"):
         FORMATS[name].encoded(x * np.float32(1e-7))
     small = FORMATS[name].encoded(x * np.float32(3e-4))
     error = np.abs(FORMATS[name].decoded(small) - x * np.float32(3e-4)).max()
