@@ -1,4 +1,8 @@
-"""What a region costs at least: arithmetic and bytes, counted from its structure."""
+"""What a region costs at least: arithmetic and bytes, counted from its structure.
+
+An operation counts once for each point of the axes that what it is applied to varies over: a weight is decoded once, whatever the
+number of rows that are multiplied by it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from dataclasses import dataclass
 
 from . import dims
 from .dims import Dim
-from .expression import Apply
-from .region import Load, Operand, Reduce, Region, Scan, Statement, Store, walk
+from .expression import Apply, Index
+from .region import Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 
 FREE = frozenset({"cast", "round", "bitcast"})
 
@@ -29,9 +33,7 @@ class Cost:
 def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
     """The cost at these symbol values."""
     extents = {axis.name: dims.evaluate(axis.extent, sizes) for axis in region.axes}
-    operations = 0.0
-    for statement in region.body:
-        operations += _operations(statement) * _points(statement, extents)
+    operations = sum(math.prod(float(extents[name]) for name in axes) for axes in _operations(region))
     operands = (*region.inputs, *region.outputs)
     return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
 
@@ -40,9 +42,8 @@ def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     """Arithmetic operations, and bits that must move when each operand is touched once, over the region's symbols."""
     extents = region.extents
     operations: Dim = 0
-    for statement in region.body:
-        names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
-        operations = operations + _operations(statement) * dims.product(extents[name] for name in names)
+    for axes in _operations(region):
+        operations = operations + dims.product(extents[name] for name in extents if name in axes)
     bits: Dim = 0
     for operand in (*region.inputs, *region.outputs):
         reached: Dim = 0
@@ -66,9 +67,32 @@ def iterations(region: Region) -> int:
     return max((int(_points(statement, extents)) for statement in region.body), default=0)
 
 
-def _operations(statement: Statement) -> int:
-    count = sum(1 for part in walk(statement.value) if isinstance(part, Apply) and part.primitive not in FREE)
-    return count + (1 if isinstance(statement, (Reduce, Scan)) else 0)
+def _operations(region: Region) -> Iterator[frozenset[str]]:
+    """For each arithmetic operation of a region the axes along which it is done again."""
+    named: dict[str, frozenset[str]] = {}
+    for statement in region.body:
+        loops = frozenset((*statement.axes, *(statement.over if isinstance(statement, Reduce) else ())))
+        found: dict[int, frozenset[str]] = {}
+        # What an operation is applied to comes behind it.
+        for part in reversed(list(walk(statement.value))):
+            found[id(part)] = _varying(part, found, named) & loops
+            if isinstance(part, Apply) and part.primitive not in FREE:
+                yield found[id(part)]
+        if isinstance(statement, (Reduce, Scan)):
+            yield loops
+        if not isinstance(statement, Store):
+            named[statement.name] = frozenset(statement.axes)
+
+
+def _varying(part: Scalar, found: Mapping[int, frozenset[str]], named: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The axes that an expression varies over, by those of its parts."""
+    if isinstance(part, Apply):
+        return frozenset().union(*(found[id(arg)] for arg in part.args))
+    if isinstance(part, Load):
+        return frozenset(_names(part))
+    if isinstance(part, Index):
+        return frozenset(dims.symbols(part.value))
+    return named[part.name] if isinstance(part, Ref) else frozenset()
 
 
 def _bytes(region: Region, operand: Operand, extents: Mapping[str, int], sizes: Mapping[str, int]) -> float:
