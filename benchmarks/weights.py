@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "weights.json")
     given = parser.parse_args()
     engines, stored = {}, {}
-    for name in (None, *QUANTIZATIONS):
+    for name in (None, *(name for name, each in QUANTIZATIONS.items() if each.format is not None)):
         options = build_options({"targets": ["native"], "threads": 1, "quantize": name})
         contents = compile_module(module(given.depth, given.width), options)
         engines[name or "f32"] = Engine(contents, threads=1)

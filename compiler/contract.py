@@ -105,7 +105,7 @@ def violations(contract: Contract, requirement: Requirement, targets: Sequence[s
     if not rows:
         kinds = ", ".join(dict.fromkeys(row.op for row in contract))
         return [f"no op of the model is called {requirement.subject}, its ops are {kinds or 'none'}"]
-    return [_line(row) for row in rows if not _promised(requirement.value) <= {*row.realised.split(", "), *_implied(row)}]
+    return [_line(row) for row in rows if not _promised(requirement.value) <= _said(row.realised.split(", "))]
 
 
 def _promised(value: str | None) -> set[str | None]:
@@ -113,9 +113,9 @@ def _promised(value: str | None) -> set[str | None]:
     return set(QUANTIZATIONS[value].promises) if value in QUANTIZATIONS else {value}
 
 
-def _implied(row: ContractRow) -> set[str]:
-    """An integer product is one of integer activations."""
-    return {ACTIVATION} if row.realised.split(", ")[0] == INTEGER else set()
+def _said(realised: Sequence[str]) -> set[str]:
+    """What a row's words say, and imply: an integer product is one of integer activations."""
+    return {*realised, *([ACTIVATION] if realised[0] == INTEGER else [])}
 
 
 def is_notable(row: ContractRow) -> bool:
@@ -138,7 +138,7 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
             realised.append(ACTIVATION)
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
-            if wanted not in realised and not (wanted == ACTIVATION and realised[0] == INTEGER):
+            if wanted not in _said(realised):
                 why.append(f"{wanted}: {reason}")
     if realised[0] not in (precision, INTEGER):
         why.append(f"{precision}: the op computes in {realised[0]}")
@@ -220,6 +220,6 @@ def _whole(op: Op, kind: str) -> Op:
     for part in pending:
         if kind_of(part) == kind:
             return part
-        if part is op or part.definition.kind == "pointwise" or part.name == "reshape":
+        if part is op or part.definition.kind == "pointwise":
             pending += [value.op for value in part.operands if value is not None and value.op is not None]
     return op

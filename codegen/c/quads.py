@@ -13,13 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...ir import dims
-from ...ir.codes import dtype_of, number_of, tabulate
+from ...ir.codes import dtype_of, mask_of, number_of, tabulate
 from ...ir.dims import Dim
 from ...ir.target import CpuLevel
 from ...ir.tile.program import Dot, Load, TileApply, Value, walk
 from ...ir.types import bf16, f32, i8, i32, u8
 from .access import Spot
 from .library import Function
+from .tables import SIZE
 from .values import Code, Values
 from .writer import LANE
 
@@ -138,24 +139,26 @@ def widened_load(value: Value) -> Load | None:
     return inner if isinstance(inner, Load) else None
 
 
+BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+SHIFTS = {"shift_left": "<<", "shift_right": ">>"}
+TABLE = 6
+"""Codes of so many bits are looked up among bytes, sixteen at a time."""
+
+
 def _are_bytes(value: Value) -> bool:
     """Whether `_bytes` can print this."""
     if isinstance(value, Load):
         return value.type.dtype in (i8, u8)
     if not isinstance(value, TileApply) or dtype_of(value) != u8:
         return False
-    if value.primitive in ("bit_and", "bit_or", "bit_xor"):
+    if value.primitive in BITWISE:
         return all(number_of(arg) is not None or _are_bytes(arg) for arg in value.args)
-    if value.primitive in ("shift_left", "shift_right"):
+    if value.primitive in SHIFTS:
         return isinstance(number_of(value.args[1]), int) and _are_bytes(value.args[0])
     if value.primitive == "bitcast":
         return _are_bytes(value.args[0])
     found = tabulate(value, TABLE)
     return found is not None and _are_bytes(found.code)
-
-
-TABLE = 6
-"""Codes of so many bits are looked up among bytes, sixteen at a time."""
 
 
 def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: Dim) -> bool:
@@ -211,42 +214,42 @@ def _computed(values: Values, value: TileApply, at: Callable[[Value], Code]) -> 
     """Bytes that are computed from others, four in each lane."""
     if value.primitive == "bitcast":
         return at(value.args[0])
-    if value.primitive in ("shift_left", "shift_right"):
-        number, (text, lanes) = number_of(value.args[1]), at(value.args[0])
-        amount = number if isinstance(number, int) else 0
-        kept = 255 >> amount if value.primitive == "shift_right" else 255 << amount & 255
-        return f"({text} {'>>' if value.primitive == 'shift_right' else '<<'} {amount}) & {_repeated(kept)}", lanes
-    if value.primitive in ("bit_and", "bit_or", "bit_xor"):
+    if value.primitive in SHIFTS:
+        operator, (text, lanes), amount = SHIFTS[value.primitive], at(value.args[0]), _amount(value)
+        kept = 255 >> amount if operator == ">>" else 255 << amount & 255
+        return f"({text} {operator} {amount}) & {_repeated(kept)}", lanes
+    if value.primitive in BITWISE:
         shifted = _shifted_and_masked(value, at)
         if shifted is not None:
             return shifted
         sides = [at(arg) for arg in value.args]
-        return {"bit_and": " & ", "bit_or": " | ", "bit_xor": " ^ "}[value.primitive].join(text for text, _ in sides), max(
-            lanes for _, lanes in sides
-        )
+        return f" {BITWISE[value.primitive]} ".join(text for text, _ in sides), max(lanes for _, lanes in sides)
     found = tabulate(value, TABLE)
     assert found is not None
     text, lanes = at(found.code)
-    return _looked_up(values, np.tile(found.numbers.astype(np.uint8), -(-SIXTEEN // len(found.numbers))), text, lanes), lanes
+    return _looked_up(values, np.tile(found.numbers.astype(np.uint8), -(-SIZE // len(found.numbers))), text, lanes), lanes
 
 
 def _shifted_and_masked(value: TileApply, at: Callable[[Value], Code]) -> Code | None:
     """x >> n & m, where the mask leaves none of the bits that come from the byte above."""
     inner = next((arg for arg in value.args if isinstance(arg, TileApply) and arg.primitive == "shift_right"), None)
-    mask = next((number for arg in value.args if isinstance(number := number_of(arg), int)), None)
-    amount = None if inner is None else number_of(inner.args[1])
-    if value.primitive != "bit_and" or inner is None or mask is None or not isinstance(amount, int) or mask >= 256 >> amount:
+    mask = mask_of(value)
+    if inner is None or not mask or mask >= 256 >> _amount(inner):
         return None
     text, lanes = at(inner.args[0])
-    return f"({text} >> {amount}) & {_repeated(mask)}", lanes
+    return f"({text} >> {_amount(inner)}) & {_repeated(mask)}", lanes
 
 
-SIXTEEN = 16
+def _amount(shift: TileApply) -> int:
+    """By how many bits bytes are shifted, which `_are_bytes` has shown to be known."""
+    amount = number_of(shift.args[1])
+    assert isinstance(amount, int)
+    return amount
 
 
 def _looked_up(values: Values, numbers: Bytes, text: str, lanes: int) -> str:
     """The bytes of a table that those of a lane say: sixteen by each shuffle, of which the bits above them choose."""
-    if len(numbers) == SIXTEEN:
+    if len(numbers) == SIZE:
         words = ", ".join(str(word) for word in numbers.view(np.int32))
         return values.library.call("shuffle_bytes", lanes, f"(i32x4){{{words}}}", text)
     half = len(numbers) // 2

@@ -29,9 +29,9 @@ class Quantization:
     @property
     def steps(self) -> tuple[str, ...]:
         """The passes that do it."""
-        weights = f"encode_weights{{format={self.format}}}" if self.is_coded else "quantize_int8_weight"
-        weights = "pack_codes" if self.format is None else weights
-        return (weights, *(("quantize_activations",) if self.activations else ()))
+        coded = "pack_codes" if self.format is None else f"encode_weights{{format={self.format}}}"
+        weights = coded if self.is_coded else "quantize_int8_weight"
+        return (weights, "quantize_activations") if self.activations else (weights,)
 
 
 QUANTIZATIONS: dict[str, Quantization] = {

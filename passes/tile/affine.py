@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from ...ir import dims
 from ...ir.codes import bounds, number_of
 from ...ir.expression import Apply, Constant
 from ...ir.region import Load, Reduce, Ref, Region, Scalar, Statement
 from ...ir.types import DType, f32, i8, i32, u8
 from ..hoist_scales import factors_of, fresh
+from ..integer_products import MOST_TERMS
 from .contraction import axes_of
 
-BYTE, MOST = 255, (1 << 31) - 1
+BYTE = 255
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,7 @@ def _integers(region: Region, left: Scalar, right: Scalar, inner: Collection[str
     if codes is None or not isinstance(_bare(codes), Load) or _bare(codes).dtype != i8 or whole is None:
         return None
     found = _unsigned(whole)
-    extents = [region.axis(name).extent for name in inner]
-    terms = 1
-    for extent in extents:
-        terms *= extent if isinstance(extent, int) else MOST
-    if found is None or terms * BYTE * 128 > MOST:
+    if found is None or dims.at_most(dims.product(region.axis(name).extent for name in inner), MOST_TERMS) is not True:
         return None
     right, moved = found
     number = None if offset is None or scale is not None else number_of(offset)

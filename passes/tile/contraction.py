@@ -90,14 +90,13 @@ def read_contraction(region: Region) -> Contraction | str:
 
 def _blocks(reduces: list[Reduce | Scan]) -> tuple[Reduce | None, Reduce | None]:
     """The sum of a block, and that of its left factor alone, where the last of some sums adds up what they are."""
-    *parts, last = reduces if reduces else [None]
-    if not parts or any(not isinstance(each, Reduce) or each.kind != "sum" for each in reduces):
+    sums = [each for each in reduces if isinstance(each, Reduce) and each.kind == "sum"]
+    if len(sums) != len(reduces) or len(sums) not in (2, 3):
         return None, None
-    assert isinstance(last, Reduce)
-    sums = [part for part in parts if isinstance(part, Reduce)]
-    block, alone = sums[-1], sums[0] if len(sums) == 2 else None
+    *parts, block, last = sums
+    alone = parts[0] if parts else None
     reads = {part.name for part in walk(last.value) if isinstance(part, Ref)}
-    adds_up = reads == {part.name for part in sums} and set(block.axes) == {*last.axes, *last.over}
+    adds_up = reads == {part.name for part in sums[:-1]} and set(block.axes) == {*last.axes, *last.over}
     if alone is not None:
         adds_up = adds_up and alone.over == block.over and set(alone.axes) < set(block.axes)
     return (block, alone) if adds_up else (None, None)

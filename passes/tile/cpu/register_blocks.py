@@ -141,14 +141,10 @@ class RegisterBlocks:
         local = block.local("panel", self.found.right.dtype, (("k", depth), ("n", nr)))
         with block.loop(self.inner, "scalar", 0, self.extents[self.inner], 1) as k:
             block.index[self.inner] = dims.symbol(k)
-            first, lane = dims.symbol(f"{columns}.first"), dims.symbol(f"{columns}.lane")
-            saved = block.index[self.column]
             block.outside = True
             value = block.lower(self.found.right)
             block.outside = False
-            block.index[self.column] = saved
-            block.store(local, (dims.symbol(k), lane), value)
-            _ = first
+            block.store(local, (dims.symbol(k), dims.symbol(f"{columns}.lane")), value)
         return local
 
     def _block(self, block: Block, columns: str, panel: str | None) -> None:
