@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..passes.schedule import cheapest
+from ..passes.lower.schedule import cheapest
 from ..passes.tile.schedule import Candidate, Problem, Schedule
 from .candidates import unmeasurable
 from .lock import LockedLevel, LockError

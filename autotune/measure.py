@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..codegen.c.compile import Compiler
-from ..ir.reference import judge
+from ..ir.graph.reference import judge
 from ..ir.target import CpuLevel
 from ..passes.tile.schedule import Candidate, Problem
 from .candidates import Buffer, Sources, allowed_ulps, compile_candidates, print_candidates

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.errors import CompilerError
-from ..ir.region_cost import cost_of
-from ..ir.region_text import parse_region
+from ..ir.region.cost import cost_of
+from ..ir.region.text import parse_region
 from .record import Data, Record, Trial
 
 OPERATIONS_PER_SECOND = 32e12

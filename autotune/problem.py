@@ -8,8 +8,8 @@ from itertools import chain
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.region import Region, indices_of, sizes_of, with_dims
-from ..ir.region_cost import cost_of
-from ..ir.region_text import print_region
+from ..ir.region.cost import cost_of
+from ..ir.region.text import print_region
 from ..ir.workload import nearest_size
 from ..passes.tile.schedule import Problem
 from .record import Data, digest

@@ -118,7 +118,7 @@ def parse_schedule(text: str) -> Schedule:
     parameters = []
     for item in match[2].split(", ") if match is not None and match[2] else ():
         name, equals, value = item.partition("=")
-        if not equals or not _WORD.fullmatch(name) or not re.fullmatch(r"\d{1,9}", value):
+        if not equals or not _WORD.fullmatch(name) or not re.fullmatch(r"[0-9]{1,9}", value):
             raise RecordError(f"schedule {text[:80]!r}: got {item[:40]!r}, expected name=number")
         parameters.append((name, int(value)))
     if match is None or len(text) > 400:

@@ -28,7 +28,7 @@ def serve(name: str, model_file: Path, inputs: Path, shapes: list[str]) -> None:
     """Build two engines of a file with the package at hand; then for each line `ENGINE SIZE COUNT` print the seconds of a call."""
     import numpy as np
 
-    from ourcc.compiler.driver import build
+    from ourcc.compiler.commands.build import build
     from ourcc.compiler.options import build_options
 
     options = build_options({"targets": ["native"], "shapes": shapes, "threads": 1})

@@ -37,9 +37,9 @@ def measure_model(name: str, layers: int | None, rounds: int, least: int = LEAST
     import torch
     import zoo
 
-    from ourcc.compiler.driver import build
+    from ourcc.compiler.commands.build import build
+    from ourcc.compiler.commands.peers import make_peer
     from ourcc.compiler.options import build_options
-    from ourcc.compiler.peers import make_peer
 
     torch.set_num_threads(1)
     model = zoo.make(name, layers)
@@ -71,8 +71,8 @@ def _measure_size(name: str, model: Any, size: tuple[int, int], given: dict[str,
     import torch
     import zoo
 
-    from ourcc.compiler.measure import compare, rows
-    from ourcc.compiler.peers import torch_run
+    from ourcc.compiler.commands.measure import compare, rows
+    from ourcc.compiler.commands.peers import torch_run
 
     inputs = model.draw(*size, 0)
     arrays = [x.numpy() for x in inputs]

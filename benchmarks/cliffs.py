@@ -134,10 +134,10 @@ CLIFFS: dict[str, Cliff] = {
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """Both sides of one model: compared, then timed."""
-    from ourcc.compiler.driver import build
-    from ourcc.compiler.measure import compare, rows
+    from ourcc.compiler.commands.build import build
+    from ourcc.compiler.commands.measure import compare, rows
+    from ourcc.compiler.commands.peers import make_peer
     from ourcc.compiler.options import build_options
-    from ourcc.compiler.peers import make_peer
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

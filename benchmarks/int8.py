@@ -60,10 +60,10 @@ def measure(name: str, layers: int | None, rounds: int) -> dict[str, Any]:
     import torch
     import zoo
 
-    from ourcc.compiler.driver import build
-    from ourcc.compiler.measure import compare, rows
+    from ourcc.compiler.commands.build import build
+    from ourcc.compiler.commands.measure import compare, rows
+    from ourcc.compiler.commands.peers import make_peer
     from ourcc.compiler.options import build_options
-    from ourcc.compiler.peers import make_peer
     from ourcc.ir.errors import CompilerError
 
     torch.set_num_threads(1)

@@ -50,7 +50,7 @@ def _onnx(name: str, model: Any, result: dict[str, Any]) -> Any:
     """The engine of the model's ONNX file."""
     import zoo
 
-    from ourcc.compiler.driver import build
+    from ourcc.compiler.commands.build import build
     from ourcc.compiler.options import build_options
     from ourcc.ir.plan import Launch
 

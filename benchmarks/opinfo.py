@@ -211,7 +211,7 @@ def run_sample(op: Any, dtype: str, number: int) -> dict[str, Any]:
     """One sample, compiled and eager."""
     import torch
 
-    from ourcc.compiler import backend
+    from ourcc.compiler.torch import backend
 
     recorded: list[Any] = []
 
@@ -344,7 +344,7 @@ def find_equals(x: Any, one: Any, other: Any) -> bool:
 
 def compare_tensors(one: Any, other: Any, exact: Any, shape_only: bool) -> str:
     from ourcc.compiler.importers.torch.tensors import array_of
-    from ourcc.ir.reference import judge
+    from ourcc.ir.graph.reference import judge
 
     if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return f"got {one.dtype}{list(one.shape)} {one.layout}, expected {other.dtype}{list(other.shape)} {other.layout}"

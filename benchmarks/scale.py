@@ -1,18 +1,22 @@
 """How import, passes and planning grow with the model: generated graphs of 1,000 to 50,000 nodes, no kernel compiled.
 
-Three families: equal layers (each a product, a norm and a pointwise tail), a chain of pointwise and shape ops, and wide
-sums (many branches that meet). One process for each size; seconds, bytes and distinct kernels go to results/scale.json
-and a picture of seconds over nodes.
+Four families: equal layers (each a product, a norm and a pointwise tail), a chain of pointwise and shape ops, wide
+sums (many branches that meet), and drawn pieces none of which is like another. One process for each size; seconds, bytes and
+distinct kernels go to results/scale.json and a picture of seconds over nodes. `--whole` builds engines with an empty cache instead,
+compilation included, to results/scale_builds.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,7 @@ from machine_facts import machine_facts
 WIDTH = 64
 SIZES = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 STAGES = ("import", "passes", "plan")
-COLOURS = {"layers": "#3b6fb6", "chain": "#b6543b", "wide": "#4c9a5b"}
+COLOURS = {"layers": "#3b6fb6", "chain": "#b6543b", "wide": "#4c9a5b", "varied": "#8a5bb6"}
 
 
 def layers(count: int) -> tuple[list[Any], dict[str, Any]]:
@@ -85,7 +89,44 @@ def wide(count: int) -> tuple[list[Any], dict[str, Any]]:
     return [*nodes, helper.make_node("Identity", [leaves[0]], ["y"])], constants
 
 
-FAMILIES: Mapping[str, Callable[[int], tuple[list[Any], dict[str, Any]]]] = {"layers": layers, "chain": chain, "wide": wide}
+POINTWISE = ("Tanh", "Neg", "Abs", "Sigmoid", "Relu", "Sin", "Erf", "Floor", "Softplus", "Atan")
+
+
+def varied(count: int) -> tuple[list[Any], dict[str, Any]]:
+    """Pieces of 20 to 60 drawn nodes, pointwise ones of one and of two earlier values; each ends in a norm or a product of its own."""
+    from onnx import helper
+
+    draw, random = Random(0), np.random.default_rng(0)
+    nodes: list[Any] = []
+    constants: dict[str, Any] = {"axes": np.array([-1])}
+    x = "x"
+
+    def add(op: str, *inputs: str, **attrs: Any) -> str:
+        nodes.append(helper.make_node(op, list(inputs), [f"v{len(nodes)}"], **attrs))
+        return f"v{len(nodes) - 1}"
+
+    while len(nodes) < count:
+        piece = [x]
+        for _ in range(draw.randrange(20, 60)):
+            first = draw.choice(piece[-4:])
+            if draw.random() < 0.4:
+                piece.append(add(draw.choice(("Add", "Sub", "Mul", "Max")), first, draw.choice(piece)))
+            else:
+                piece.append(add(draw.choice(POINTWISE), first))
+        if draw.random() < 0.5:
+            constants[f"w{len(nodes)}"] = random.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8
+            x = add("MatMul", piece[-1], f"w{len(nodes)}")
+        else:
+            x = add("Sub", piece[-1], add("ReduceMean", piece[-1], axes=[-1]))
+    return [*nodes, helper.make_node("Identity", [x], ["y"])], constants
+
+
+FAMILIES: Mapping[str, Callable[[int], tuple[list[Any], dict[str, Any]]]] = {
+    "layers": layers,
+    "chain": chain,
+    "wide": wide,
+    "varied": varied,
+}
 
 
 def proto(family: str, count: int) -> Any:
@@ -104,7 +145,7 @@ def measure(family: str, count: int) -> dict[str, Any]:
     from ourcc.compiler.importers.onnx import import_onnx
     from ourcc.compiler.options import build_options
     from ourcc.compiler.pipeline import lower, simplify
-    from ourcc.compiler.targets import TARGETS
+    from ourcc.compiler.targets.registry import TARGETS
 
     model = proto(family, count)
     times = [time.perf_counter()]
@@ -122,6 +163,27 @@ def measure(family: str, count: int) -> dict[str, Any]:
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "launches": sum(1 for _ in lowered.launches),
         "kernels": len(lowered.kernels),
+    }
+
+
+def build(family: str, count: int) -> dict[str, Any]:
+    """Seconds of a whole build for this machine with an empty cache, and the bytes of its code."""
+    import ourcc
+
+    model = proto(family, count)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["OURCC_CACHE_DIR"] = folder
+        start = time.perf_counter()
+        engine = ourcc.build(model, targets=["native"])
+        seconds = time.perf_counter() - start
+    part = engine.contents.best
+    return {
+        "family": family,
+        "nodes": len(model.graph.node),
+        "seconds": round(seconds, 3),
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "kernels": sum(name.startswith("kernel_") for name in part.files),
+        "code_bytes": len(part.files["engine.so"]),
     }
 
 
@@ -166,19 +228,22 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(FAMILIES), help="families, separated by commas")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes, separated by commas")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "scale.json")
+    parser.add_argument("--whole", action="store_true", help="build engines with an empty cache, compilation included")
+    parser.add_argument("-o", "--output", type=Path, help="default: results/scale.json, with --whole results/scale_builds.json")
     options = parser.parse_args()
     if options.child is not None:
-        write_json(options.child, measure(options.only, int(options.sizes)))
+        write_json(options.child, (build if options.whole else measure)(options.only, int(options.sizes)))
         return
+    output = options.output or RESULTS / ("scale_builds.json" if options.whole else "scale.json")
     rows = []
     for family in chosen(options.only, list(FAMILIES)):
         for count in map(int, options.sizes.split(",")):
-            row = run_child(__file__, ["--only", family, "--sizes", str(count)])
+            row = run_child(__file__, ["--only", family, "--sizes", str(count), *(["--whole"] if options.whole else [])])
             rows.append(row)
             print(f"{family:7} {count:6} nodes: {row}", flush=True)
-    write_json(options.output, {"machine": machine_facts(), "rows": rows})
-    options.output.with_suffix(".svg").write_text(picture(rows))
+    write_json(output, {"machine": machine_facts(), "rows": rows})
+    if not options.whole:
+        output.with_suffix(".svg").write_text(picture(rows))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def module(depth: int, width: int) -> Any:
 
 def main() -> None:
     """Every format at every number of rows."""
-    from ourcc.compiler.measure import compare
+    from ourcc.compiler.commands.measure import compare
     from ourcc.compiler.options import build_options
     from ourcc.compiler.pipeline import compile_module
     from ourcc.passes.quantize import QUANTIZATIONS

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ourcc.ir.reference import Verdict, judge
+from ourcc.ir.graph.reference import Verdict, judge
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ("bert", "gpt2", "llama", "minilm", "resnet50", "vit")

@@ -24,9 +24,9 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
     read = build_options(options, "ourcc.build")
-    from . import driver
+    from .commands import build as command
 
-    return driver.build(model, read, progress, example_inputs=example_inputs)
+    return command.build(model, read, progress, example_inputs=example_inputs)
 
 
 def load(
@@ -46,14 +46,14 @@ def load(
     into memory.
     """
     count = None if threads is None else parse_threads(threads)
-    from . import driver
+    from .commands import load as command
 
-    return driver.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
+    return command.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
 
 
 def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:
     """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
     read = build_options(options, "ourcc.explain")
-    from . import driver
+    from .commands import explain as command
 
-    return driver.explain(model, inputs, read)
+    return command.explain(model, inputs, read)

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
-from ..ir.types import DType, i8
-from ..passes.match import operand
-from ..passes.quantize import QUANTIZATIONS, activations, encode_weights, name_of
-from ..passes.sparsify import two_four
-from ..passes.weights import Weight, weight_of, why_not_coded
+from ..ir.ops.structure import region_of
+from ..ir.plan import Host, Plan
+from ..ir.region import Reduce
+from ..passes.quantize import QUANTIZATIONS
+from ..passes.quantize.words import (
+    FLOATS,
+    computed_in,
+    implied,
+    is_narrowed,
+    is_served_by,
+    multiplied_as,
+    precision_name,
+    promised,
+    stored_as,
+    why_not_narrowed,
+    why_not_quantized,
+    why_not_sparse,
+)
+from ..passes.weights.weights import Weight, weight_of
 from ..runtime.contents import Contract, ContractRow
 from .options import BuildOptions, Requirement
 
-FALLBACK = "aten call"
-INTEGER = "int8"
-"""A product of codes, added up in 32 bits."""
-ACTIVATION = "int8-activation"
-"""What a weight is multiplied by is codes of 8 bits, with a scale for each block of them."""
+KERNEL, HOST, FALLBACK = "kernel", "host step", "aten call"
+"""What an op runs as."""
+PROMISED_OF = {"no-fallback": FALLBACK, "no-host": HOST}
+"""Promises that no op of the model runs as this."""
+NO_KERNEL = "computed by the host, in Python: no kernel does it"
 MERGED = "merged into other ops, or computed while building"
-_PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
-_FLOATS = ("fp64", "fp32", "fp16", "bf16")
 _LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
 
@@ -40,20 +52,22 @@ def source_ops(module: Module) -> dict[Source, SourceOp]:
     found: dict[Source, SourceOp] = {}
     for source, ops in _by_source(module).items():
         leading = _leading(ops)
-        found[source] = SourceOp(kind_of(leading), _precision(leading))
+        found[source] = SourceOp(kind_of(leading), computed_in(leading))
     return found
 
 
 def refuse_unsupported(options: BuildOptions, asked: Mapping[Source, SourceOp]) -> None:
     """UnsupportedError for a request that no pass serves yet: it must not be passed over in silence."""
-    if options.eval is not None:
-        raise UnsupportedError("a bound on the accuracy drop is not supported yet", hint="compare the engine with ourcc verify")
-    if options.calibrate is not None:
-        raise UnsupportedError("calibration is not supported yet", hint="int8-weight needs no calibration data")
     for source, op in asked.items():
-        if options.precision is not None and op.precision in _FLOATS and op.precision != options.precision:
-            hint = f"convert the model to {options.precision}, or leave it at {op.precision}"
-            raise UnsupportedError(f"{op.kind} at {op.precision} is not converted to {options.precision} yet", source=source, hint=hint)
+        precision = _asked(op, options)
+        if not is_narrowed(op.precision, precision):
+            hint = f"convert the model to {precision}, or leave it at {op.precision}"
+            raise UnsupportedError(f"{op.kind} at {op.precision} is not converted to {precision} yet", source=source, hint=hint)
+
+
+def _asked(op: SourceOp, options: BuildOptions) -> str:
+    """The precision that was asked of an op: products take the option's, all else keeps the model's."""
+    return options.precision if options.precision is not None and op.kind in _LEADING and op.precision in FLOATS else op.precision
 
 
 def kind_of(op: Op) -> str:
@@ -63,16 +77,18 @@ def kind_of(op: Op) -> str:
     return "linear" if op.name == "matmul" and weight_of(op) is not None else op.name
 
 
-def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: BuildOptions) -> Contract:
-    """One row for every source op, from the ops that are left of it after all passes."""
+def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: BuildOptions, plans: Iterable[Plan] = ()) -> Contract:
+    """One row for every source op, from the ops that are left of it after all passes, and what the plans run them as."""
     left = _by_source(module)
+    hosts = {name for plan in plans for step in plan.steps if isinstance(step, Host) for name in step.sources}
     rows = []
     for source, original in asked.items():
-        precision = options.precision or original.precision
+        precision = _asked(original, options)
         if source not in left:
             rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
             continue
-        rows.append(_row(source, _whole(_leading(left[source]), original.kind), precision, options))
+        row = _row(source, _whole(_leading(left[source]), original.kind), precision, options)
+        rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
 
@@ -97,25 +113,15 @@ def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Se
 
 def violations(contract: Contract, requirement: Requirement, targets: Sequence[str]) -> list[str]:
     """What breaks a promise, one line each."""
-    if requirement.subject == "no-fallback":
-        return [_line(row) for row in contract if row.realised == FALLBACK]
+    if requirement.subject in PROMISED_OF:
+        return [_line(row) for row in contract if row.runs == PROMISED_OF[requirement.subject]]
     if requirement.subject == "target":
         return [] if requirement.value in targets else [f"got the targets {', '.join(targets)}"]
     rows = [row for row in contract if requirement.subject in (row.op, row.source)]
     if not rows:
         kinds = ", ".join(dict.fromkeys(row.op for row in contract))
         return [f"no op of the model is called {requirement.subject}, its ops are {kinds or 'none'}"]
-    return [_line(row) for row in rows if not _promised(requirement.value) <= _said(row.realised.split(", "))]
-
-
-def _promised(value: str | None) -> set[str | None]:
-    """What a promise says in the contract's words: int4-a8 is int4-weight and int8-activation."""
-    return set(QUANTIZATIONS[value].promises) if value in QUANTIZATIONS else {value}
-
-
-def _said(realised: Sequence[str]) -> set[str]:
-    """What a row's words say, and imply: an integer product is one of integer activations."""
-    return {*realised, *([ACTIVATION] if realised[0] == INTEGER else [])}
+    return [_line(row) for row in rows if not promised(requirement.value) <= implied(row.realised.split(", "))]
 
 
 def is_notable(row: ContractRow) -> bool:
@@ -129,65 +135,51 @@ def is_notable(row: ContractRow) -> bool:
 def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> ContractRow:
     if op.name == "aten_call":
         return _fallback(source.name, op, precision)
-    requested, realised, why = [precision], [_precision(op)], []
+    requested, realised, why = [precision], [computed_in(op)], []
     weight = weight_of(op)
+    stored = [] if weight is None else list(stored_as(weight))
     if weight is not None:
-        realised += _stored_as(weight)
-        read = op.operands[1 - weight.position]
-        if read is not None and read.op is not None and read.op.name == "dequantize" and operand(read.op, 0).dtype == i8:
-            realised.append(ACTIVATION)
+        realised += [*stored, *multiplied_as(weight)]
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
-            if wanted not in _said(realised):
+            if wanted not in implied(realised):
                 why.append(f"{wanted}: {reason}")
-    if realised[0] not in (precision, INTEGER):
-        why.append(f"{precision}: the op computes in {realised[0]}")
-    return ContractRow(source.name, kind_of(op), ", ".join(requested), ", ".join(realised), "; ".join(why))
+    if not is_served_by(precision, realised[0]):
+        why.append(f"{precision}: {why_not_narrowed(op) or f'the op computes in {realised[0]}'}")
+    held = "" if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
+    said = (", ".join(requested), ", ".join(realised), "; ".join(why))
+    return ContractRow(source.name, kind_of(op), *said, runs=KERNEL, stored=held, summed=_summed(op))
+
+
+def _summed(op: Op) -> str:
+    """The precision that an op adds up in; nothing where it adds nothing up."""
+    may_fold = op.definition.has_region and op.definition.kind != "pointwise"
+    region = region_of(op.definition, op.types, op.attrs) if may_fold else None
+    sums = [] if region is None else [each.dtype for each in region.body if isinstance(each, Reduce) and each.kind == "sum"]
+    return ", ".join(dict.fromkeys(precision_name(dtype) for dtype in sums))
+
+
+def _on_host(row: ContractRow) -> ContractRow:
+    """The row of an op that Python computes between kernels."""
+    return replace(row, realised=f"{row.realised}, {HOST}", why="; ".join(filter(None, (row.why, NO_KERNEL))), runs=HOST, summed="")
 
 
 def _fallback(name: str, op: Op, requested: str) -> ContractRow:
-    return ContractRow(name, kind_of(op), requested, FALLBACK, str(op.attrs["why"]))
+    return fallback_row(name, kind_of(op), requested, str(op.attrs["why"]))
+
+
+def fallback_row(name: str, kind: str, requested: str, why: str) -> ContractRow:
+    """The row of an op that the framework computes."""
+    return ContractRow(name, kind, requested, FALLBACK, why, runs=FALLBACK)
 
 
 def _wanted(weight: Weight, options: BuildOptions) -> Iterator[tuple[str, str]]:
     """What was asked of a weight, with why it would not be done."""
     if options.quantize is not None:
-        why_not = _why_not_quantized(weight, options.quantize) or "the pass did not reach it"
+        why_not = why_not_quantized(weight, options.quantize) or "the pass did not reach it"
         yield from ((promise, why_not) for promise in QUANTIZATIONS[options.quantize].promises)
     if options.sparsity is not None:
-        yield options.sparsity, two_four.why_not(weight) or "the pass did not reach it"
-
-
-def _why_not_quantized(weight: Weight, name: str) -> str | None:
-    known = QUANTIZATIONS[name]
-    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None):
-        return activations.why_not(weight)
-    return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
-
-
-def _stored_as(weight: Weight) -> list[str]:
-    """How a weight lies in memory, in the words of the options."""
-    found = []
-    if weight.expanded_by("dequantize") is not None:
-        found.append(f"{_storage(weight.stored.dtype)}-weight")
-    coded = weight.expanded_by("decode")
-    if coded is not None:
-        found.append(name_of(coded.attrs["format"]))
-    if weight.expanded_by("decompress_2to4") is not None:
-        found.append("2:4")
-    return found
-
-
-def _storage(dtype: DType) -> str:
-    return f"int{dtype.bits}" if dtype.is_integer else dtype.name
-
-
-def _precision(op: Op) -> str:
-    """The precision that an op computes in, in the words of the options: that of its result, or of the codes that it multiplies."""
-    if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
-        return INTEGER
-    dtype = op.results[0].dtype.name if op.results else ""
-    return _PRECISIONS.get(dtype, dtype)
+        yield options.sparsity, why_not_sparse(weight) or "the pass did not reach it"
 
 
 def _line(row: ContractRow) -> str:

@@ -12,8 +12,8 @@ from onnx.backend.base import BackendRep
 
 from ..ir.errors import InputError, UnsupportedError
 from ..ir.graph import Module
-from ..ir.reference import interpret
-from ..ir.verify import verify
+from ..ir.graph.reference import interpret
+from ..ir.graph.verify import verify
 from ..runtime.engine import Engine
 from . import pipeline
 from .importers.onnx import import_onnx

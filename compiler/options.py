@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from ..ir.digits import whole_number
 from ..ir.dims import Dim, Facts, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from ..ir.workload import Workload, parse_workload
 from ..passes.quantize import QUANTIZATIONS
-from .outputs import check_output
+from .engines.outputs import check_output
+from .engines.trust import NOBODY_ASKED, Trust
 from .spelling import nearest
-from .targets import TARGETS, Target, parse_targets
-from .trust import NOBODY_ASKED, Trust
+from .targets.registry import TARGETS, parse_targets
+from .targets.target import Target
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 QUANTIZE_SERVED = tuple(QUANTIZATIONS)
@@ -75,12 +77,12 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
 def said_columns(variables: Mapping[str, str] | None = None) -> int | None:
     """The width that COLUMNS says a terminal has; None where it says no number (errors are printed by it, so it raises none)."""
     said = (os.environ if variables is None else variables).get("COLUMNS", "")
-    return (int(said) or None) if said.isascii() and said.isdigit() and len(said) < 6 else None
+    return whole_number(said, 5) or None
 
 
 def parse_threads(text: str | int, what: str = "threads") -> int:
     """A number of threads, from 1 to 4096."""
-    number = int(text) if isinstance(text, int) or (text.isascii() and text.isdigit() and len(text) < 6) else 0
+    number = text if isinstance(text, int) else whole_number(text, 5) or 0
     if not 1 <= number <= 4096:
         raise UsageError(f"{what}: got {text!r}, expected a whole number from 1 to 4096")
     return number
@@ -117,8 +119,8 @@ class ShapeRequest:
 
 
 _AXIS_HELP = "a size (128), a range (1..64), a symbol (B) or a symbol with its range (B:1..64)"
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})?")
-_BUCKETS = re.compile(r"\d{1,18}(\|\d{1,18})+")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
+_BUCKETS = re.compile(r"[0-9]{1,18}(\|[0-9]{1,18})+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -173,7 +175,7 @@ def _ranged(size: Dim | None, match: re.Match[str], whole: str) -> AxisSize:
 
 @dataclass(frozen=True)
 class Requirement:
-    """One promise of the contract: `no-fallback`, `target:NAME`, or `OP:FORMAT` for every source op of that name."""
+    """One promise of the contract: `no-fallback`, `no-host`, `target:NAME`, or `OP:FORMAT` for every source op of that name."""
 
     subject: str
     value: str | None = None
@@ -183,10 +185,10 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read no-fallback, target:NAME or OP:FORMAT."""
+    """Read no-fallback, no-host, target:NAME or OP:FORMAT."""
     subject, colon, value = text.strip().partition(":")
-    if subject == "no-fallback" and not colon:
-        return Requirement("no-fallback")
+    if subject in ("no-fallback", "no-host") and not colon:
+        return Requirement(subject)
     known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, "int8-activation", *SPARSITIES)
     if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
@@ -194,8 +196,8 @@ def parse_requirement(text: str) -> Requirement:
         kind = "target" if subject == "target" else "format"
         raise UsageError(f"require {text!r}: unknown {kind}: got {value!r}, expected one of {', '.join(known)}", hint=nearest(value, known))
     raise UsageError(
-        f"require: got {text!r}, expected no-fallback, target:NAME or OP:FORMAT",
-        hint=nearest(text, ("no-fallback", "target:cpu", "linear:int8-weight")),
+        f"require: got {text!r}, expected no-fallback, no-host, target:NAME or OP:FORMAT",
+        hint=nearest(text, ("no-fallback", "no-host", "target:cpu", "linear:int8-weight")),
     )
 
 
@@ -211,7 +213,7 @@ class Tuning:
         return {"count": str(self.count), "budget": f"{self.seconds:g}s"}.get(self.mode, self.mode)
 
 
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -228,8 +230,8 @@ def parse_tuning(text: str | int) -> Tuning:
     word = str(text).strip()
     if word in ("off", "cached"):
         return Tuning("off" if word == "off" else "cached")
-    if word.isascii() and word.isdigit() and 0 < int(word[:9]) and len(word) < 9:
-        return Tuning("count", count=int(word))
+    if count := whole_number(word, 8):
+        return Tuning("count", count=count)
     if _DURATION.fullmatch(word):
         return Tuning("budget", seconds=parse_duration(word))
     raise UsageError(
@@ -256,9 +258,6 @@ class BuildOptions:
     precision: str | None = None  # None: the model's own
     quantize: str | None = None
     sparsity: str | None = None
-    calibrate: Path | None = None
-    eval: Path | None = None
-    max_accuracy_drop: float | None = None
     shapes: tuple[ShapeRequest, ...] = ()
     workload: Workload | None = None  # None: what `default_workload` says
     require: tuple[Requirement, ...] = ()
@@ -271,10 +270,6 @@ class BuildOptions:
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
-
-    def __post_init__(self) -> None:
-        if (self.eval is None) != (self.max_accuracy_drop is None):
-            raise UsageError("got only one of eval and max-accuracy-drop, expected both: the data and the loss allowed on it")
 
     def workload_for(self, facts: Facts) -> Workload | None:
         """The workload with sizes for all symbols of a model, if one is given; UsageError where it does not fit them."""
@@ -313,13 +308,6 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _drop(value: Any) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
-    if not 0 <= number < float("inf"):
-        raise UsageError(f"max-accuracy-drop: got {value!r}, expected a number of at least 0")
-    return number
-
-
 def _several(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
@@ -342,9 +330,6 @@ _READERS: dict[str, Any] = {
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
     "quantize": lambda value: value if value in QUANTIZE_FORMATS else parse_choice(value, QUANTIZE_SERVED, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
-    "calibrate": _path,
-    "eval": _path,
-    "max_accuracy_drop": _drop,
     "shapes": _shapes,
     "workload": _workload,
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
@@ -466,6 +451,7 @@ class BenchOptions:
     trace: Path | None = None
     picture: Path | None = None
     target: str | None = None
+    function: str | None = None  # None: the entry
 
 
 @dataclass(frozen=True)
@@ -479,6 +465,7 @@ class VerifyOptions:
     target: str | None = None
     trust_pickle: bool = False
     trust: Trust = NOBODY_ASKED
+    function: str | None = None  # None: the entry
 
 
 @dataclass(frozen=True)

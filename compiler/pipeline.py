@@ -10,25 +10,23 @@ from typing import Any
 
 from ..ir.errors import CompilerError, InternalError, Source, UnsupportedError, UsageError
 from ..ir.graph import Module
-from ..ir.target import gpu_target
-from ..ir.text import module_text
+from ..ir.graph.text import module_text
 from ..ir.workload import Workload
 from ..passes.base import Missed
-from ..passes.build_plan import Lowered
+from ..passes.lower.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
-from ..passes.schedule import cheapest
 from ..runtime.contents import EngineContents
-from .built import Built, Packed
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
+from .engines.recorded import recorded_targets, recorded_workload
+from .engines.reopen import exchange, module_of
 from .options import BuildOptions
 from .progress import SILENT, Progress
-from .recorded import recorded_targets, recorded_workload
-from .reopen import exchange, module_of
-from .target_cpu import compile_cpu, levels_for, lower_cpu, print_cpu
-from .targets import Target
-from .tuning import Tuning
+from .targets.backends import backend_of
+from .targets.built import Built, Packed
+from .targets.target import LANGUAGES, Target
+from .targets.tuning import Tuning
 
 GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "
@@ -39,9 +37,6 @@ GRAPH_PIPELINE = (
     # Tidy up after all of them.
     "canonicalize, fold_constants, trim_constants, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )
-JOINED_BYTES = 1 << 21
-"""Products that are joined for a CPU have so many bytes of weights at most: small kernels are as fast joined as apart, and fewer; wide
-products were measured to take up to 6 % longer than their parts. For a GPU, where a launch costs microseconds, there is no such limit."""
 # What changes weights comes behind it, when they are constants; they are pruned before they are rounded.
 SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
 QUANTIZE_PASSES = {name: ", ".join(each.steps) for name, each in QUANTIZATIONS.items()}
@@ -62,7 +57,7 @@ def compile_simplified(
     """Compile a simplified module for every target of the options; `asked` are its source ops as they were before."""
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
-    contract = contract_of(asked, module, options)
+    contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
     report = {
         "contract": [*contract.to_json(), *tuning.contract()],
         "kernels": {part.name: part.rows for part in parts},
@@ -92,7 +87,7 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
     A failure leaves a reproducer in the build cache.
     """
     unchecked = ["drop_index_checks"] if options.unchecked_indices else []
-    steps = [*unchecked, GRAPH_PIPELINE, *weight_passes(options), joining_passes(options)]
+    steps = [*unchecked, GRAPH_PIPELINE, *weight_passes(options), joining_passes(options), *precision_passes(options)]
     passes = parse_pipeline(", ".join([*steps, product_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     records = PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
@@ -103,13 +98,21 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
 
 def joining_passes(options: BuildOptions) -> str:
     """What makes one product of several, now that every reader is known; coded weights keep scales of their own."""
-    is_cpu = all(target.family == "cpu" for target in options.targets)
-    return f"join_products{f'{{limit={JOINED_BYTES}}}' if is_cpu else ''}, eliminate_dead_code"
+    limits = [target.most_joined for target in options.targets if target.most_joined is not None]
+    is_limited = len(limits) == len(options.targets)
+    return f"join_products{f'{{limit={min(limits)}}}' if is_limited else ''}, eliminate_dead_code"
+
+
+def precision_passes(options: BuildOptions) -> list[str]:
+    """What makes the factors of products as narrow as the options ask, and stores them so."""
+    dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "")
+    tidy = "sink_casts, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}"]
 
 
 def product_passes(options: BuildOptions) -> str:
-    """What makes products of codes integer ones: the CPU's instructions want unsigned codes on the left, those of GPUs signed ones."""
-    codes = "i8" if any(target.family == "cuda" for target in options.targets) else "u8"
+    """What makes products of codes integer ones, with such codes on the left as all targets take."""
+    codes = min(target.codes for target in options.targets)
     return f"integer_products{{codes={codes}}}, pack_codes, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
@@ -129,19 +132,12 @@ def compile_parts(module: Module, options: BuildOptions, progress: Progress, tun
     packed, done = Packed(module), set[str]()
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
-        if target.family != "cpu":
-            # Triton is a heavy import that a CPU build does without.
-            from .target_cuda import compile_cuda
-
-            with _compiling_for(target.name):
-                built = compile_cuda(module, target, options, progress, tuning, packed)
-            yield built
-            continue
-        for level in reversed(levels_for(target, module)):
-            if level.name not in done:  # `cpu` and `native` may mean one level
-                done.add(level.name)
-                with _compiling_for(level.name):
-                    built = compile_cpu(module, target, level, options, progress, tuning, packed)
+        backend = backend_of(target)
+        for machine in backend.machines(target, module):
+            if machine.name not in done:  # `cpu` and `native` may mean one level
+                done.add(machine.name)
+                with _compiling_for(machine.name):
+                    built = backend.compile(module, target, machine, options, progress, tuning, packed)
                 yield built
 
 
@@ -158,21 +154,23 @@ def _compiling_for(name: str) -> Iterator[None]:
 
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
-    """The program at a stage after `simplify`, for the (best level of the) first target: regions, tiles, plan or c."""
+    """The program at a stage after `simplify`, for the (best level of the) first target: regions, tiles, plan or its language."""
     from ..ir.plan.text import print_plan
-    from ..ir.region_text import print_region
+    from ..ir.region.text import print_region
     from ..ir.tile.text import text as tile_text
 
     target = options.targets[0]
+    if stage in LANGUAGES and stage != target.language:
+        raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
     lowered = lower(module, target, options.workload_for(module.facts))
     if stage == "plan":
         return "\n".join(
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
         )
-    if stage == "c" and target.family == "cpu":
-        return "\n".join(f"// {name}\n{text}" for name, text in print_cpu(lowered, levels_for(target, module)[-1]).items())
-    if stage == "c":
-        raise UsageError(f"stage c is of CPU targets, got {target.name}", hint="ourcc inspect --source KERNEL prints Triton's source")
+    if stage in LANGUAGES:
+        backend = backend_of(target)
+        sources = backend.print(lowered, backend.machines(target, module)[0])
+        return "\n".join(f"{'#' if name.endswith('.py') else '//'} {name}\n{text}" for name, text in sources.items())
     parts = []
     # A class of sizes has a program of its own, and computes what all sizes do.
     for _, units in groupby(lowered.scheduled.items(), key=lambda item: id(item[1].problem.region if stage == "regions" else item[1])):
@@ -185,16 +183,8 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
 
 def lower(module: Module, target: Target, workload: Workload | None = None) -> Lowered:
     """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
-    if target.family == "cpu":
-        level = levels_for(target, module)[-1]
-        return lower_cpu(module, level, cheapest(level), workload)
-    # Triton is a heavy import that a CPU build does without.
-    from ..passes.schedule import Scheduler
-    from ..passes.tile.gpu import STRATEGIES
-    from .target_cuda import lower_cuda
-
-    device = gpu_target(target.levels[0])
-    return lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda *_: {}, workload))
+    backend = backend_of(target)
+    return backend.lower(module, backend.machines(target, module)[0], workload)
 
 
 def names_of(options: BuildOptions, contents: EngineContents) -> tuple[str, ...]:

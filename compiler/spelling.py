@@ -1,8 +1,10 @@
-"""Suggestions for a word that is not in a list: the nearest one, as a sentence for an error's help."""
+"""Words that name one of several: suggestions for one that is not in a list, as a sentence for an error's help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from ..ir.errors import UsageError
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
@@ -12,3 +14,11 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
 
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {found[0]!r}?" if found else None
+
+
+def function_of(functions: Iterable[str], asked: str | None) -> str:
+    """The function of an engine that a command is to call: the one asked for, else the first, the entry."""
+    names = tuple(functions)
+    if asked is not None and asked not in names:
+        raise UsageError(f"--function {asked}: the engine has {', '.join(names)}", hint=nearest(asked, names))
+    return asked or names[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import inspect
@@ -11,6 +12,8 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import networkx
 
 from ourcc.ir.ops.document import ops_page
 
@@ -26,6 +29,7 @@ def pages() -> dict[str, str]:
         "passes.md": passes_page(),
         "coverage.md": coverage_page(),
         "formats.md": formats_page(),
+        "layout.md": layout_page(),
     }
 
 
@@ -104,14 +108,14 @@ by the command above it, for the target `cpu` at its best level (`x86-64-v4`), w
 
 | form | says | made by | text |
 |---|---|---|---|
-| graph module | what to compute, as tensors | `compiler/importers/`, changed by `passes/` | `ir/text.py` |
-| region | what one kernel computes, no order chosen | `passes/fusion/`, `passes/compose.py` | `ir/region_text.py` |
-| schedule | a strategy and its numbers | `passes/schedule.py`, `autotune/` | one line |
+| graph module | what to compute, as tensors | `compiler/importers/`, changed by `passes/` | `ir/graph/text.py` |
+| region | what one kernel computes, no order chosen | `passes/fusion/`, `passes/regions/compose.py` | `ir/region/text.py` |
+| schedule | a strategy and its numbers | `passes/lower/schedule.py`, `autotune/` | one line |
 | tile program | how: every loop, tile and mask | a strategy in `passes/tile/` | `ir/tile/text.py` |
-| plan | in what order, in which memory | `passes/build_plan.py` | `ir/plan/text.py` |
+| plan | in what order, in which memory | `passes/lower/build_plan.py` | `ir/plan/text.py` |
 
 Graph modules, regions and tile programs each have an interpreter in numpy, so a wrong step is found without any target:
-`ir/reference.py`, `ir/region_interpret.py`, `ir/tile/interpret.py`.
+`ir/graph/reference.py`, `ir/region/interpret.py`, `ir/tile/interpret.py`.
 
 ## Graph module
 
@@ -208,6 +212,123 @@ def forms_page() -> str:
     for name, block in shown.items():
         text = text.replace(f"{{{name}}}", block.strip("\n"))
     return text
+
+
+LAYOUT = """# The layout, in pipeline order
+
+{notice}
+
+The repository root is the import package: `ir/` is `ourcc.ir`. Follow `compiler/pipeline.py` from top to bottom; this
+page names the folders in the order in which it meets them. [The forms of a program](forms.md) shows one model in every
+form that it takes on the way.
+
+| step | folder | what it owns | in -> out |
+|---|---|---|---|
+| 1 | [`compiler/cli/`](../compiler/cli) | one module per command; errors, exit statuses and output in one place | words -> frozen options |
+| 2 | [`compiler/commands/`](../compiler/commands), [`compiler/torch/`](../compiler/torch) | what commands do; the `torch.compile` backend | options -> engine |
+| 3 | [`compiler/models/`](../compiler/models), [`compiler/importers/`](../compiler/importers) | what users bring: ONNX files, torch graphs | model -> graph module |
+| 4 | [`passes/rules/`](../passes/rules), [`recognize/`](../passes/recognize), [`tidy/`](../passes/tidy), [`checks/`](../passes/checks), [`weights/`](../passes/weights), [`quantize/`](../passes/quantize), [`sparsify/`](../passes/sparsify) | one file per pass | graph module -> graph module |
+| 5 | [`passes/fusion/`](../passes/fusion), [`passes/regions/`](../passes/regions) | groups, where each choice says why; the region of each | graph module -> regions |
+| 6 | [`passes/lower/`](../passes/lower) | schedules, memory orders, classes of sizes, the plan | regions -> schedules, plan |
+| 7 | [`passes/tile/`](../passes/tile) | strategies, one file each, in `cpu/` and `gpu/` | region + schedule -> tile program |
+| 8 | [`autotune/`](../autotune) | cost model, measuring, search, records and stores | candidates -> choice |
+| 9 | [`codegen/c/`](../codegen/c), [`codegen/triton/`](../codegen/triton) | printers and the compilers behind them | tile program -> kernel |
+| 10 | [`codegen/host/`](../codegen/host) | the host program | plan -> one C function |
+| 11 | [`compiler/targets/`](../compiler/targets) | the registry of targets and a backend for each family, which takes steps 5 to 10 | graph module -> a part of an engine |
+| 12 | [`runtime/`](../runtime) | the engine file, its loader, an executor per part | engine file -> answers |
+
+## The house
+
+Six rooms with rooms inside; an arrow says that one room imports another (those that follow from others are left out, and those to
+`ir`, which everybody knows).
+
+```mermaid
+{picture}
+```
+
+| room | what it is |
+|---|---|
+{rooms}
+
+## Rules of the house
+
+Imports point down: `compiler > autotune > {codegen, passes, runtime} > ir`. `passes` and `codegen` do not know each
+other; the tile program is all they share. `runtime` knows `ir` and nothing above, so that loading an engine brings
+neither torch nor sympy. What a pass must know of its target or of the sizes it is handed as data (the sign of codes, the most
+bytes to join, the workload). `tests/meta` checks all of this.
+
+## What makes a root package work
+
+- `pyproject.toml` lists every package by name (a test compares the list with the tree) and maps `ourcc` to the root.
+- `.typing/ourcc` is a tracked link to the root: type checkers, and a plain `PYTHONPATH=.typing`, find the package
+  through it without an install, whatever the checkout's folder is called.
+- Tests run with `--import-mode=importlib`, without `__init__.py` files and without a `conftest.py` in the root.
+- Wheels are built by `.build_backend/fresh.py`, setuptools with a new build folder each time: one that was left behind
+  leaks modules that were deleted since.
+"""
+
+
+def layout_page() -> str:
+    """The pipeline's folders, and the house: its rooms, what each says of itself, and who imports whom."""
+    imports = room_imports()
+    rooms = "\n".join(f"| [`{room}/`](../{room}) | {sentence} |" for room, sentence in _rooms().items())
+    return LAYOUT.replace("{notice}", NOTICE).replace("{picture}", _picture(imports)).replace("{rooms}", rooms)
+
+
+ROOMS = ("compiler", "autotune", "passes", "codegen", "runtime", "ir")
+
+
+def _rooms() -> dict[str, str]:
+    """Every package under the rooms, and the first sentence of its own docstring."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        for path in sorted((FOLDER.parent / room).rglob("__init__.py")):
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            found[str(path.parent.relative_to(FOLDER.parent))] = _first_line(text)
+    return found
+
+
+def room_imports() -> networkx.DiGraph[str]:
+    """Which packages import which, relative imports of their modules taken together; not for types alone."""
+    imports: networkx.DiGraph[str] = networkx.DiGraph()
+    imports.add_nodes_from(_rooms())
+    for room in list(imports):
+        for path in sorted((FOLDER.parent / room).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    parts = [*Path(room).parts[: len(Path(room).parts) - node.level + 1], *(node.module or "").split(".")]
+                    other = next(("/".join(parts[:n]) for n in range(len(parts), 0, -1) if "/".join(parts[:n]) in imports), room)
+                    if other != room:
+                        imports.add_edge(room, other)
+    return imports
+
+
+def _picture(imports: networkx.DiGraph[str]) -> str:
+    """The house as a mermaid flowchart: rooms in boxes, arrows between rooms of one storey and between storeys."""
+    lines = ["flowchart TB"]
+    for room in ROOMS:
+        inside = [name for name in imports if name == room or name.startswith(f"{room}/")]
+        lines += [f"  subgraph {room}_[{room}]", *(f"    {_node(name)}[{name}]" for name in inside if "/" in name or len(inside) == 1)]
+        lines += [f"    {_node(a)} --> {_node(b)}" for a, b in _reduced(imports.subgraph(name for name in inside if "/" in name))]
+        lines.append("  end")
+    storeys = networkx.quotient_graph(imports, lambda a, b: a.split("/")[0] == b.split("/")[0], relabel=False)
+    names = {storey: next(iter(storey)).split("/")[0] for storey in storeys}
+    between = networkx.relabel_nodes(storeys, names)
+    lines += [f"  {a}_ --> {b}_" for a, b in _reduced(between) if b != "ir" or a in ("passes", "codegen", "runtime")]
+    return "\n".join(lines)
+
+
+def _reduced(graph: networkx.DiGraph[str]) -> list[tuple[str, str]]:
+    """The edges that do not follow from others; rooms that import each other are drawn both ways."""
+    whole = networkx.condensation(graph)
+    members = whole.nodes(data="members")
+    kept = {(a, b) for a, b in networkx.transitive_reduction(whole).edges}
+    group = {name: number for number, names in members for name in names}
+    return sorted((a, b) for a, b in graph.edges if group[a] == group[b] or (group[a], group[b]) in kept)
+
+
+def _node(room: str) -> str:
+    return room.replace("/", "_")
 
 
 def _smallest_block(kernel: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from .digits import is_whole
 from .dims import Dim, floor_divide, maximum, minimum, remainder, symbol
 from .errors import ParseError
 from .types import DTYPES
@@ -39,7 +40,7 @@ def parse_dim(text: str) -> Dim:
 
 
 # `a % b` is printed with spaces, so `%b` glued to a name is a value of the program.
-_TOKEN = re.compile(r"\d+|%?[A-Za-z_][A-Za-z0-9_.]*|//|[-+*%(),]|\s")
+_TOKEN = re.compile(r"[0-9]+|%?[A-Za-z_][A-Za-z0-9_.]*|//|[-+*%(),]|\s")
 
 
 _OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {"*": lambda a, b: a * b, "//": floor_divide, "%": remainder}
@@ -100,7 +101,7 @@ class _Parser:
     def atom(self, depth: int) -> Dim:
         token = self.take()
         self.height = 0
-        if token.isdigit():
+        if is_whole(token):
             if len(token) > len(str(LARGEST_NUMBER)):
                 raise ParseError(f"in dimension {self.text[:80]!r}: {token[:24]} is out of range")
             return int(token)

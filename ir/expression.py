@@ -70,6 +70,8 @@ def parse_literal(text: str) -> bool | int | float | complex:
     """Read what `literal` prints; ValueError otherwise."""
     if text in ("true", "false"):
         return text == "true"
+    if not text.isascii():
+        raise ValueError(f"got {text[:80]!r}, expected digits of 0 to 9")
     if text.endswith(("j", "j)")):
         return complex(text)
     try:

@@ -112,7 +112,7 @@ def parse(text: str, axes: tuple[str, ...]) -> Layout:
     """Read what `str` prints: `j/16 k j%16`."""
     factors = []
     for word in text.split():
-        match = re.fullmatch(r"([A-Za-z_]\w*)(?:/(\d{1,18}))?(?:%(\d{1,18}))?", word)
+        match = re.fullmatch(r"([A-Za-z_]\w*)(?:/([0-9]{1,18}))?(?:%([0-9]{1,18}))?", word)
         if match is None:
             raise VerifyError(f"layout factor {word!r} is not of the form axis/4%16")
         factors.append(Factor(match[1], int(match[2] or 1), int(match[3]) if match[3] else None))

@@ -16,7 +16,7 @@ from .types import TensorType
 Array = np.ndarray[Any, Any]
 
 # Narrower than what Python reads: no underscores, no "infinity", no blanks.
-LITERAL = re.compile(r"true|false|-?inf|nan|-?\d+|-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+LITERAL = re.compile(r"true|false|-?inf|nan|-?[0-9]+|-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 
 
 def element_texts(array: Array, type: TensorType) -> list[str]:

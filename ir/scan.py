@@ -25,8 +25,8 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _TYPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]\n]*)\]")
 _PAIR = re.compile(r"\[([^\]\n]*)\]")
-_RANGE = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?")
-_INTEGER = re.compile(r"-?\d{1,19}(?!\d)")
+_RANGE = re.compile(r"(-?[0-9]{1,19})?\.\.(-?[0-9]{1,19})?")
+_INTEGER = re.compile(r"-?[0-9]{1,19}(?![0-9])")
 
 
 def parse_type(text: str) -> TensorType:

@@ -17,8 +17,8 @@ from .errors import UsageError
 
 TYPICAL = 128
 """What is reckoned with for a symbol of which nothing is said."""
-_SIZE = re.compile(r"\d{1,15}")
-_WEIGHT = re.compile(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}")
+_SIZE = re.compile(r"[0-9]{1,15}")
+_WEIGHT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..ir.graph import Graph, Module
-from ..ir.rewrite import Event, Numerics, Rewriter, Rule, apply_rules
+from ..ir.graph.rewrite import Event, Numerics, Rewriter, Rule, apply_rules
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ..ir.errors import CompilerError, InternalError, VerifyError
 from ..ir.graph import Module, Value
-from ..ir.rewrite import Event
-from ..ir.text import assemble, functions_text, module_text
-from ..ir.verify import Verifier
+from ..ir.graph.rewrite import Event
+from ..ir.graph.text import assemble, functions_text, module_text
+from ..ir.graph.verify import Verifier
 from .base import Missed, Pass, PassContext
 from .pipeline import pass_text, pipeline_text
 

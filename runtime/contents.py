@@ -12,6 +12,7 @@ import numpy as np
 from ..ir.dims import NO_FACTS, Facts
 from ..ir.errors import EngineError
 from ..ir.plan import Plan, Planned, StateDeclaration, segments
+from ..ir.plan.digest import digest_of, digest_of_bytes
 from ..ir.types import TensorType
 from .weights import Constant, aligned
 
@@ -31,6 +32,9 @@ SHARED = "shared"
 
 LIBRARY = "engine.so"
 """The file of a CPU part that is its native code."""
+
+PLANS = "plans.sha256"
+"""The file of a GPU part that is the digest of the plans which its kernels were made for; native code says it itself."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,16 @@ class PartContents(Planned):
     machine: str = "x86_64"
     requires: tuple[str, ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """What code that was made for these plans carries."""
+        return self.plans.digest() if isinstance(self.plans, WrittenPlans) else digest_of(self.plans)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is for an instruction-set level of a CPU."""
+        return self.family == CPU
+
     @functools.cached_property
     def has_native_steps(self) -> bool:
         """Whether any step is native code."""
@@ -96,13 +110,20 @@ class PartContents(Planned):
 
 @dataclass(frozen=True)
 class ContractRow:
-    """What was requested of one op of the user's model, what was realised, and why."""
+    """What was requested of one op of the user's model, what was realised, and why.
+
+    `runs` is what it was lowered to (a kernel, a host step, an ATen call), `stored` how its weight lies in memory, `summed`
+    the precision that it adds up in; each is empty where there is nothing to say.
+    """
 
     source: str
     op: str
     requested: str
     realised: str
     why: str = ""
+    runs: str = ""
+    stored: str = ""
+    summed: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,7 +189,7 @@ class EngineContents:
         """
         if not parts:
             raise EngineError("an engine needs a plan for at least one target")
-        parts = dict(sorted(parts.items(), key=lambda item: (item[1].family == CPU, -len(item[1].requires))))
+        parts = dict(sorted(parts.items(), key=lambda item: (item[1].is_level, -len(item[1].requires))))
         plans = next(iter(parts.values())).plans
         functions = {name: Ports.of(plan) for name, plan in plans.items() if is_public(name)}
         return EngineContents(functions, parts, next(iter(plans.values())).symbols, weights=_share(_constants(weights or {})), **rest)
@@ -196,11 +217,15 @@ class EngineContents:
     @property
     def targets(self) -> tuple[str, ...]:
         """What a caller may ask for beside the parts' own names: `cpu` for the best of the CPU's, and each GPU's."""
-        return tuple(dict.fromkeys(CPU if part.family == CPU else name for name, part in self.parts.items()))
+        return tuple(dict.fromkeys(map(self.target, self.parts)))
+
+    def target(self, part: str) -> str:
+        """What a caller asks for to get the best of a part's family: `cpu` for all levels, a GPU by its own name."""
+        return CPU if self.parts[part].is_level else part
 
     def named(self, target: str) -> tuple[str, ...]:
         """The parts that a target means, best first: all of the CPU's for `cpu`, else the one of that name."""
-        return tuple(name for name, part in self.parts.items() if target in ((name, CPU) if part.family == CPU else (name,)))
+        return tuple(name for name in self.parts if target in (name, self.target(name)))
 
     def constant(self, part: str, name: str) -> Constant:
         """A constant as the part keeps it; EngineError if there is none."""
@@ -277,3 +302,15 @@ class Lazy(Mapping[str, V]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class WrittenPlans(Lazy[Plan]):
+    """The plans of a file, which have their digest from its bytes: it is told without reading them as plans."""
+
+    def __init__(self, names: tuple[str, ...], make: Callable[[str], Plan], written: Callable[[str], bytes]) -> None:
+        super().__init__(names, make)
+        self._written = written
+
+    def digest(self) -> str:
+        """What `digest_of` gives."""
+        return digest_of_bytes((name, self._written(name)) for name in self)

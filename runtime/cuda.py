@@ -20,7 +20,7 @@ from ..ir.plan import Call, Check, Copy, Host, Launch, Zero, storage
 from ..ir.types import TensorType, string
 from . import driver as cuda_driver
 from .arrays import admit, is_torch, memory_at, new_output, packed, pointer, store, torch_module, view
-from .contents import EngineContents, PartContents
+from .contents import PLANS, EngineContents, PartContents
 from .driver import Device
 from .function import call_function
 from .launches import PreparedLaunch
@@ -39,7 +39,7 @@ def _device(ordinal: int) -> Device:
 
 def capability_of(target: str) -> tuple[int, int]:
     """The compute capability that code for a target needs: sm_90a runs on 9.0 and nothing else."""
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", target)
+    match = re.fullmatch(r"sm_([0-9]+)([0-9])[af]?", target)
     if match is None:
         raise EngineError(f"unknown target {target!r}, expected sm_ and a compute capability, such as sm_90a")
     return int(match[1]), int(match[2])
@@ -55,6 +55,15 @@ def why_not(target: str) -> str | None:
     if device.capability != wanted:
         major, minor = device.capability
         return f"it needs a GPU of compute capability {wanted[0]}.{wanted[1]}, {device.name} has {major}.{minor}"
+    return None
+
+
+def remedy() -> str | None:
+    """What a machine without a CUDA device that answers needs; None where there is one, or nothing is known to help."""
+    try:
+        _device(0)
+    except EngineError as error:
+        return error.hint
     return None
 
 
@@ -79,6 +88,9 @@ class CudaPart:
         self.contents = contents
         self.name = name
         part = contents.parts[name]
+        if part.files.get(PLANS) != part.digest.encode():
+            hint = "build the engine again: ourcc build --rebuild ENGINE"
+            raise EngineError(f"the kernels of the engine's part {name} were made for other plans than it holds", hint=hint)
         programs = {function: Program(plan) for function, plan in part.plans.items()}
         self.gpu = _device(0)
         with self.gpu:

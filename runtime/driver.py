@@ -172,5 +172,7 @@ def open_driver() -> Driver:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise EngineError(f"this machine has no CUDA driver ({LIBRARY})") from error
+        raise EngineError(
+            f"this machine has no CUDA driver ({LIBRARY})", hint="install NVIDIA's driver; ourcc doctor says what this machine can run"
+        ) from error
     return Driver(library)

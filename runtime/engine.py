@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from typing import Any, NoReturn
 
 from ..ir.errors import EngineError
 from ..ir.plan import called
-from . import native
-from .contents import CPU, Contract, EngineContents, Port
-from .cpu import CpuPart
+from .contents import Contract, EngineContents, Port
 from .digests import Watch
+from .families import make_part, remedy, why_not
 from .file import write_engine
-from .function import Executor, Function, Part
+from .function import Executor, Function, Functions, Part
 from .program import Callback
 from .reader import Reading, read_engine
 from .session import Session
@@ -98,7 +96,7 @@ class Engine:
         else:
             make = partial(_part, contents, self._part_name, threads or 0, call)
             self._part = make() if must_run else _Later(contents.parts[self._part_name].family, make)
-        self._functions = {name: Function(name, ports, self._part) for name, ports in contents.functions.items()}
+        self._functions = Functions((name, Function(name, ports, self._part)) for name, ports in contents.functions.items())
         self._entry = next(iter(self._functions.values()))
 
     @classmethod
@@ -173,8 +171,7 @@ class Engine:
     @property
     def target(self) -> str | None:
         """The target that runs here; None if none does."""
-        name = self._part_name
-        return CPU if name is not None and self._contents.parts[name].family == CPU else name
+        return None if self._part_name is None else self._contents.target(self._part_name)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -195,11 +192,11 @@ class Engine:
         raise TypeError("an engine is neither copied nor pickled: it is immutable, and save writes it to a file that load opens")
 
     def __repr__(self) -> str:
-        return f"Engine({_list(self.inputs)} -> {_list(self.outputs)}; {', '.join(self.parts)}, running {self.part or 'elsewhere'})"
-
-
-def _list(ports: Iterable[Port]) -> str:
-    return f"({', '.join(str(port) for port in ports)})"
+        functions = self._contents.functions
+        called = (
+            "; ".join(f"{name}{ports}" for name, ports in functions.items()) if len(functions) > 1 else str(next(iter(functions.values())))
+        )
+        return f"Engine({called}; {', '.join(self.parts)}, running {self.part or 'elsewhere'})"
 
 
 def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
@@ -217,7 +214,8 @@ def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
         _LOG.info("part %s does not run here: %s", name, reasons[name])
     note = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
     if wanted is not None:
-        raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=_rebuild("native"))
+        hint = remedy(contents, names) or _rebuild("native")
+        raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=hint)
     raise EngineError(f"engine holds no target for this machine, it holds {held}", note=note, hint=_rebuild("native"))
 
 
@@ -225,39 +223,20 @@ def _rebuild(target: str) -> str:
     return f"build the missing one: ourcc build --rebuild ENGINE --target {target}"
 
 
-def why_not(contents: EngineContents, name: str) -> str | None:
-    """Why a part of the engine does not run on this machine; None if it does."""
-    part = contents.parts[name]
-    if part.family == "cuda":
-        from .cuda import why_not as why_not_cuda
-
-        return why_not_cuda(name)
-    if part.family != CPU:
-        return f"this version runs parts of the families cpu and cuda, got {part.family}"
-    return native.why_not(part, platform.machine(), native.cpu_flags()) if part.has_native_steps else None
-
-
 def _part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
     held = contents.parts[name]
     # What functions keep is one thing to all of them: where they disagree this is an error.
     _ = held.states
-    part = _make_part(contents, name, threads, call)
     for function, plan in held.plans.items():
-        # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
-        program = part.executor(function).program
         lost = sorted({callee for step in plan.steps for callee in called(step)} - held.plans.keys())
         if lost:
             raise EngineError(f"the plan of {function} for {name} runs the function {lost[0]}, which the engine does not hold")
+    part = make_part(contents, name, threads, call)
+    for function in held.plans:
+        # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
+        program = part.executor(function).program
         expected = contents.functions.get(function, program.ports)
         if program.ports != expected:
             got = f"got {program.ports}, expected {expected}"
             raise EngineError(f"inputs of the plan of {function} for {name} are not those of the engine: {got}")
     return part
-
-
-def _make_part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
-    if contents.parts[name].family == CPU:
-        return CpuPart(contents, name, threads, call)
-    from .cuda import CudaPart
-
-    return CudaPart(contents, name, call)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.errors import EngineError
-from ..ir.plan import to_json
+from ..ir.plan.digest import plan_bytes
 from . import archive, sign
 from .archive import Member
 from .contents import EngineContents, Port, Ports
@@ -123,7 +123,7 @@ def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memor
     for name in sorted(contents.parts):
         part = contents.parts[name]
         for function, plan in part.plans.items():
-            yield f"plan/{name}/{function}.json", [_json(to_json(plan))]
+            yield f"plan/{name}/{function}.json", [plan_bytes(plan)]
         for file in sorted(part.files):
             yield f"kernels/{name}/{file}", [part.files[file]]
     for file in sorted(contents.weights):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ..ir.digits import whole_number
 from ..ir.errors import OutOfMemoryError
 
 T = TypeVar("T")
@@ -40,11 +41,11 @@ def available_bytes() -> int | None:
     """Bytes that can still be had: of the machine, or of this process's control group if that is less; None if unknown."""
     found = []
     try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s+([0-9]+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
         found += [int(match[1]) * 1024] if match else []
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit.isdigit():
-            found.append(max(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()), 0))
+        if (most := whole_number(limit, 20)) is not None:
+            found.append(max(most - int(Path("/sys/fs/cgroup/memory.current").read_text()), 0))
     except (OSError, ValueError):
         pass
     return min(found, default=None)

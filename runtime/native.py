@@ -17,6 +17,8 @@ from ..ir.errors import EngineError
 from .contents import LIBRARY, PartContents
 
 ABI = 2
+_PLANS = "ourcc_plans"
+"""The constant of a library that is the digest of the plans it was made for."""
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # no more seals, no shrinking, no growing, no writing (linux/fcntl.h)
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64 (asm/prctl.h)
 Segment = Callable[..., int]
@@ -76,6 +78,16 @@ class _Handle:
         except OSError as error:
             raise EngineError(f"native code of the engine has no function {name}") from error
 
+    def expect(self, plans: str, name: str) -> None:
+        """EngineError unless the library says that it was made for these plans: its code takes sizes and places from them."""
+        try:
+            known = ctypes.string_at(dlsym(self.number, _PLANS), len(plans))
+        except OSError:
+            known = b""
+        if known != plans.encode():
+            why = "other plans than the engine holds" if known else "plans that it does not name"
+            raise EngineError(f"native code {name} was made for {why}", hint="build the engine again: ourcc build --rebuild ENGINE")
+
     def function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         """A function, which holds the library."""
         # Functions that ctypes.CDLL makes refer to themselves: the library would stay until the collector runs.
@@ -91,8 +103,11 @@ class NativeLibrary:
     pool has left a library's code before the call that sent it there returns.
     """
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes, plans: str | None = None) -> None:
+        """`plans` is the digest of the plans that the library must be made for; what is for others is never called."""
         self._handle = _open(name, data)
+        if plans is not None:
+            self._handle.expect(plans, name)
         _PROCESS.adopt(self._handle, name)
 
     def arena(self, function: int) -> Callable[..., int]:
@@ -177,4 +192,4 @@ def load(name: str, part: PartContents) -> NativeLibrary:
     if LIBRARY not in part.files:
         hint = f"build it again: ourcc build --rebuild ENGINE --target {name}"
         raise EngineError(f"engine holds no native code for its part {name}", hint=hint)
-    return NativeLibrary(f"{name}.so", part.files[LIBRARY])
+    return NativeLibrary(f"{name}.so", part.files[LIBRARY], part.digest)

@@ -24,7 +24,7 @@ from ..ir.types import DTYPES, TensorType
 from . import archive, sign
 from .archive import Member, Placed
 from .checked import Checked, same_file
-from .contents import EngineContents, Lazy, PartContents, Port, Ports
+from .contents import EngineContents, Lazy, PartContents, Port, Ports, WrittenPlans
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
 from .sign import Signature
@@ -279,7 +279,8 @@ class _Reader:
     def part(self, name: str, functions: tuple[str, ...], needs: _Needs) -> PartContents:
         prefix = f"kernels/{name}/"
         files = tuple(member[len(prefix) :] for member in self.records if member.startswith(prefix))
-        plans = Lazy(functions, lambda function: self.plan(f"plan/{name}/{function}.json"))
+        file = f"plan/{name}/{{}}.json".format
+        plans = WrittenPlans(functions, lambda function: self.plan(file(function)), lambda function: self.member(file(function)))
         return PartContents(plans, Lazy(files, lambda file: self.member(prefix + file), keep=False), *needs)
 
     def plan(self, member: str) -> Plan:

@@ -11,7 +11,7 @@ from ..ir.errors import EngineError, InputError
 from ..ir.types import TensorType
 from .arrays import admit, on_host
 from .contents import Ports
-from .function import Executor, Function, Part
+from .function import Executor, Function, Functions, Part
 from .weights import Array
 
 
@@ -26,7 +26,7 @@ class Session:
     def __init__(self, part: Part, ports: Mapping[str, Ports], types: Mapping[str, TensorType]) -> None:
         self._types = types
         self._kept = _Kept(part)
-        self._functions = {name: _Bound(name, held, part, self._kept) for name, held in ports.items()}
+        self._functions = Functions((name, _Bound(name, held, part, self._kept)) for name, held in ports.items())
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         """The entry's output, or a tuple of outputs."""

@@ -98,7 +98,9 @@ class Signature:
         origins: dict[str, str] = {}
         for (name, place), value in zip(self.numbers, given, strict=True):
             port = self.inputs[place]
-            self._check_symbol(f"input {port.name!r} is {value}", name, value, "build the engine for a wider range")
+            self._check_symbol(
+                f"input {port.name!r} is {value}", name, value, "build the engine for a wider range, of a model that was exported for it"
+            )
             values[name] = value
             origins[name] = port.name
         for solve in self.solves:
@@ -109,7 +111,7 @@ class Signature:
             if remainder or (quotient < 0 and low is not None and low >= 0):
                 raise InputError(f"input {port.name!r} has size {size} in dimension {solve.axis}, expected {port.type.shape[solve.axis]}")
             where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
-            self._check_symbol(where, solve.symbol, quotient, "build the engine with a wider --shape range")
+            self._check_symbol(where, solve.symbol, quotient, "build the engine with a wider --shape range; a .pt2 must be exported for it")
             values[solve.symbol] = quotient
             origins[solve.symbol] = port.name
         for port, shape in zip(self.inputs, shapes, strict=True):
@@ -135,7 +137,8 @@ class Signature:
             if number == size:
                 continue
             why = _origins(dims.symbols(expected), values, origins)
-            note = f"{expected} is {number}: {why}" if why else None
+            # A symbol's own value says where it is from; an expression says what it is made of.
+            note = (why if str(expected) in dims.symbols(expected) else f"{expected} is {number}: {why}") if why else None
             raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
 
 

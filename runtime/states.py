@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ..ir.errors import EngineError
 from ..ir.plan import Buffer, State, StateDeclaration
 from .arrays import pointer, store, view
 from .contents import EngineContents
@@ -31,8 +32,14 @@ class KeptStates(StateMemory, Protocol):
 
 
 def initial(contents: EngineContents, part: str, state: StateDeclaration) -> Array | None:
-    """The bytes that a state begins with; None for zeros."""
-    return contents.constant(part, state.initial).data if state.initial else None
+    """The bytes that a state begins with; None for zeros. EngineError where what it names is of another type."""
+    if not state.initial:
+        return None
+    constant, size = contents.constant(part, state.initial), nbytes(state.type) or 0
+    if constant.type != state.type or constant.data.size < size:
+        got = f"the constant {state.initial!r}, which is {constant.type} in {constant.data.size} bytes"
+        raise EngineError(f"state {state.name!r} begins as {got}, expected {state.type} in {size} bytes")
+    return constant.data[:size]
 
 
 class HostStates:
@@ -45,7 +52,7 @@ class HostStates:
         for name, state in contents.parts[part].states.items():
             given = initial(contents, part, state)
             memory = self._memory[name] = aligned_bytes(nbytes(state.type) or 0)
-            memory[:] = 0 if given is None else given[: memory.size]
+            memory[:] = 0 if given is None else given
         self._addresses = {name: pointer(memory) for name, memory in self._memory.items()}
 
     def address(self, name: str) -> int:

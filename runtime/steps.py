@@ -110,8 +110,8 @@ def _dtype(array: Any) -> DType:
 
 def _host(program: Program, step: Host, call: CallFunction) -> Callable[[Frame, list[Any]], Sequence[Any]]:
     from ..ir import ops
+    from ..ir.graph.reference import bind_attribute
     from ..ir.ops import table
-    from ..ir.reference import bind_attribute
 
     if step.routine not in table.OPS:
         hint = "run it with the version of ourcc that built it"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.digits import whole_number
 from ..ir.errors import EngineError
 from ..ir.types import DTYPES, DType, TensorType, from_numpy, string
 from .memory import allocate
@@ -181,7 +182,7 @@ def _read_type(text: str) -> TensorType:
     dtype, bracket, sizes = text.rstrip("]").partition("[")
     if not bracket or not text.endswith("]"):
         raise ValueError(f"got type {text!r}, expected dtype[sizes]")
-    return TensorType(DTYPES[dtype], _shape([int(n) for n in sizes.split(", ")] if sizes else []))
+    return TensorType(DTYPES[dtype], _shape([whole_number(n, 15) for n in sizes.split(", ")] if sizes else []))
 
 
 def aligned(constant: Constant) -> Constant:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,15 @@ import pytest
 @pytest.fixture(autouse=True)
 def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def log_levels_kept() -> Iterator[None]:
+    """A test that turns warnings off for its whole process fails itself, not the next one that listens for a warning."""
+    loggers = (logging.getLogger(), logging.getLogger("ourcc"))
+    before = [logger.level for logger in loggers]
+    yield
+    assert [logger.level for logger in loggers] == before
 
 
 @pytest.fixture(scope="session")

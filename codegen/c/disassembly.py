@@ -16,7 +16,7 @@ from pathlib import Path
 
 PROGRAMS = ("objdump", "llvm-objdump")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <([A-Za-z_]\w*)[^>]*>:$")
-_REGISTER = re.compile(r"%[xyz]mm(\d+)")
+_REGISTER = re.compile(r"%[xyz]mm([0-9]+)")
 _ON_STACK = re.compile(r"-?(?:0x[0-9a-f]+)?\(%[er]sp\)")
 # The first that matches names an instruction; a multiply-add that reads memory is a multiply-add.
 KINDS: tuple[tuple[str, str], ...] = (

@@ -26,8 +26,8 @@ ELEMENTS: dict[str, tuple[str, int]] = {
     "u64": ("uint64_t", 8),
 }
 
-_TYPE = re.compile(r"\b([fiu]\d+)x(\d+)(u?)\b")
-_CALL = re.compile(r"\b([a-z0-9_]+?)_(\d+)\(")
+_TYPE = re.compile(r"\b([fiu][0-9]+)x([0-9]+)(u?)\b")
+_CALL = re.compile(r"\b([a-z0-9_]+?)_([0-9]+)\(")
 _LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
 
 

@@ -24,7 +24,7 @@ from ...ir.errors import UnsupportedError
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import Axis, Scope, expand_launch, launch_scope
 from ...ir.tile.program import AxisDecl, Copy, For, If, Launch, Let, Local, Signal, Statement, Store, Wait
-from . import amx, matrix, primitives, quads, tables
+from . import amx, folds, matrix, primitives, quads, tables
 from .abi import declaration, descriptor
 from .access import Access, Spot
 from .basics import basics
@@ -128,7 +128,7 @@ class _Printer:
         self.scope: Scope = launch_scope(launch, facts)
         self.pointers: dict[str, str] = {}
         self.access = Access(self.writer, self.pointers)
-        self.values = Values(self.writer, self.access, self.plan, self.scope)
+        self.values = Values(self.writer, self.access, self.plan, self.scope, folds.reduce)
         self.placement = Placement(self.writer, self.access, self.plan, self.values)
 
     # --- the function -----------------------------------------------------------------------------------------------

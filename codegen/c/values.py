@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir import dims
@@ -9,20 +10,7 @@ from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import Scope
-from ...ir.tile.program import (
-    Expand2to4,
-    Full,
-    Index,
-    Join,
-    Load,
-    Reduce,
-    Ref,
-    Rename,
-    TileApply,
-    Unpack,
-    Value,
-    parts,
-)
+from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, TileApply, Unpack, Value, parts
 from ...ir.types import DType, boolean, f32, i32
 from . import primitives, tables
 from .access import Access, Spot
@@ -32,17 +20,20 @@ from .writer import LANE, LOADED, Writer, at_lane, lane_stride
 
 Code = tuple[str, int]
 """C text and its lanes: 1 where all lanes are the same."""
+Fold = Callable[["Values", Reduce, Spot], Code]
+"""Prints a reduction, whose operand it evaluates."""
 
 
 class Values:
-    """Evaluates values at spots; `scope` and `tiles` follow the statements."""
+    """Evaluates values at spots; `scope` and `tiles` follow the statements, `fold` prints reductions."""
 
-    def __init__(self, writer: Writer, access: Access, plan: Plan, scope: Scope) -> None:
+    def __init__(self, writer: Writer, access: Access, plan: Plan, scope: Scope, fold: Fold) -> None:
         self.writer = writer
         self.library = writer.library
         self.access = access
         self.plan = plan
         self.scope = scope
+        self._fold = fold
         self.tiles: list[dict[str, Tile]] = [{}]
         self._kept: list[Value] = []
         self._tables: dict[int, tuple[Value, tables.Table | None]] = {}
@@ -369,13 +360,9 @@ class Values:
             return self.library.call(f"splat_{kind}", lanes, self.writer.index(place))
         return f"({self.library.vector(kind, lanes)}){{{', '.join(self.writer.index(at_lane(place, lane)) for lane in range(lanes))}}}"
 
-    # --- folds ------------------------------------------------------------------------------------------------------
-
     def reduce(self, value: Reduce, spot: Spot) -> Code:
-        """Folds are printed by `folds.py`."""
-        from .folds import reduce
-
-        return reduce(self, value, spot)
+        """A sum, product or extreme along an axis, as the printer folds."""
+        return self._fold(self, value, spot)
 
 
 def _is_number(value: Value) -> bool:

@@ -12,7 +12,7 @@ from .library import ELEMENTS, Library
 HEAVIEST = 8_000
 """gcc takes a few seconds for so heavy a kernel, and with more than that the time grows as its square and worse."""
 
-_VECTOR = re.compile(r"([fiu]\d+)[x_](\d+)(?=\W)")
+_VECTOR = re.compile(r"([fiu][0-9]+)[x_]([0-9]+)(?=\W)")
 _CALL = re.compile(r"\b(\w+)\(")
 
 

@@ -1,8 +1,9 @@
 """Plans as C: the steps between two host steps are one entry, made of functions of bounded size.
 
 For the plan of function F `ourcc_arena_F(symbols)` gives the arena's size, `ourcc_segment_F_N(buffers, symbols, arena, threads)`
-runs the Nth segment. Buffers are indexed as in the plan; those in the arena lie in slots, whose places are closed forms,
-and an alias lies in its root.
+runs the Nth segment. `ourcc_plans` is the digest of all plans, by which an engine knows that the code is made for them.
+Buffers are indexed as in the plan; those in the arena lie in slots, whose places are closed forms, and an alias lies in its
+root.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
 from ...ir.errors import UnsupportedError
 from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments, storage, touched
+from ...ir.plan.digest import digest_of
 from ...ir.plan.places import is_dense
 from ..c.abi import declaration, descriptor
 
@@ -27,7 +29,9 @@ _PIECE = "(void *const *buffers, const int64_t *symbols, char *const *slots, int
 
 def print_plans(plans: Mapping[str, Plan]) -> dict[str, str]:
     """The C files of the plans of an engine's functions, by name."""
-    return {name: text for number, plan in enumerate(plans.values()) for name, text in _print_plan(plan, number).items()}
+    files = {name: text for number, plan in enumerate(plans.values()) for name, text in _print_plan(plan, number).items()}
+    digest = f'OURCC_EXPORT extern const char ourcc_plans[65];\nconst char ourcc_plans[65] = "{digest_of(plans)}";\n'
+    return {**files, "plans.c": f'#include "ourcc.h"\n{digest}'}
 
 
 def _print_plan(plan: Plan, function: int) -> dict[str, str]:
@@ -177,9 +181,9 @@ def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) ->
         launch = f"ourcc_launch(threads, {points}, &{descriptor(variant.kernel)}, operands, sizes)"
         call = f"{own} if ((status = {launch}) != 0) return status;"
         if guard is None:
-            lines.append(f"    {'else ' if n else ''}{{ {call} }}")
-        else:
-            lines.append(f"    {'else ' if n else ''}if ({guard}) {{ {call} }}")
+            # It takes every call: what comes behind it, such as the one for all sizes behind a class of all sizes, is never run.
+            return [*lines, f"    {'else ' if n else ''}{{ {call} }}"]
+        lines.append(f"    {'else ' if n else ''}if ({guard}) {{ {call} }}")
     return lines
 
 

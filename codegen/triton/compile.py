@@ -103,10 +103,10 @@ def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resour
         return int(found[1])
 
     return Resources(
-        number(r"Used (\d+) registers"),
-        number(r"(\d+) bytes spill stores"),
-        number(r"(\d+) bytes spill loads"),
-        number(r"(\d+) bytes stack frame"),
+        number(r"Used ([0-9]+) registers"),
+        number(r"([0-9]+) bytes spill stores"),
+        number(r"([0-9]+) bytes spill loads"),
+        number(r"([0-9]+) bytes stack frame"),
         answer["shared"],
         answer["scratch"],
         answer["tensor_memory"],

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...ir.digits import is_whole
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
@@ -60,7 +61,7 @@ class Emitter:
     def fresh(self, wanted: str) -> str:
         """A name that no other variable of the kernel has."""
         base = re.sub(r"\W", "_", wanted)
-        base = f"v_{base}" if not base or base[0].isdigit() or base[0] == "_" or keyword.iskeyword(base) else base
+        base = f"v_{base}" if not base or is_whole(base[0]) or base[0] == "_" or keyword.iskeyword(base) else base
         name, n = base, 1
         while name in self.taken:
             n += 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...ir import dims
+from ...ir.digits import is_whole, whole_number
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
 from ...ir.tile.program import GridAxis, Launch
@@ -95,7 +96,7 @@ def _row_major(emitter: Emitter, scope: Scope, axes: list[GridAxis], point: str)
     rest = point
     for axis in reversed(axes[1:]):
         count = indices.scalar(emitter, scope, steps(axis))
-        count = count if count.isidentifier() or count.isdigit() else f"({count})"
+        count = count if count.isidentifier() or is_whole(count) else f"({count})"
         places[axis.name] = emitter.assign(f"{axis.name}_place", f"{rest} % {count}")
         rest = emitter.assign("outer", f"{rest} // {count}")
     places[axes[0].name] = rest
@@ -124,6 +125,6 @@ def _group(launch: Launch) -> int | None:
     order = str(launch.hint("order", "plain"))
     if order == "plain":
         return None
-    if order.startswith("grouped(") and order.endswith(")") and order[8:-1].isdigit() and int(order[8:-1]) > 0:
-        return int(order[8:-1])
+    if order.startswith("grouped(") and order.endswith(")") and (count := whole_number(order[8:-1])):
+        return count
     raise UnsupportedError(f"launch {launch.name}: grid order {order!r} is not known, expected plain or grouped(n)")

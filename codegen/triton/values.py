@@ -8,23 +8,7 @@ from ...ir import dims
 from ...ir.errors import UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import checks_of, flatten, varies_over
-from ...ir.tile.program import (
-    Dot,
-    Expand2to4,
-    Full,
-    Index,
-    Join,
-    Load,
-    Local,
-    Param,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    TileApply,
-    Unpack,
-    Value,
-)
+from ...ir.tile.program import Dot, Expand2to4, Full, Index, Join, Load, Local, Param, Reduce, Ref, Rename, Scan, TileApply, Unpack, Value
 from ...ir.tile.scope import Scope
 from ...ir.types import DType, boolean, f32, i32
 from . import descriptors, indices, primitives

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..engines.trust import Trust
 from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
-from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -29,6 +29,7 @@ from .trust import trusted_key_option
 @click.option(
     "--target", metavar="NAME", help="Measure this target or level of an ENGINE (default: the best here); a MODEL is built for it."
 )
+@click.option("--function", metavar="NAME", help="Call this function of an ENGINE (default: the first one).")
 @shape_option
 @workload_option
 @trust_option
@@ -43,6 +44,7 @@ def command(
     trace: Path | None,
     picture: Path | None,
     target: str | None,
+    function: str | None,
     as_json: bool,
     trust: Trust,
     **build: Any,
@@ -54,11 +56,11 @@ def command(
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
     made = build_options({**build, "target": target})
-    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target)
-    from .. import driver
+    options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target, function)
+    from ..commands import bench as command
 
     with show_progress(as_json=as_json) as progress:
-        report = driver.bench(options, progress)
+        report = command.bench(options, progress)
     print_report(report, as_json=as_json)
 
 

@@ -9,41 +9,39 @@ from typing import Any
 import click
 
 from ...ir.errors import UsageError
+from ..engines.outputs import check_places, is_same
+from ..engines.trust import Trust
 from ..options import QUANTIZE_SERVED, SPARSITIES, build_options
-from ..outputs import check_places, is_same
-from ..trust import Trust
-from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option, workload_option
+from .frame import READABLE, WRITABLE, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
 
 # What makes the program, which an engine already has.
 SETTLED = {
-    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "calibrate", "eval", "require")},
-    "--unchecked-indices": "unchecked_indices",
-    **{"--shape": "shapes", "--max-accuracy-drop": "max_accuracy_drop"},
+    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require")},
+    **{"--unchecked-indices": "unchecked_indices", "--shape": "shapes"},
 }
 
 
-PROMISE = "A promise: no-fallback, target:NAME or OP:FORMAT; OP is ourcc's name (linear, conv, ...) or a node's (repeatable)."
+PROMISE = (
+    "A promise: no-fallback (no call into torch), no-host (no step in Python), target:NAME or OP:FORMAT; OP is ourcc's name"
+    " (linear, conv, ...) or a node's (repeatable)."
+)
 
 
 WEIGHTS_AND_ACTIVATIONS = "weights (NAME-weight), and activations to int8 while the engine runs (int8, NAME-a8; a8: weights as they come)"
 QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED)}."
 
 
-# A hidden option is refused as not supported yet: a name is in the help from the day it works.
 @frame("build")
 @click.argument("model", type=READABLE)
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="The engine to write (with --rebuild: default, the same file).")
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
-@click.option("--precision", hidden=True)
+@click.option("--precision", metavar="bf16|fp16", help="Multiply in 16 bits, and add up, normalise and exponentiate in 32.")
 @click.option("--quantize", metavar="FORMAT", help=QUANTIZE_HELP)
 @click.option("--sparsity", metavar="|".join(SPARSITIES), help="Prune constants to this structure.")
-@click.option("--calibrate", type=READABLE_DATA, hidden=True)
-@click.option("--eval", "eval_", type=READABLE_DATA, hidden=True)
-@click.option("--max-accuracy-drop", type=float, hidden=True)
 @shape_option
 @workload_option
 @click.option(
@@ -59,23 +57,23 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option
 @key_options
-def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, eval_: Path | None, trust: Trust, **given: Any) -> None:
+def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, trust: Trust, **given: Any) -> None:
     """Compile a model into an engine.
 
     MODEL is an .onnx file or a .pt2 file of torch.export.
     """
-    output = _output(model, output, {**given, "eval": eval_} if rebuild else None)
-    options = replace(build_options({**given, "eval": eval_}), trust=trust)
+    output = _output(model, output, given if rebuild else None)
+    options = replace(build_options(given), trust=trust)
     places = {"-o": output, "--report": options.report}
     # An engine that is made again may take its own place.
     again = rebuild and is_same(output, model)
-    check_places(places, {"--locked": options.locked, "--calibrate": options.calibrate, "--eval": options.eval}, trust)
+    check_places(places, {"--locked": options.locked}, trust)
     check_places({"--report": options.report} if again else places, {"ENGINE" if rebuild else "MODEL": model}, trust)
-    from .. import driver
+    from ..commands import build as command
     from ..report.engine import describe_engine
 
     with show_progress(as_json=as_json) as progress:
-        engine = (driver.rebuild if rebuild else driver.build)(model, options, progress)
+        engine = (command.rebuild if rebuild else command.build)(model, options, progress)
         progress.stage(f"saving {output}")
         engine.save(output, signing_key=trust.signing_key)
     print_report(describe_engine(engine.contents, output), as_json=as_json)

@@ -8,13 +8,13 @@ from typing import Literal
 import click
 
 from ...ir.errors import UsageError
+from ..engines.trust import Trust
 from ..options import CacheOptions
 from ..spelling import nearest
-from ..trust import Trust
 from .frame import command as frame
 from .main import Group
 from .output import print_report, show_progress
-from .trust import key_options
+from .trust import key_options, trusted_key_option
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,19 @@ class Action:
     help: str
     argument: str = ""
     count: Literal["none", "optional", "one", "several"] = "none"
+    writes: bool = True
 
 
 ACTIONS: dict[str, Action] = {
-    "ls": Action("List the records of a store (default: all stores in use).", "STORE", "optional"),
-    "du": Action("Show how much a store holds.", "STORE", "optional"),
-    "why": Action("Say why a kernel of the latest build (or ENGINE:KERNEL) was, or was not, served by the stores.", "KERNEL", "one"),
+    "ls": Action("List the records of a store (default: all stores in use).", "STORE", "optional", writes=False),
+    "du": Action("Show how much a store holds.", "STORE", "optional", writes=False),
+    "why": Action(
+        "Say why a kernel of the latest build (or ENGINE:KERNEL) was, or was not, served by the stores.", "KERNEL", "one", writes=False
+    ),
     "push": Action("Copy the local records to another store.", "STORE", "one"),
     "pull": Action("Copy another store's records to the local one.", "STORE", "one"),
     "merge": Action("Put the union of some stores' samples into the last one.", "SOURCE... DESTINATION", "several"),
-    "verify": Action("Check digests and signatures of a store's records.", "STORE", "optional"),
+    "verify": Action("Check digests and signatures of a store's records.", "STORE", "optional", writes=False),
     "prune": Action("Remove records that no present compiler can use.", "STORE", "optional"),
     "export": Action("Write the local records to one file.", "FILE", "one"),
     "import": Action("Read records from a file written by export.", "FILE", "one"),
@@ -55,15 +58,15 @@ def _make(name: str, action: Action) -> click.Command:
 
     @frame(name)
     @click.argument("arguments", nargs=arity, metavar=f"[{action.argument}]" if action.count == "optional" else action.argument)
-    @key_options
+    @(key_options if action.writes else trusted_key_option)
     def run(arguments: str | tuple[str, ...], trust: Trust, as_json: bool) -> None:
         given = (arguments,) if isinstance(arguments, str) else arguments
         _check_count(name, action, given)
         options = CacheOptions(name, given, trust=trust)
-        from .. import driver
+        from ..commands import cache as command
 
         with show_progress(as_json=as_json) as progress:
-            report = driver.cache(options, progress)
+            report = command.cache(options, progress)
         print_report(report, as_json=as_json)
 
     run.help = run.short_help = action.help

@@ -9,16 +9,13 @@ import click
 
 from ...codegen.c.compile import Compiler, find_compiler
 from ...ir.errors import ToolchainError
-from ...ir.extras import install_hint
-from ...ir.target import cpu_level
-from .. import machine
 from ..options import Environment, environment
 from ..report.table import Cell, Report, Table
-from ..targets import TARGETS, Target
+from ..targets import machine
+from ..targets.registry import TARGETS
+from ..targets.target import Here, Target
 from .frame import command as frame
 from .output import print_report
-
-_NO_TRITON = f"triton is not installed: {install_hint('triton')}"
 
 
 @frame("doctor")
@@ -34,7 +31,8 @@ def command(measure: bool, as_json: bool) -> None:
 
 def examine(settings: Environment, *, measure: bool) -> Report:
     """The whole report on this machine."""
-    cpu, cuda = machine.read_cpu(), machine.probe_cuda()
+    here = Here.look()
+    cpu, cuda = here.cpu, here.cuda
     compiler = _compiler(settings.compiler)
     facts: dict[str, Cell] = {
         "python": platform.python_version(),
@@ -50,7 +48,7 @@ def examine(settings: Environment, *, measure: bool) -> Report:
             raise compiler
         rates = machine.measure_rates(compiler, cpu)
         facts |= {"fma_gflops_one_thread": rates.fma_gflops, "read_gbytes_per_second_one_thread": rates.read_gbytes_per_second}
-    tables = (_targets(cpu, cuda, None if isinstance(compiler, Compiler) else compiler), _gpus(cuda), _libraries(), _caches(settings))
+    tables = (_targets(here, None if isinstance(compiler, Compiler) else compiler), _gpus(cuda), _libraries(), _caches(settings))
     return Report(facts, tuple(table for table in tables if table.rows))
 
 
@@ -62,24 +60,17 @@ def _compiler(requested: str | None) -> Compiler | ToolchainError:
         return error
 
 
-def _targets(cpu: machine.Cpu, cuda: machine.CudaDriver, no_compiler: ToolchainError | None) -> Table:
-    rows = tuple(_target_row(target, cpu, cuda, no_compiler) for target in TARGETS.values())
+def _targets(here: Here, no_compiler: ToolchainError | None) -> Table:
+    rows = tuple(_target_row(target, here, no_compiler) for target in TARGETS.values())
     return Table("targets", ("target", "build", "run", "why_not"), rows)
 
 
-def _target_row(target: Target, cpu: machine.Cpu, cuda: machine.CudaDriver, no_compiler: ToolchainError | None) -> tuple[Cell, ...]:
-    if target.family == "cpu":
-        runs = target.name == "native" or cpu.features.issuperset(cpu_level(target.levels[0]).features)
-        reasons = ([] if no_compiler is None else [f"{no_compiler.message}: {no_compiler.hint}"]) + (
-            [] if runs else [f"this CPU is {cpu.level}, expected {target.levels[0]}"]
-        )
-        return (target.name, no_compiler is None, runs, "; ".join(reasons) or None)
-    has_triton = machine.library_version("triton") is not None
-    runs = any(gpu.target == target.name for gpu in cuda.gpus)
-    seen = ", ".join(gpu.target for gpu in cuda.gpus)
-    absent = f"the GPUs here are {seen}" if seen else cuda.problem or "no GPU"
-    reasons = ([] if has_triton else [_NO_TRITON]) + ([] if runs else [absent])
-    return (target.name, has_triton, runs, "; ".join(reasons) or None)
+def _target_row(target: Target, here: Here, no_compiler: ToolchainError | None) -> tuple[Cell, ...]:
+    lacking = target.lacks()
+    if target.needs_compiler and no_compiler is not None:
+        lacking = f"{no_compiler.message}: {no_compiler.hint}"
+    why_not = target.why_not_here(here)
+    return (target.name, lacking is None, why_not is None, "; ".join(filter(None, (lacking, why_not))) or None)
 
 
 def _gpus(cuda: machine.CudaDriver) -> Table:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ...ir.errors import UsageError
-from ..outputs import check_output
+from ..engines.outputs import check_output
 from ..spelling import nearest
 from .output import QUIET, WIDE, listening
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from ..engines.trust import Trust
 from ..options import InspectOptions, build_options
-from ..trust import Trust
 from .frame import READABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -16,7 +16,7 @@ from .trust import trusted_key_option
 
 @frame("inspect")
 @click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
-@click.option("--ir", metavar="STAGE", help="Print the program after a stage: import (of a MODEL), simplify, regions, tiles, plan or c.")
+@click.option("--ir", metavar="STAGE", help="The program after a stage: import (of a MODEL), simplify, regions, tiles, plan, c, triton.")
 @click.option("--kernels", is_flag=True, help="One row a kernel or host step: sources, strategy, registers, predicted time.")
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
@@ -50,8 +50,8 @@ def command(
     """
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
     options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion)
-    from .. import driver
+    from ..commands import inspect as command
 
     with show_progress(as_json=as_json) as progress:
-        report = driver.inspect(options, progress)
+        report = command.inspect(options, progress)
     print_report(report, as_json=as_json)

@@ -179,7 +179,7 @@ def _usage(error: click.ClickException) -> tuple[str, str]:
         known = (
             [] if context is None else [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
         )
-        suggestion = nearest(error.option_name, known)
+        suggestion = nearest(error.option_name, known, cutoff=0.65)
         text = f"no such option: got {error.option_name!r}" + (f"; {suggestion}" if suggestion else "")
     else:
         message = error.format_message().rstrip(".")

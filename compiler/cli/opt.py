@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from ...ir.errors import UsageError
+from ..engines.trust import Trust
 from ..options import OptimizeOptions, build_options
-from ..trust import Trust
 from .frame import READABLE, shape_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -36,10 +37,12 @@ def command(
 
     The program is read from text, taken from an engine, or imported from an .onnx or .pt2 file.
     """
+    if not pipeline.strip():
+        raise UsageError("--pipeline: got no pass, expected at least one", hint="like 'canonicalize, eliminate_dead_code'")
     build = build_options({"shapes": shapes, "trust_pickle": trust_pickle or None})
     options = OptimizeOptions(program, pipeline, print_changes, limit, build, trust)
-    from .. import driver
+    from ..commands import optimize as command
 
     with show_progress(as_json=as_json) as progress:
-        report = driver.optimize(options, progress)
+        report = command.optimize(options, progress)
     print_report(report, as_json=as_json)

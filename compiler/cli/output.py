@@ -90,9 +90,8 @@ def print_report(report: Report, *, as_json: bool) -> None:
         click.get_current_context().exit(ContractError.exit_status)
     if report.violations:
         count = len(report.violations)
-        raise ContractError(
-            f"{count} {'promise does' if count == 1 else 'promises do'} not hold", note="\n".join(report.violations), hint=report.hint
-        )
+        message = report.failure or f"{count} {'promise does' if count == 1 else 'promises do'} not hold"
+        raise ContractError(message, note="\n".join(report.violations), hint=report.hint)
 
 
 def print_json(data: Any) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...ir.errors import IndexRangeError, InputError, UsageError
-from ..outputs import check_places
+from ..engines.outputs import check_places
+from ..engines.trust import Trust
 from ..report.table import Cell, Report, Table
-from ..spelling import nearest
-from ..trust import Trust
+from ..spelling import function_of
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -40,15 +40,14 @@ def command(
     files = {f"--input {text}": Path(text.partition("=")[2] or text) for text in inputs}
     check_places({"-o": output}, {"ENGINE": engine, **files}, trust)
     arrays = read_inputs(inputs)
-    from .. import driver
+    from ..commands.load import load
 
     with show_progress(as_json=as_json) as progress:
-        loaded = driver.load(engine, target=target, trusted_keys=trust.keys, progress=progress)
+        loaded = load(engine, target=target, trusted_keys=trust.keys, progress=progress)
     functions = loaded.session().functions
-    if function is not None and function not in functions:
-        raise UsageError(f"--function {function}: the engine has {', '.join(functions)}", hint=nearest(function, tuple(functions)))
+    called = functions[function_of(functions, function)]
     try:
-        outputs = functions[function or next(iter(functions))].run(arrays)
+        outputs = called.run(arrays)
     except IndexRangeError as error:
         error.hint = error.hint and "an engine of ourcc build --unchecked-indices leaves such an index undefined, and checks none"
         raise
@@ -56,7 +55,9 @@ def command(
         write_outputs(output, outputs)
     rows = tuple(_describe(name, value) for name, value in outputs.items())
     columns = ("name", "dtype", "shape", "minimum", "mean", "maximum", "not_finite")
-    print_report(Report(tables=(Table("outputs", columns, rows),)), as_json=as_json)
+    widened = [name for name, value in outputs.items() if value.dtype.kind == "V"] if output is not None else []
+    notes = (f"written as float32, which holds them exactly, since .npz files lack their dtype: {', '.join(widened)}",) if widened else ()
+    print_report(Report(tables=(Table("outputs", columns, rows, notes, keys=("name",)),)), as_json=as_json)
 
 
 def read_inputs(given: tuple[str, ...]) -> dict[str, Array]:
@@ -64,6 +65,8 @@ def read_inputs(given: tuple[str, ...]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for text in given:
         name, equals, file = text.partition("=")
+        if not Path(file or text).exists():
+            raise UsageError(f"--input: there is no file {file or text!r}")
         found = {name: _read(file, "npy")} if equals else _read(text, "npz")
         for key, value in found.items():
             if key in arrays:

@@ -37,7 +37,7 @@ def _signing(function: Function) -> Function:
 def _with_trust(function: Function) -> Function:
     @functools.wraps(function)
     def call(*arguments: Any, trusted_key: tuple[Path, ...] = (), signing_key: Path | None = None, **rest: Any) -> Any:
-        from ..trust import Trust
+        from ..engines.trust import Trust
 
         return function(*arguments, trust=Trust.of(trusted_key, signing_key), **rest)
 

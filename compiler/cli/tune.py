@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ...ir.errors import UsageError
+from ..engines.trust import Trust
 from ..options import TuneOptions, parse_tuning
-from ..trust import Trust
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -26,8 +26,8 @@ def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_jso
     if tuning.mode not in ("count", "budget"):
         raise UsageError(f"budget: got {budget!r}, expected a number of schedules, or a duration like 5m")
     options = TuneOptions(engine, tuning, output, trust=trust)
-    from .. import driver
+    from ..commands import tune as command
 
     with show_progress(as_json=as_json) as progress:
-        report = driver.tune(options, progress)
+        report = command.tune(options, progress)
     print_report(report, as_json=as_json)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ...ir.errors import UsageError
+from ..engines.trust import Trust
 from ..options import VerifyOptions
-from ..trust import Trust
 from .frame import READABLE, READABLE_DATA, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -21,6 +21,7 @@ from .trust import trusted_key_option
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to compare on (default: 8 seeded sets).")
 @click.option("--tolerance", type=float, metavar="X", help="Allowed error relative to the largest value, instead of the judge's bound.")
 @click.option("--target", metavar="NAME", help="Verify this target or level of the engine (default: the best here).")
+@click.option("--function", metavar="NAME", help="Compare this function of the engine with MODEL (default: the first one).")
 @trust_option
 @trusted_key_option
 def command(
@@ -29,6 +30,7 @@ def command(
     inputs: Path | None,
     tolerance: float | None,
     target: str | None,
+    function: str | None,
     trust_pickle: bool,
     trust: Trust,
     as_json: bool,
@@ -40,9 +42,9 @@ def command(
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise UsageError(f"tolerance: got {tolerance:g}, expected a number of at least 0")
-    options = VerifyOptions(engine, model, inputs, tolerance, target, trust_pickle, trust)
-    from .. import driver
+    options = VerifyOptions(engine, model, inputs, tolerance, target, trust_pickle, trust, function)
+    from ..commands import verify as command
 
     with show_progress(as_json=as_json) as progress:
-        report = driver.verify(options, progress)
+        report = command.verify(options, progress)
     print_report(report, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ...ir import dims
-from ...ir.graph import Builder, Graph, Module, Op, Value
+from ...ir.graph import Builder, Graph, Module, Value
 from ...ir.types import TensorType, i64
 
 
@@ -45,11 +45,6 @@ def close(builder: Builder, bodies: Sequence[Graph], outside: Collection[str]) -
             given = body.add_input(name, TensorType(i64, ()))
             Builder(builder.module, body, body.first).item(given, symbol=dims.symbol(name))
     return [*outer, *sizes]
-
-
-def binds(op: Op, graph: Graph) -> bool:
-    """Whether an op gives a symbol of its function its value, read or not."""
-    return op.name == "item" and op.operands[0] in graph.inputs
 
 
 def _read_outside(body: Graph) -> Iterator[Value]:

@@ -11,7 +11,7 @@ from ...runtime.contents import Contract, EngineContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
 from ..contract import is_notable
-from ..recorded import workload_of
+from ..engines.recorded import workload_of
 from .table import Report, Table
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -9,9 +10,14 @@ from .table import Cell, Table
 
 GAP = 3
 SHORTEST = 8
-"""A text is not cut below this many columns: a column that would have to be is left out."""
+"""A column is not made narrower than this: one that would have to be is left out."""
+WORDS = (24, 16, 12, SHORTEST)
+"""Words of so many columns are kept whole if all columns then fit, else shorter ones."""
+LINES = 6
+"""A text goes on in so many lines; only a sentence, one of at least `SENTENCE` words, in more."""
 SENTENCE = 5
-"""A text of so many words is a sentence: it goes on in further lines and is not cut."""
+MARKS = re.compile(r"(?<=[,;/._|={(-])(?=[^,;/._|={(-])")
+"""Where a word may go on in the next line: behind what joins its parts."""
 
 
 def format_cell(cell: Cell) -> str:
@@ -25,6 +31,8 @@ def format_cell(cell: Cell) -> str:
 
 def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") -> list[str]:
     """The table's header, rule and rows, no line longer than `width` (None: as long as they are), and what was left out."""
+    if not table.rows:
+        return [" none"]
     shown = _shown(table)
     natural = {n: _natural(table, n) for n in shown}
     kept, widths = (shown, natural) if width is None else _choose(table, shown, natural, width - 1)
@@ -33,7 +41,9 @@ def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") ->
     rows = [[format_cell(row[n]) for n in kept] for row in table.rows]
     lines += [line for row in rows for line in _lines(row, kept, widths, table, cut)]
     left_out = [table.columns[n].replace("_", " ") for n in shown if n not in kept]
-    shortened = any(columns_of(text) > widths[n] and not _is_sentence(text) for row in rows for text, n in zip(row, kept, strict=True))
+    shortened = any(
+        cut in "".join(_broken(text, widths[n], cut)) and cut not in text for row in rows for text, n in zip(row, kept, strict=True)
+    )
     lines = [f" {line}".rstrip() for line in lines]
     if left_out or shortened:
         what = f"without {', '.join(left_out)}; " if left_out else ""
@@ -60,7 +70,7 @@ def columns_of(text: str) -> int:
 
 def _shown(table: Table) -> list[int]:
     """A column that says nothing in any row only takes room; --json has it."""
-    return [n for n in range(len(table.columns)) if not table.rows or any(row[n] is not None for row in table.rows)]
+    return [n for n in range(len(table.columns)) if any(row[n] is not None for row in table.rows)]
 
 
 def _natural(table: Table, column: int) -> int:
@@ -74,7 +84,7 @@ def _choose(table: Table, shown: Sequence[int], natural: dict[int, int], room: i
         if _total(natural, kept) <= room:
             return kept, natural
     kept = brief or list(shown)
-    while len(kept) > 1 and _total(_least(table, natural, kept), kept) > room:
+    while len(kept) > 1 and _total(_least(table, natural, kept, SHORTEST), kept) > room:
         kept = kept[:-1]
     return kept, _shrunk(table, natural, kept, room)
 
@@ -83,13 +93,31 @@ def _total(widths: dict[int, int], kept: Sequence[int]) -> int:
     return sum(widths[n] for n in kept) + GAP * (len(kept) - 1)
 
 
-def _least(table: Table, natural: dict[int, int], kept: Sequence[int]) -> dict[int, int]:
-    return {n: natural[n] if _is_numbers(table, n) else min(natural[n], max(SHORTEST, columns_of(table.columns[n]))) for n in kept}
+def _least(table: Table, natural: dict[int, int], kept: Sequence[int], longest: int) -> dict[int, int]:
+    """How narrow the columns may become: numbers and keys are whole, and so are words of up to `longest` columns."""
+    return {n: _least_of(table, n, natural[n], longest) for n in kept}
+
+
+def _least_of(table: Table, column: int, natural: int, longest: int) -> int:
+    if table.columns[column] in table.keys:
+        return natural
+    if _is_numbers(table, column):
+        # The name of the column may take several lines.
+        words = table.columns[column].split("_")
+        return max(columns_of(text) for text in (*words, *(format_cell(row[column]) for row in table.rows)))
+    return min(natural, max(SHORTEST, _longest_word(table, column, longest)))
+
+
+def _longest_word(table: Table, column: int, longest: int) -> int:
+    texts = (table.columns[column].replace("_", " "), *(format_cell(row[column]) for row in table.rows))
+    return max((columns_of(word) for text in texts for word in text.split() if columns_of(word) <= longest), default=0)
 
 
 def _shrunk(table: Table, natural: dict[int, int], kept: Sequence[int], room: int) -> dict[int, int]:
-    """The widest texts are cut first, until all fit."""
-    widths, least = dict(natural), _least(table, natural, kept)
+    """The widest columns become narrower first, until all fit; words are kept whole as far as that goes."""
+    offered = [_least(table, natural, kept, longest) for longest in WORDS]
+    least = next((each for each in offered if _total(each, kept) <= room), offered[-1])
+    widths = {n: least[n] if _is_numbers(table, n) else natural[n] for n in kept} | {n: w for n, w in natural.items() if n not in kept}
     while _total(widths, kept) > room:
         widest = max((n for n in kept if widths[n] > least[n]), key=lambda n: widths[n], default=None)
         if widest is None:
@@ -103,15 +131,30 @@ def _is_sentence(text: str) -> bool:
 
 
 def _lines(texts: Sequence[str], kept: Sequence[int], widths: dict[int, int], table: Table, cut: str) -> list[str]:
-    """A row: one line, and more where a sentence goes on."""
-    import textwrap
-
-    cells = []
-    for text, n in zip(texts, kept, strict=True):
-        is_long = _is_sentence(text) and columns_of(text) > widths[n]
-        cells.append(textwrap.wrap(text, widths[n], break_on_hyphens=False) if is_long else [text])
+    """A row: one line, and more where a text goes on."""
+    cells = [_broken(text, widths[n], cut) for text, n in zip(texts, kept, strict=True)]
     height = max(map(len, cells), default=1)
     return [_line([cell[n] if n < len(cell) else "" for cell in cells], kept, widths, table, cut) for n in range(height)]
+
+
+def _broken(text: str, width: int, cut: str) -> list[str]:
+    """A text in lines: between words, else behind a mark in one; what has no such place, or goes on for too long, is cut."""
+    if columns_of(text) <= width:
+        return [text]
+    lines = [""]
+    for word in text.split():
+        # A word that has room in a line is not broken.
+        parts = [word] if columns_of(word) <= width else MARKS.split(word)
+        for number, part in enumerate(parts):
+            joined = f"{lines[-1]}{' ' if lines[-1] and not number else ''}{part}"
+            if columns_of(joined) <= width:
+                lines[-1] = joined
+            else:
+                lines += [_shorten(part, width, cut)]
+    lines = lines if lines[0] else lines[1:]
+    if len(lines) > LINES and not _is_sentence(text):
+        lines = [*lines[: LINES - 1], _shorten(lines[LINES - 1] + " " * width, width, cut)]
+    return lines
 
 
 def _line(texts: Sequence[str], kept: Sequence[int], widths: dict[int, int], table: Table, cut: str) -> str:

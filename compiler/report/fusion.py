@@ -9,8 +9,8 @@ from typing import Any
 from ...ir.workload import Workload
 from .table import Table
 
-COLUMNS = ("value", "op", "verdict", "where", "bytes", "operations", "why", "source")
-BRIEF = ("value", "op", "verdict", "bytes", "operations", "why")
+COLUMNS = ("value", "function", "op", "verdict", "where", "bytes", "operations", "why", "source")
+BRIEF = ("value", "function", "op", "verdict", "bytes", "operations", "why")
 MISSED = ("pattern", "value", "why", "source")
 VERDICTS = ("kept", "beside", "view", "inlined")
 """Verdicts, those that cost memory first."""
@@ -32,9 +32,9 @@ def fusion_tables(part: str, rows: Sequence[Mapping[str, Any]], missed: Sequence
     if folded:
         named = ", ".join(f"{count} {op}" for op, count in folded.most_common())
         notes.append(f"not listed, since a movement is a change of subscripts in what reads it: {named}")
-    table = Table(
-        f"fusion of {part}", COLUMNS, tuple(tuple(_cell(row, column) for column in COLUMNS) for row in shown), tuple(notes), BRIEF
-    )
+    several = len({row.get("function") for row in rows}) > 1
+    cells = tuple(tuple(None if column == "function" and not several else _cell(row, column) for column in COLUMNS) for row in shown)
+    table = Table(f"fusion of {part}", COLUMNS, cells, tuple(notes), BRIEF)
     return [table, *([missed_table(missed)] if missed else [])]
 
 
@@ -60,6 +60,6 @@ def _importance(row: Mapping[str, Any]) -> tuple[bool, int, int]:
 
 def _cell(row: Mapping[str, Any], column: str) -> str | int | None:
     if column != "where":
-        return None if row[column] == "" else row[column]
+        return row.get(column) or None if column in ("function", "source", "why") else row[column]
     names = row["where"]
     return ", ".join(names[:PLACES]) + (f" and {len(names) - PLACES} more" if len(names) > PLACES else "") or "host"

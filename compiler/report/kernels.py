@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Launch, Plan, Variant, storage
-from ...ir.region_cost import cost_of, symbolic_cost
+from ...ir.plan import Call, Host, Launch, Plan, Step, Variant, storage
+from ...ir.region.cost import cost_of, symbolic_cost
 from ...ir.workload import Workload, default_workload, heaviest, size_at
-from ...passes.build_plan import Lowered
+from ...passes.lower.build_plan import Lowered
+from ...passes.lower.in_place import changes, copied
+from ...passes.lower.schedule import Scheduled
 from .table import Table
 
 COLUMNS = (
-    *("kernel", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
+    *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
     *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
-BRIEF = ("kernel", "kind", "calls", "when", "source_ops", "strategy", "predicted_us", "share", "roofline")
+BRIEF = ("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "predicted_us", "share", "roofline")
 
 
 def kernel_rows(
@@ -34,16 +36,21 @@ def kernel_rows(
     calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
     for name, unit in lowered.scheduled.items():
-        cost = cost_of(unit.problem.region, dict(heaviest(unit.points).sizes))
+        at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
+        region = changes(whole) if _is_in_place(lowered, unit) else whole
+        cost = cost_of(region, at)
         floor = cost.seconds(operations_per_second, bytes_per_second)
-        seconds = max(unit.cost, floor)
-        operations, bits = symbolic_cost(unit.problem.region)
+        # The schedule's cost is that of the whole region.
+        left = floor / max(cost_of(whole, at).seconds(operations_per_second, bytes_per_second), 1e-12)
+        seconds = max(unit.cost * left, floor)
+        operations, bits = symbolic_cost(region)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
         served = sum(_serving(step, sizes).kernel == name for step in uses)
         rows.append(
             {
                 "kernel": name,
+                "function": _functions(lowered, name),
                 "kind": "kernel",
                 "calls": served,
                 "when": None if unit.when is None else str(unit.when),
@@ -64,10 +71,30 @@ def kernel_rows(
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }
         )
-    for plan in lowered.plans.values():
-        rows += _other_rows(plan, bytes_per_second, sizes)
+    for function, plan in lowered.plans.items():
+        named = function if len(lowered.plans) > 1 else None
+        rows += [{**row, "function": named} for row in _other_rows(plan, bytes_per_second, sizes)]
     total = sum(row["predicted_us"] * row["calls"] for row in rows)
     return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
+
+
+def _functions(lowered: Lowered, kernel: str) -> str | None:
+    """The functions that launch a kernel, where there are several."""
+    if len(lowered.plans) < 2:
+        return None
+    return ", ".join(name for name, plan in lowered.plans.items() if any(kernel in kernels_of(step) for step in plan.steps))
+
+
+def kernels_of(step: Step) -> list[str]:
+    """The kernels of which a step launches one."""
+    return [variant.kernel for variant in step.variants] if isinstance(step, Launch) else []
+
+
+def _is_in_place(lowered: Lowered, unit: Scheduled) -> bool:
+    """Whether a unit's result takes the memory of the state that it changes: the launch that would copy it is nobody's."""
+    return copied(unit) is not None and sum(each.program is unit.program for each in lowered.scheduled.values()) < len(
+        unit.program.launches
+    )
 
 
 def _serving(step: Launch, sizes: Mapping[str, int]) -> Variant:
@@ -118,7 +145,7 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
     ]
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
-    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF)
+    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, ("kernel",))
 
 
 def memory_tables(plan: Plan, target: str | None = None) -> tuple[Table, Table]:

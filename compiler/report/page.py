@@ -13,7 +13,7 @@ from ...ir import dims
 from ...ir.plan import Plan, slot_offsets, storage, touched
 from ...runtime.contents import Contract, EngineContents
 from ..contract import is_notable
-from ..recorded import workload_of
+from ..engines.recorded import workload_of
 from .engine import signature
 from .kernels import COLUMNS
 

@@ -19,6 +19,8 @@ class Table:
     notes: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
     """The columns to show where not all have room, in their order; none: the first ones that fit."""
+    keys: tuple[str, ...] = ()
+    """Columns of names that other options take: they are always whole."""
 
     def to_data(self) -> list[dict[str, Cell]]:
         """One object a row."""
@@ -40,6 +42,7 @@ class Report:
     text: str | None = None
     violations: tuple[str, ...] = ()
     hint: str | None = None  # what to do about the violations
+    failure: str | None = None  # what they are together, if not broken promises
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.facts), default=0)

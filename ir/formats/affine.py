@@ -99,7 +99,7 @@ def grouped_name(bits: int, group: int | None, zero_points: bool = False, scales
     return ".".join(words)
 
 
-_GROUPED = re.compile(r"(u?)int([2-6])\.(?:g(\d{1,6})|channel)(?:\.(f32|bf16))?")
+_GROUPED = re.compile(r"(u?)int([2-6])\.(?:g([0-9]{1,6})|channel)(?:\.(f32|bf16))?")
 
 
 def parse_grouped(name: str) -> Format | None:

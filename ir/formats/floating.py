@@ -46,6 +46,7 @@ def scaled_bytes(name: str, doc: str, dtype: DType, *, rows: int | None = 1, gro
         least=-_largest(dtype),
         most=_largest(dtype),
         encode=encode,
+        mantissa=ml_dtypes.finfo(dtype.numpy).nmant,
     )
 
 
@@ -103,6 +104,7 @@ def microscaled(bits: int, exponent: int, mantissa: int) -> Format:
         least=-largest,
         most=largest,
         encode=encode,
+        mantissa=mantissa,
     )
 
 
@@ -137,6 +139,7 @@ def nvfp4() -> Format:
         least=-12,
         most=12,
         encode=encode,
+        mantissa=1,
     )
 
 

@@ -57,7 +57,8 @@ class Format:
 
     Sizes along the coded axis are multiples of `group`, the numbers that belong together. `least` and `most` bound the
     codes. `encode` gives the fields of an f32 array whose last axis is coded and whose last but one is that of channels;
-    None where this package does not quantize to the format. `doc` says what it is and who defines it.
+    None where this package does not quantize to the format. Codes that are floats have a `mantissa` of so many bits. `doc` says
+    what it is and who defines it.
     """
 
     name: str
@@ -71,6 +72,12 @@ class Format:
     least: float = -128
     most: float = 127
     encode: Callable[[Tensor], Mapping[str, Tensor]] | None = None
+    mantissa: int | None = None
+
+    @property
+    def digits(self) -> int:
+        """Significant binary digits of a code: those of a float, or as many as tell its integers apart."""
+        return int(self.most - self.least).bit_length() if self.mantissa is None else self.mantissa + 1
 
     @property
     def bits(self) -> float:

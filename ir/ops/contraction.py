@@ -11,8 +11,8 @@ from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
 from ..summation import product
-from ..types import DType, TensorType, boolean, f16, f32, i8, i32, i64, u8
-from .sampling import bf16, draw, refused
+from ..types import DType, TensorType, bf16, boolean, f16, f32, i8, i32, i64, u8
+from .sampling import draw, refused
 from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured
 
@@ -24,6 +24,13 @@ def accumulator(dtype: DType) -> DType:
     return i32 if dtype.is_integer and dtype.bits <= 8 else dtype.compute
 
 
+def product_dtype(op: str, dtype: DType, wide: bool) -> DType:
+    """The dtype of sums of products: the factors' own, i32 for 8-bit integers, f32 for wide ones of 16 bits."""
+    if wide and dtype not in (f16, bf16):
+        raise VerifyError(f"{op}: got wide products of {dtype}, expected f16 or bf16")
+    return i32 if accumulator(dtype) == i32 else f32 if wide else dtype
+
+
 def widened(x: Tensor) -> Tensor:
     """x in its accumulator dtype; floats have it already."""
     return x.astype(np.int32) if x.dtype.kind not in "fc" and x.dtype.itemsize == 1 else x
@@ -33,10 +40,10 @@ def widened(x: Tensor) -> Tensor:
 
 
 @structured(torch=("aten.mm", "aten.bmm"))
-def matmul(a: Tensor, b: Tensor, /, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+def matmul(a: Tensor, b: Tensor, /, *, transpose_a: bool = False, transpose_b: bool = False, wide: bool = False) -> Tensor:
     """The matrix product over the last two dimensions, either transposed first; leading dimensions broadcast.
 
-    8-bit integers give i32, and their dtypes may differ in signedness.
+    8-bit integers give i32, and their dtypes may differ in signedness. Floats of 16 bits give f32 where it is `wide`.
     """
     a, b = widened(a), widened(b)
     return product(a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
@@ -48,7 +55,7 @@ def _matrix(x: TensorType, transposed: bool) -> tuple[Dim, Dim]:
 
 
 @matmul.infers
-def _(a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool) -> TensorType:
+def _(a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool, wide: bool) -> TensorType:
     for x in (a, b):
         if x.rank < 2:
             raise VerifyError(f"matmul: got {x}, expected rank 2 or more")
@@ -59,12 +66,11 @@ def _(a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool) -> 
     (m, k), (inner, n) = _matrix(a, transpose_a), _matrix(b, transpose_b)
     if dims.equal(k, inner) is not True:
         raise VerifyError(f"matmul: inner sizes {k} and {inner} differ in {a} and {b}")
-    dtype = i32 if accumulator(a.dtype) == i32 else a.dtype
-    return TensorType(dtype, (*broadcast("matmul", a.shape[:-2], b.shape[:-2]), m, n))
+    return TensorType(product_dtype("matmul", a.dtype, wide), (*broadcast("matmul", a.shape[:-2], b.shape[:-2]), m, n))
 
 
 @matmul.region
-def _(r: RegionBuilder, a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool) -> None:
+def _(r: RegionBuilder, a: TensorType, b: TensorType, *, transpose_a: bool, transpose_b: bool, wide: bool) -> None:
     *batch, m, n = r.outputs[0].type.shape
     groups = r.grid(batch, "b")
     i, j, k = r.axis(m, "i"), r.axis(n, "j"), r.axis(_matrix(a, transpose_a)[1], "k")
@@ -86,11 +92,14 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(0, 5), draw(5, 4)))
     yield Sample((draw(7, 33, dtype=f16), draw(33, 4, dtype=f16)))
     yield Sample((draw(7, 33, dtype=bf16), draw(33, 4, dtype=bf16)))
+    yield Sample((draw(7, 33, dtype=bf16), draw(33, 4, dtype=bf16)), {"wide": True})
+    yield Sample((draw(2, 7, 34, dtype=f16), draw(4, 34, dtype=f16)), {"transpose_b": True, "wide": True})
     yield Sample((draw(7, 33, dtype=i8, low=-128, high=127), draw(33, 4, dtype=u8, high=255)))
     yield Sample((draw(7, 36, dtype=u8, high=255), draw(36, 40, dtype=i8, low=-128, high=127)))
     yield Sample((draw(2, 5, 20, dtype=i8, low=-128, high=127), draw(48, 20, dtype=i8, low=-128, high=127)), {"transpose_b": True})
     yield Sample((draw(4, 5, dtype=i64), draw(5, 4, dtype=i64)))
     yield refused((draw(3, 5), draw(4, 5)), "inner sizes 5 and 4 differ in f32[3, 5] and f32[4, 5]")
+    yield refused((draw(3, 5), draw(5, 4)), "matmul: got wide products of f32, expected f16 or bf16", wide=True)
     yield refused((draw(5), draw(5, 4)), "got f32[5], expected rank 2 or more")
     yield refused((draw(3, 5), draw(5, 4, dtype=f16)), "operand dtypes differ: got f32 and f16")
     yield refused((draw(3, 5, dtype=boolean), draw(5, 4, dtype=boolean)), "got bool[3, 5], expected numbers")

@@ -15,7 +15,7 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..scalar import Traced
 from ..types import TensorType, f16, from_numpy, i8, i32, u8
-from .contraction import accumulator, widened
+from .contraction import accumulator, product_dtype, widened
 from .movement import expect_rank, not_negative
 from .reduction import expect_numbers
 from .sampling import bf16, draw, refused
@@ -99,10 +99,11 @@ def conv(
     before: tuple[Dim, ...],
     after: tuple[Dim, ...],
     groups: int = 1,
+    wide: bool = False,
 ) -> Tensor:
     """Cross-correlation of x [N, C, ..] with w [O, C / groups, ..] over zero-padded windows, plus bias [O].
 
-    8-bit integers give i32, and their dtypes may differ in signedness.
+    8-bit integers give i32, and their dtypes may differ in signedness. Floats of 16 bits give f32 where it is `wide`.
     """
     x, w = widened(x), widened(w)
     view = windows(padded(x, before, after, 0), w.shape[2:], strides, dilations)
@@ -116,7 +117,9 @@ def conv(
     return np.asarray(result if bias is None else result + bias.reshape(-1, *([1] * rank)))
 
 
-def _check_filters(op: str, x: TensorType, w: TensorType, bias: TensorType | None, groups: int, inputs: Dim, outputs: Dim) -> TensorType:
+def _check_filters(
+    op: str, x: TensorType, w: TensorType, bias: TensorType | None, groups: int, inputs: Dim, outputs: Dim, wide: bool = False
+) -> TensorType:
     """Checks that convolutions share; returns the result's type with x's shape."""
     for operand in (x, w):
         expect_numbers(op, operand, ("float", "int", "uint"), "numbers")
@@ -127,7 +130,7 @@ def _check_filters(op: str, x: TensorType, w: TensorType, bias: TensorType | Non
         raise VerifyError(f"{op}: dimension 0 of filters {w} is not known to be a multiple of {groups} groups")
     if dims.equal(x.shape[1], inputs) is not True:
         raise VerifyError(f"{op}: got {x.shape[1]} channels in {x}, expected {inputs} for filters {w} in {groups} groups")
-    result = x.with_dtype(i32 if accumulator(x.dtype) == i32 else x.dtype)
+    result = x.with_dtype(product_dtype(op, x.dtype, wide))
     if bias is not None and (bias.rank != 1 or bias.dtype != result.dtype or dims.equal(bias.shape[0], outputs) is not True):
         raise VerifyError(f"{op}: got bias {bias}, expected {result.dtype}[{outputs}]")
     return result
@@ -144,10 +147,11 @@ def _(
     before: tuple[Dim, ...],
     after: tuple[Dim, ...],
     groups: int,
+    wide: bool,
 ) -> TensorType:
     if w.rank < 2:
         raise VerifyError(f"conv: got filters {w}, expected [outputs, inputs, spatial ...]")
-    result = _check_filters("conv", x, w, bias, groups, w.shape[1] * groups, w.shape[0])
+    result = _check_filters("conv", x, w, bias, groups, w.shape[1] * groups, w.shape[0], wide)
     sizes = output_sizes("conv", x, w.shape[2:], strides, dilations, before, after)
     return result.with_shape((x.shape[0], w.shape[0], *sizes))
 
@@ -164,6 +168,7 @@ def _(
     before: tuple[Dim, ...],
     after: tuple[Dim, ...],
     groups: int,
+    wide: bool,
 ) -> None:
     image, output = r.axis(x.shape[0], "i"), r.axis(w.shape[0], "j")
     depth = w.shape[1]
@@ -206,6 +211,7 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(0, 3, 5), draw(4, 3, 3)), window_attrs(1))
     for dtype in (f16, bf16):
         yield Sample((draw(1, 8, 5, 5, dtype=dtype), draw(4, 8, 3, 3, dtype=dtype), draw(4, dtype=dtype)), window_attrs(2, before=(1, 1)))
+    yield Sample((draw(1, 8, 5, 5, dtype=bf16), draw(4, 8, 3, 3, dtype=bf16), draw(4)), window_attrs(2, before=(1, 1), wide=True))
     yield Sample(
         (draw(1, 3, 5, dtype=u8, high=255), draw(4, 3, 3, dtype=i8, low=-128, high=127), draw(4, dtype=i32)), window_attrs(1, after=(1,))
     )

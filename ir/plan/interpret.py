@@ -16,9 +16,9 @@ import numpy as np
 from .. import dims
 from ..control import CallFunction, run_control
 from ..errors import InputError, UnsupportedError, VerifyError
+from ..graph.reference import bind_attribute
 from ..ops import table
 from ..ops.check import IN_RANGE, failure
-from ..reference import bind_attribute
 from ..tile.interpret import run_launch
 from ..tile.program import GridAxis, Param
 from ..tile.program import Launch as TileLaunch

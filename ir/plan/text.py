@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..graph.text import attribute_text, facts_text, name_text, string_text
 from ..layout import Layout
-from ..text import attribute_text, facts_text, name_text, string_text
 from . import storage
 from .plan import Plan
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero

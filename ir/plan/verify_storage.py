@@ -13,7 +13,7 @@ from ..errors import VerifyError
 from ..types import TensorType
 from . import storage
 from .plan import SLOT_ALIGNMENT, Plan
-from .storage import Buffer, Slot
+from .storage import Buffer, Slot, StateDeclaration
 
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -25,6 +25,7 @@ def verify_storage(plan: Plan) -> None:
         verifier.slot(slot)
     for state in plan.states:
         verifier.type(state.type, f"state {state.name!r}")
+        verifier.begins(state)
     for buffer in plan.buffers:
         verifier.type(buffer.type, f"buffer %{buffer.name}")
         _RULES[type(buffer.storage)](verifier, buffer, buffer.storage)
@@ -49,6 +50,8 @@ class _Storage:
         self.plan = plan
         self.slots = {slot.name: slot for slot in plan.slots}
         self.states = {state.name: state.type for state in plan.states}
+        held = ((buffer.storage, buffer.type) for buffer in plan.buffers)
+        self.constants = {place.key: type for place, type in held if isinstance(place, storage.Constant)}
         self._right: set[TensorType] = set()
         self._covered: dict[tuple[str, TensorType], bool] = {}
 
@@ -77,6 +80,12 @@ class _Storage:
         if excess is not None:
             raise VerifyError(f"{what} has {excess}, more than any memory")
         self._right.add(type)
+
+    def begins(self, state: StateDeclaration) -> None:
+        """What a state begins as has its type, where the plan reads that constant as well."""
+        given = self.constants.get(storage.Constant(state.initial).key) if state.initial else None
+        if given is not None and given != state.type:
+            raise VerifyError(f"state {state.name!r} of the plan begins as the constant {state.initial!r}, {given}, expected {state.type}")
 
     def free(self, buffer: Buffer, held: Any) -> None:
         """Memory that the caller or the call makes: nothing more is said of it."""

@@ -7,22 +7,7 @@ from collections.abc import Callable, Mapping
 from ..errors import ParseError
 from ..expression import Constant
 from ..scalar import PRIMITIVES
-from .program import (
-    Dot,
-    Expand2to4,
-    Full,
-    Index,
-    Join,
-    Load,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    TileApply,
-    TileType,
-    Unpack,
-    Value,
-)
+from .program import Dot, Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, Scan, TileApply, TileType, Unpack, Value
 from .reader import Reader
 
 Types = Mapping[str, TileType]

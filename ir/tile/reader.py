@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..digits import is_whole, whole_number
 from ..dims import Dim
 from ..dims_text import parse_dim
 from ..errors import ParseError
@@ -12,11 +13,11 @@ from ..expression import parse_literal
 from ..types import DTYPES, DType
 from .program import TileType
 
-_NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![A-Za-z_])"
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?![A-Za-z_])"
 _NAME = r"[A-Za-z_]\w*(?:\.(?:first|lane)\b)?"
 _TOKEN = re.compile(
     rf"(?P<space>[ \t\r]+|\#[^\n]*)|(?P<line>\n)|(?P<title>@[\w.]+)|(?P<value>%[A-Za-z_][\w]*)|(?P<name>{_NAME})"
-    rf"|(?P<range>\.\.)|(?P<number>\d+(?=\.\.)|{_NUMBER})|(?P<mark>->|//|>=|[-+*%/(){{}}\[\],:=])"
+    rf"|(?P<range>\.\.)|(?P<number>[0-9]+(?=\.\.)|{_NUMBER})|(?P<mark>->|//|>=|[-+*%/(){{}}\[\],:=])"
 )
 _DEPTH = 100
 
@@ -96,10 +97,11 @@ class Reader:
 
     def integer(self) -> int:
         text = self.take("number", "an integer")
-        if not text.isdigit() or len(text) > 18:
+        number = whole_number(text)
+        if number is None:
             self.position -= 1
             raise self.error("an integer")
-        return int(text)
+        return number
 
     def enter(self) -> None:
         """One level deeper; a ParseError where nesting has no sensible meaning any more."""
@@ -116,7 +118,7 @@ class Reader:
         depth, operand = 0, True
         while True:
             token = self.token
-            if operand and (token.text in ("-", "(") or (token.kind in ("name", "value") or token.text.isdigit())):
+            if operand and (token.text in ("-", "(") or (token.kind in ("name", "value") or is_whole(token.text))):
                 depth += token.text == "("
                 call = token.text in ("max", "min") and self.tokens[self.position + 1].text == "("
                 operand = token.text in ("-", "(") or call

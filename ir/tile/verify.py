@@ -13,22 +13,7 @@ from ..dims import NO_FACTS, Dim, Facts
 from ..errors import UnsupportedError, VerifyError
 from ..types import DType
 from .bounds import varies_over
-from .program import (
-    AxisDecl,
-    Copy,
-    For,
-    If,
-    Launch,
-    Let,
-    Local,
-    Param,
-    Signal,
-    Statement,
-    Store,
-    TileProgram,
-    Wait,
-    statements,
-)
+from .program import AxisDecl, Copy, For, If, Launch, Let, Local, Param, Signal, Statement, Store, TileProgram, Wait, statements
 from .proof import at_most
 from .scope import Scope, launch_scope
 from .text import statement_lines

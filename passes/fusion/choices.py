@@ -9,7 +9,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region import Store
-from ..compose import viewed
+from ..regions.compose import viewed
 from .facts import Facts, describe
 
 PARTS = 16
@@ -36,6 +36,8 @@ class Choices:
     outputs: set[Value] = field(default_factory=set)
     inlined: set[Value] = field(default_factory=set)
     beside: dict[Value, Op] = field(default_factory=dict)
+    stored: dict[Op, dict[Value, None]] = field(default_factory=dict)
+    """What is beside, by its root."""
     views: dict[Op, tuple[Op, ...]] = field(default_factory=dict)
     sinks: dict[Op, frozenset[Op]] = field(default_factory=dict)
     group_kinds: dict[Op, str] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Choices:
     def store_beside(self, value: Value, op: Op, root: Op, why: str) -> None:
         """The value is computed by a group that reads it, which stores it for all others."""
         self.beside[value] = root
+        self.stored.setdefault(root, {})[value] = None
         self._compute_in(op, frozenset({root}))
         self.why[value] = why
 
@@ -145,7 +148,7 @@ class Choices:
         """A value that was to be computed where it is read, or beside, has a kernel of its own after all."""
         if value in self.beside:
             # It has a kernel of its own, as without that group.
-            del self.beside[value]
+            del self.stored[self.beside.pop(value)][value]
         else:
             self.inlined.remove(value)
         self.kept[value] = self.why[value] = why

@@ -32,6 +32,7 @@ class Decision:
     why: str
     is_movement: bool
     is_choice: bool
+    function: str = ""
 
 
 def decisions(choices: Choices, kernels: Mapping[Op, Sequence[str]]) -> list[Decision]:
@@ -47,7 +48,7 @@ def _decision(choices: Choices, op: Op, value: Value, groups: Mapping[Op, frozen
     is_choice = verdict == "kept" and alone and value not in choices.outputs and facts.region is not None
     source = "" if value.source is None else str(value.source)
     found = (stakes.bytes, stakes.operations, choices.why[value], facts.kind == "movement", is_choice)
-    return Decision(value.name, op.name, source, verdict, tuple(where), *found)
+    return Decision(value.name, op.name, source, verdict, tuple(where), *found, choices.graph.name)
 
 
 def _verdict(choices: Choices, op: Op, value: Value) -> Verdict:

@@ -11,7 +11,7 @@ from ...ir.expression import Apply
 from ...ir.graph import Op, Value
 from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, Scan, Store, subscripted, walk
-from ..compose import plain_axes
+from ..regions.compose import plain_axes
 
 EXPENSIVE = frozenset(
     (

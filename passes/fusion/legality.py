@@ -9,9 +9,9 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
-from ..compose import plain_axes
-from ..simplify_region import simplify_region
-from ..weights import STORED
+from ..regions.compose import plain_axes
+from ..regions.simplify_region import simplify_region
+from ..weights.weights import STORED
 from .choices import Choices
 from .facts import Facts, loads_of
 
@@ -227,7 +227,7 @@ def own_order(q: Question) -> str | None:
 
 def many_results(q: Question) -> str | None:
     """A group stores so many values at most."""
-    full = sum(root is q.first for root in q.choices.beside.values()) >= RESULTS
+    full = len(q.choices.stored.get(q.first, ())) >= RESULTS
     return f"the first kernel that reads it stores {RESULTS} others beside its results" if full else None
 
 

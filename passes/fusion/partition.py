@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from ...ir.errors import is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
-from ...ir.region_stores import together
+from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
-from ..compose import CannotInline, Group, compose
-from ..hoist_scales import hoist_scales
-from ..shadows import copy_out, seen_outside, shadows_of
-from ..simplify_region import simplify_region
-from ..split_groups import split_groups
+from ..lower.shadows import copy_out, seen_outside, shadows_of
+from ..regions.compose import CannotInline, Group, compose
+from ..regions.hoist_scales import hoist_scales
+from ..regions.simplify_region import simplify_region
+from ..regions.split_groups import split_groups
 from . import legality, profit
 from .choices import Choices
 from .legality import Question, refusal
@@ -73,7 +73,8 @@ def _decide(choices: Choices, op: Op) -> None:
     if wanted and not_beside is None and why is not None:
         choices.store_beside(question.value, op, question.first, _stored(question))
         return
-    if question.value not in choices.outputs and question.facts.sums and _is_only_moved(question):
+    ends_sums = question.facts.sums or profit.ends_chain(question)
+    if question.value not in choices.outputs and ends_sums and _is_only_moved(question):
         # Stored through what only moves it an op keeps its axes, by which strategies know it.
         choices.view(op)
     if op not in choices.views and why is None:
@@ -221,14 +222,21 @@ class Fusion:
         return list(found)
 
     def _group(self, op: Op) -> Group:
-        here, beside = frozenset({op}), [value for value, root in self.choices.beside.items() if root is op]
+        here, beside = frozenset({op}), list(self.choices.stored.get(op, ()))
         regions, views = (lambda o: self.choices.facts[o].region), self.choices.views.get(op, ())
         group = compose(op, regions, lambda value: self.choices.is_inside(value, here), self.module.facts, self.orders, views, beside)
         region = hoist_scales(split_groups(simplify_region(group.region, self.module.facts), self.module.facts))
         if beside and len(together(region)) > 1:
-            raise CannotInline(beside[-1], "the kernel that reads it would run along fewer axes in parallel, or twice")
+            raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
         return Group(region, inputs, outputs, group.ops)
+
+
+def _why_apart(value: Value, graph: Graph) -> str:
+    """Why a value that is in memory is not computed in the kernel that reads it."""
+    if any(value is after for _, _, after in graph.ties):
+        return "a state keeps it, and it has no axis along which the kernel that reads it could write it in parallel"
+    return "the kernel that reads it would run along fewer axes in parallel, or twice"
 
 
 __all__ = ["GROUP_OPS", "Fusion", "HostOp", "choose", "decided", "partition"]

@@ -10,7 +10,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Load, Reduce, Region, Store, walk
-from ...ir.region_cost import cost_of
+from ...ir.region.cost import cost_of
 from ...ir.workload import size_at
 from . import legality
 from .choices import Choices
@@ -51,7 +51,7 @@ def end_of_product(q: Question) -> str | None:
 
 def stored_by_product(q: Question) -> str | None:
     """The end of a contraction is stored by that contraction."""
-    return "it ends the kernel of a product, which stores it" if _ends_product(q) else None
+    return "it ends the kernel of a product, which stores it" if q.kind == "map" and _ends_product(q) else None
 
 
 def dear_in_folds(q: Question) -> str | None:
@@ -75,20 +75,30 @@ def _may_store_beside(q: Question) -> bool:
 # --- what the rules ask -----------------------------------------------------------------------------------------------
 
 
+def ends_chain(q: Question) -> bool:
+    """Whether a value is made of a chain of sums (attention), which keeps its axes, by pointwise ops alone, and only moved from there."""
+    if q.kind != "map" or q.user_kinds() != {"movement"}:
+        return False
+    products = (_product_behind(q.choices.facts, operand, q.value, ("map",)) for operand in q.op.operands)
+    return any(product is not None and q.choices.facts[product].is_chained for product in products)
+
+
 def _ends_product(q: Question) -> bool:
-    return any(_comes_from_product(q.choices.facts, operand, q.value) for operand in q.op.operands)
+    return any(_product_behind(q.choices.facts, operand, q.value) is not None for operand in q.op.operands)
 
 
-def _comes_from_product(facts: Mapping[Op, Facts], operand: Value | None, value: Value) -> bool:
-    """Whether pointwise ops and movements alone, each read once, lie between a product and the value."""
+def _product_behind(
+    facts: Mapping[Op, Facts], operand: Value | None, value: Value, through: tuple[str, ...] = ("movement", "map")
+) -> Op | None:
+    """The product that a value is made of by nothing but ops of these kinds, each read once."""
     while operand is not None and operand.op is not None and len(operand.uses) == 1:
         if dims.equal(operand.type.elements, value.type.elements) is not True:
-            return False
+            return None
         kind = facts[operand.op].kind
-        if kind not in ("movement", "map"):
-            return kind == "contract"
+        if kind not in through:
+            return operand.op if kind == "contract" else None
         operand = next((v for v in operand.op.operands if v is not None and v.constant is None), None)
-    return False
+    return None
 
 
 def _grows(value: Value, users: list[Op]) -> bool:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+INTEGER = "int8"
+"""What a product of codes, added up in 32 bits, is called."""
+ACTIVATION = "int8-activation"
+"""What it is called that a weight is multiplied by codes of 8 bits, with a scale for each token or block of it."""
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -24,7 +29,7 @@ class Quantization:
     def promises(self) -> tuple[str, ...]:
         """What the contract says where it is done, in its words."""
         weights = () if self.format is None else (name_of(self.format),)
-        return (*weights, "int8-activation") if self.is_coded and self.activations else (self.name,)
+        return (*weights, ACTIVATION) if self.is_coded and self.activations else (self.name,)
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Module, Op, Value
-from ...ir.rewrite import Numerics, Rewriter
+from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
 from ..base import Pass, PassContext
-from ..integer_products import MOST_TERMS
-from ..weights import Weight, values_of, weights_of
+from ..weights.weights import Weight, values_of, weights_of
+from .integer_products import MOST_TERMS
 
 LARGEST, LEAST = 127, 2.0**-126
 BLOCK = 32

@@ -11,9 +11,9 @@ from ...ir import dims
 from ...ir.errors import VerifyError
 from ...ir.formats import Format, format_of
 from ...ir.graph import Module, Value
-from ...ir.rewrite import Numerics, Rewriter
+from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
-from ..weights import Weight, values_of, weights_of, why_not_coded
+from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...ir.formats import FORMATS
 from ...ir.graph import Module, Value
-from ...ir.rewrite import Numerics, Rewriter
+from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
-from ..weights import Weight, values_of, weights_of, why_not_coded
+from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 Array = np.ndarray[Any, Any]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.graph import Builder, Module, Op, Value
+from ...ir.graph.rewrite import Rule
 from ...ir.ops.table import OPS
-from ...ir.rewrite import Rule
 from ..match import Number, Replacement, is_number, matched, operand, producer, same_shape, uniform
 
 # op -> (neutral numbers on the right for floats, for integers, for bools); x + 0.0 turns -0.0 into 0.0 and is none.

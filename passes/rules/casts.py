@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ir.graph import Builder, Module, Op
+from ...ir.graph.rewrite import Rule
 from ...ir.ops.rounding import holds
-from ...ir.rewrite import Rule
 from ..match import Replacement, is_number, matched, operand, producer
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Builder, Module, Op, Value
+from ...ir.graph.rewrite import Rule
 from ...ir.ops.rounding import holds
-from ...ir.rewrite import Rule
 from ..match import UNIFORM_LIMIT, Replacement, matched, operand, producer, same_shape, uniform
 
 

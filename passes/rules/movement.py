@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Builder, Module, Op, Value
+from ...ir.graph.rewrite import Rule
 from ...ir.ops.table import OPS, broadcast
-from ...ir.rewrite import Rule
 from ..match import Replacement, matched, operand, producer, same_shape
 
 POINTWISE = tuple(name for name, definition in OPS.items() if definition.kind == "pointwise")

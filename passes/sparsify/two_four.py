@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...ir.graph import Module, Value
-from ...ir.rewrite import Numerics, Rewriter
+from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
-from ..weights import Weight, values_of, weights_of, why_not_replaced
+from ..weights.weights import Weight, values_of, weights_of, why_not_replaced
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,8 @@ from ...ir.codes import bounds, number_of
 from ...ir.expression import Apply, Constant
 from ...ir.region import Load, Reduce, Ref, Region, Scalar, Statement
 from ...ir.types import DType, f32, i8, i32, u8
-from ..hoist_scales import factors_of, fresh
-from ..integer_products import MOST_TERMS
+from ..quantize.integer_products import MOST_TERMS
+from ..regions.hoist_scales import factors_of, fresh
 from .contraction import axes_of
 
 BYTE = 255

@@ -15,7 +15,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Index
 from ...ir.region import Region, accesses, scalars
-from ..simplify_region import split_axis
+from ..regions.simplify_region import split_axis
 from .affine import with_scales_outside
 from .contraction import read_contraction
 

@@ -10,9 +10,9 @@ import pytest
 
 from ourcc.autotune.record import Failure, Sample, Trial
 from ourcc.ir.dims import Facts
-from ourcc.ir.region_text import parse_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.tile.program import TileProgram
-from ourcc.passes.layout import constant_layouts
+from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 
 MATMUL = """region @region(%x0: f32[i B, k 64], %x1: f32[k 64, j 48], %x2: f32[j 48]) -> %y0: f32[i B, j 48] {

@@ -16,8 +16,8 @@ from ourcc.autotune.record import Failure, Record, Sample, Trial
 from ourcc.autotune.search import is_tie, leader, rank, shortlist
 from ourcc.autotune.store import open_store
 from ourcc.ir.dims import Facts
-from ourcc.ir.region_text import parse_region
-from ourcc.passes.schedule import cheapest
+from ourcc.ir.region.text import parse_region
+from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 
 from .conftest import MATMUL, Fake, Oracle, make_problem

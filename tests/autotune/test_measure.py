@@ -19,11 +19,11 @@ from ourcc.autotune.worker import Bench
 from ourcc.codegen.c.compile import find_compiler
 from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.errors import InternalError, UnsupportedError
-from ourcc.ir.region_text import parse_region
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import AVX2, AVX512, BASELINE, CpuLevel
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import f32
-from ourcc.passes.layout import constant_layouts
+from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 from ourcc.runtime.native import cpu_flags

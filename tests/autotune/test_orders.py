@@ -18,19 +18,19 @@ from ourcc.autotune.record import Trial
 from ourcc.codegen.c.compile import find_compiler
 from ourcc.codegen.triton import print_program
 from ourcc.codegen.triton.interpret import interpret
-from ourcc.compiler.driver import import_model
+from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.plan import Launch
 from ourcc.ir.target import gpu_target, level_for
 from ourcc.ir.types import TensorType
 from ourcc.ir.workload import Point
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.schedule import Candidate, cheapest
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.schedule import Candidate, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.gpu import STRATEGIES as GPU
 from ourcc.passes.tile.schedule import Problem
@@ -110,7 +110,7 @@ def module_of(name: str) -> Any:
 
 def problems(name: str) -> Iterator[Problem]:
     """What the strategies of this machine's level are asked for a model."""
-    from ourcc.compiler.target_cpu import lower_cpu
+    from ourcc.compiler.targets.cpu import lower_cpu
 
     found: list[Problem] = []
 

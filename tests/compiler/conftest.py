@@ -1,15 +1,29 @@
-"""Fixtures of tests that go through torch.compile; torch is imported only where one asks for them."""
+"""Fixtures: a stand-in for the commands, and what tests that go through torch.compile need; torch is imported only then."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from ourcc.compiler import backend
-    from ourcc.compiler.sharing import KeptEngines, PackedWeights
+    from ourcc.compiler.torch import backend
+    from ourcc.compiler.torch.sharing import KeptEngines, PackedWeights
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands in for every module of commands; a test sets the functions that it expects to be called."""
+    from ourcc.compiler import commands
+
+    module = ModuleType("ourcc.compiler.commands.any")
+    for name in ("bench", "build", "cache", "explain", "inspect", "load", "optimize", "tune", "verify"):
+        monkeypatch.setitem(sys.modules, f"{commands.__name__}.{name}", module)
+        monkeypatch.setattr(commands, name, module, raising=False)
+    return module
 
 
 @pytest.fixture
@@ -37,7 +51,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[backend.CompiledGraph]:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> PackedWeights:
     """A pool of packed weights that no other test has filled."""
-    from ourcc.compiler import backend, sharing
+    from ourcc.compiler.torch import backend, sharing
 
     made = sharing.PackedWeights()
     monkeypatch.setattr(backend, "packed_weights", lambda: made)
@@ -47,7 +61,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> PackedWeights:
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> KeptEngines:
     """Kept engines that no other test has made."""
-    from ourcc.compiler import backend, sharing
+    from ourcc.compiler.torch import backend, sharing
 
     made = sharing.KeptEngines()
     monkeypatch.setattr(backend, "kept_engines", lambda: made)

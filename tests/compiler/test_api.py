@@ -1,9 +1,7 @@
-"""The Python front: options by name reach the driver as one value, and wrong ones are refused before anything is imported."""
+"""The Python front: options by name reach the commands as one value, and wrong ones are refused before anything is imported."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,24 +10,16 @@ import ourcc
 import ourcc.compiler
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    module: Any = ModuleType("ourcc.compiler.driver")
-    monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
-    monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
-    return module
-
-
-def test_build_hands_over_one_value(driver: Any) -> None:
-    driver.build = lambda model, options, progress, example_inputs: (model, options, example_inputs)
+def test_build_hands_over_one_value(commands: Any) -> None:
+    commands.build = lambda model, options, progress, example_inputs: (model, options, example_inputs)
     model, options, inputs = ourcc.build("m.onnx", [1], targets=["cpu", "sm_90a"], quantize="int8", shapes={"x": "B:1..4"})
     assert (model, inputs) == ("m.onnx", [1])
     assert [target.name for target in options.targets] == ["cpu", "sm_90a"]
     assert (options.quantize, str(options.shapes[0])) == ("int8", "x=B:1..4")
 
 
-def test_load_hands_over_its_arguments(driver: Any) -> None:
-    driver.load = lambda path, **given: (path, given)
+def test_load_hands_over_its_arguments(commands: Any) -> None:
+    commands.load = lambda path, **given: (path, given)
     given = {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": None, "copy_weights": False}
     assert ourcc.load("m.ourcc", target="cpu", threads=1, verify=True) == ("m.ourcc", given)
     # An empty list trusts nobody, which is not the same as asking for no signature.
@@ -37,12 +27,12 @@ def test_load_hands_over_its_arguments(driver: Any) -> None:
     assert ourcc.load("m.ourcc", trusted_keys=[]) == ("m.ourcc", asked)
 
 
-def test_explain_hands_over_model_and_inputs(driver: Any) -> None:
-    driver.explain = lambda model, inputs, options: (model, inputs, options.precision)
+def test_explain_hands_over_model_and_inputs(commands: Any) -> None:
+    commands.explain = lambda model, inputs, options: (model, inputs, options.precision)
     assert ourcc.explain("model", 1, 2, precision="bf16") == ("model", (1, 2), "bf16")
 
 
-def test_wrong_options_are_refused_before_the_driver_is_asked(driver: Any) -> None:
+def test_wrong_options_are_refused_before_the_driver_is_asked(commands: Any) -> None:
     for function in (ourcc.build, ourcc.explain):
         with pytest.raises(ourcc.UsageError, match="unknown option: got 'quantise'"):
             function("m.onnx", quantise="int8")

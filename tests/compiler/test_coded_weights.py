@@ -10,21 +10,21 @@ import pytest
 
 from ourcc.compiler.options import Quantize, build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.target_cuda import lower_cuda
+from ourcc.compiler.targets.cuda import lower_cuda
 from ourcc.ir import scalar
 from ourcc.ir.formats import FORMATS, Field, Format, Reader
 from ourcc.ir.formats.affine import code_fields, divided, pack_codes, read_code
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.plan import storage
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
-from ourcc.ir.text import module_text
 from ourcc.ir.types import TensorType, f16, f32, f64, i32, u8
+from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.quantize import QUANTIZATIONS, name_of
-from ourcc.passes.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.runtime.engine import Engine
 
@@ -230,7 +230,7 @@ def test_every_name_is_a_format_and_a_type() -> None:
 )
 def test_what_stays_wide_says_why(values: np.ndarray, why: str) -> None:
     from ourcc.passes.quantize.encode_weights import why_not
-    from ourcc.passes.weights import weight_of
+    from ourcc.passes.weights.weights import weight_of
 
     module, b, x, _ = started(2, values.shape[0])
     w = module.add_constant("w", values)

@@ -52,11 +52,15 @@ def test_every_source_op_has_a_row(model: Path, tmp_path: Path) -> None:
     rows = {row.source: row for row in engine.contract}
     assert list(rows) == ["fc1", "act", "fc2", "head", "embed"]
     asked, twice = "fp32, int8-weight, 2:4", "the weight is also read by take, and would be stored twice"
-    assert rows["fc1"] == ContractRow("fc1", "linear", asked, "fp32, int8-weight, 2:4", "")
+    lowered = {"runs": "kernel", "summed": "fp32"}
+    stored = "int8-weight, 2:4"
+    assert rows["fc1"] == ContractRow("fc1", "linear", asked, "fp32, int8-weight, 2:4", "", stored=stored, **lowered)
     # What keeps a weight dense is said, not that it was quantized afterwards.
     sparse = "2:4: the contracted axis has 6 elements, expected a multiple of 4"
-    assert rows["fc2"] == ContractRow("fc2", "linear", asked, "fp32, int8-weight", sparse)
-    assert rows["head"] == ContractRow("head", "linear", asked, "fp32", f"int8-weight: {twice}; 2:4: {twice}")
+    assert rows["fc2"] == ContractRow("fc2", "linear", asked, "fp32, int8-weight", sparse, stored="int8-weight", **lowered)
+    why = f"int8-weight: {twice}; 2:4: {twice}"
+    assert rows["head"] == ContractRow("head", "linear", asked, "fp32", why, stored="fp32", **lowered)
+    assert (rows["act"].runs, rows["act"].stored, rows["act"].summed) == ("kernel", "", "")
     assert (rows["act"].op, rows["act"].requested, rows["act"].realised) == ("relu", "fp32", "fp32")
     assert [row.source for row in engine.contract if is_notable(row)] == ["fc1", "fc2", "head"]
     engine.save(tmp_path / "net.ourcc")
@@ -118,11 +122,38 @@ def test_a_call_back_into_torch_is_a_fallback() -> None:
     call = {"target": "aten.frob.default", "key": 0, "dtypes": (f32,), "shapes": ((4,),), "why": "aten.frob has no rule"}
     b.graph.set_outputs([b.aten_call(x, **call)])
     (row,) = contract_of(source_ops(module), module, BuildOptions())
-    assert row == ContractRow("layer.frob", "aten.frob.default", "fp32", "aten call", "aten.frob has no rule")
+    assert row == ContractRow("layer.frob", "aten.frob.default", "fp32", "aten call", "aten.frob has no rule", "aten call")
+    assert violations(Contract((row,)), parse_requirement("no-host"), ["cpu"]) == []
     assert [found.realised for found in fallback_rows(module)] == ["aten call"]
     with pytest.raises(ContractError, match="1 promise does not hold: no-fallback") as error:
         enforce(Contract((row,)), [parse_requirement("no-fallback")], ["cpu"])
     assert "no-fallback: layer.frob (aten.frob.default) is aten call: aten.frob has no rule" in str(error.value)
+
+
+def test_a_step_of_the_host_has_a_row_and_a_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = (helper.make_tensor_value_info(n, t, s) for n, t, s in (("x", TensorProto.FLOAT, [4]), ("y", TensorProto.INT64, [1, "n"])))
+    nodes = [helper.make_node("Neg", ["x"], ["h"], name="turn"), helper.make_node("NonZero", ["h"], ["y"], name="places")]
+    path = tmp_path / "net.onnx"
+    graph = helper.make_graph(nodes, "net", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    turn, places = ourcc.build(path, require=["no-fallback"]).contract
+    assert (turn.runs, turn.realised) == ("kernel", "fp32")
+    assert (places.op, places.runs, places.realised) == ("nonzero", "host step", f"{places.requested}, host step")
+    assert is_notable(places) and "no kernel does it" in places.why
+    with pytest.raises(ContractError, match="1 promise does not hold: no-host") as error:
+        ourcc.build(path, require=["no-host"])
+    assert "no-host: places (nonzero) is" in str(error.value)
+    assert run(["build", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no-fallback (no call into torch), no-host (no step in Python)" in text
+
+
+def test_the_contract_names_no_format() -> None:
+    from ourcc.compiler import contract
+    from ourcc.passes.quantize import ACTIVATION, INTEGER
+
+    text = Path(str(contract.__file__)).read_text(encoding="utf-8")
+    assert [name for name in (*QUANTIZATIONS, ACTIVATION, INTEGER, "2:4") if f'"{name}"' in text] == []
 
 
 ROWS = Contract(
@@ -170,19 +201,11 @@ def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str)
     assert error.value.hint == f"supported: {', '.join(QUANTIZATIONS)}"
 
 
-def test_requests_that_no_pass_serves_are_refused(model: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data.npz"
-    np.savez(data, x=np.zeros((1, 16), np.float32))
-    with pytest.raises(UnsupportedError, match="calibration is not supported yet") as error:
-        ourcc.build(model, quantize="int8-weight", calibrate=data)
-    assert error.value.hint == "int8-weight needs no calibration data"
-    with pytest.raises(UnsupportedError, match="a bound on the accuracy drop is not supported yet") as error:
-        ourcc.build(model, eval=data, max_accuracy_drop=0.1)
-    assert error.value.hint == "compare the engine with ourcc verify"
-    with pytest.raises(UnsupportedError, match="linear at fp32 is not converted to bf16 yet") as error:
-        ourcc.build(model, precision="bf16")
+def test_requests_that_no_pass_serves_are_refused(model: Path) -> None:
+    with pytest.raises(UnsupportedError, match="linear at fp32 is not converted to tf32 yet") as error:
+        ourcc.build(model, precision="tf32")
     assert error.value.source is not None and error.value.source.name == "fc1"
-    assert error.value.hint == "convert the model to bf16, or leave it at fp32"
+    assert error.value.hint == "convert the model to tf32, or leave it at fp32"
     assert ourcc.build(model, precision="fp32").contract.rows[0].requested == "fp32"
 
 
@@ -202,7 +225,7 @@ def test_the_command_line_prints_the_contract(model: Path, tmp_path: Path, capsy
 
 
 def test_the_pipeline_enforces(model: Path) -> None:
-    from ourcc.compiler.driver import import_model
+    from ourcc.compiler.models.importing import import_model
 
     options = build_options({"require": "relu:int8-weight"})
     with pytest.raises(ContractError):

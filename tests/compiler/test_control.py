@@ -11,17 +11,17 @@ from torch._higher_order_ops.associative_scan import associative_scan_op
 from torch._higher_order_ops.scan import scan
 
 import ourcc
-from ourcc.compiler import backend
-from ourcc.compiler.built import pack
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
-from ourcc.compiler.targets import TARGETS
-from ourcc.ir.parse import parse_module
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.registry import TARGETS
+from ourcc.compiler.torch import backend
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.plan.interpret import run_plan
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
-from ourcc.ir.verify import verify
 
 Program = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

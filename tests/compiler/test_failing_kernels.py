@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.compiler import pipeline
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.targets import cpu
 from ourcc.ir.errors import EngineError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuInstruction
@@ -45,7 +45,7 @@ def counting() -> Module:
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Engine]]:
     monkeypatch.delenv(SWITCH, raising=False)
     switched = CpuInstruction("switched", 8, 1, "f32", "f32", "f32", "fma", ENTER)
-    monkeypatch.setattr(pipeline, "levels_for", lambda target, module: [replace(AVX2, instructions=(*AVX2.instructions, switched))])
+    monkeypatch.setattr(cpu, "levels_for", lambda target, module: [replace(AVX2, instructions=(*AVX2.instructions, switched))])
     contents = compile_module(counting(), build_options({"targets": ["native"], "tune": "off"}))
     yield lambda threads: Engine(contents, threads=threads)
 

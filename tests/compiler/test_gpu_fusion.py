@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ourcc.compiler.target_cuda import lower_cuda
+from ourcc.compiler.targets.cuda import lower_cuda
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
 
 from .test_gpu_kernels import run_plan

@@ -12,19 +12,19 @@ import pytest
 
 from ourcc.codegen.triton import TritonKernel, print_launch
 from ourcc.codegen.triton.interpret import interpret as run_kernel
-from ourcc.compiler.built import pack
-from ourcc.compiler.driver import import_model
+from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
-from ourcc.compiler.target_cuda import lower_cuda
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.cuda import lower_cuda
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.check import IN_RANGE
 from ourcc.ir.plan import Check, Copy, Launch, Zero, storage
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.runtime.launches import holds
 

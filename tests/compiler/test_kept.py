@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ourcc.compiler.explain import explain_torch
+from ourcc.compiler.commands.explain import explain_torch
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.report.engine import describe_engine

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.kinds import kind_of
+from ourcc.compiler.models.kinds import kind_of
 from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options, parse_requirement
-from ourcc.compiler.targets import parse_target
+from ourcc.compiler.targets.registry import parse_target
 from ourcc.ir.errors import EngineError, UnsupportedError, UsageError
 from ourcc.ir.workload import Point, Workload
 
@@ -136,9 +136,10 @@ def test_torch_compile_says_what_it_does_not_do(fresh: None) -> None:
 def test_a_target_that_this_machine_lacks_is_the_users_matter(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from ourcc.compiler import backend, machine
+    from ourcc.compiler.targets import machine, target
+    from ourcc.compiler.torch import backend
 
-    monkeypatch.setattr(backend, "probe_cuda", lambda: machine.CudaDriver(None, (), "no driver"))
+    monkeypatch.setattr(target, "probe_cuda", lambda: machine.CudaDriver(None, (), "no driver"))
     with pytest.raises(Exception, match=r"target: torch.compile runs what it compiles on this machine, got sm_90a: no driver") as caught:
         torch.compile(torch.tanh, backend=backend.ourcc, options={"target": "sm_90a"})(torch.randn(3))
     assert isinstance(caught.value.inner_exception, UsageError)  # type: ignore[attr-defined]
@@ -271,3 +272,42 @@ def test_an_index_error_is_in_the_words_of_its_road(files: Path, fresh: None, ca
     np.savez(files / "rows.npz", words=np.ones((2, 3), np.float32), ids=np.array([0, 9]))
     assert run(["run", "rows.ourcc", "--input", "rows.npz"]) == 1
     assert "ourcc build --unchecked-indices" in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_texts_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--precision", "--ir", "plan"], ["--kernels", "--ir", "plan"], ["--precision", "--source", "kernel_0"]):
+        assert run(["inspect", "m.ourcc", *words]) == 2
+        assert "expected --ir or --source alone" in capsys.readouterr().err
+
+
+def test_what_reads_offers_no_signing(capsys: pytest.CaptureFixture[str]) -> None:
+    for action, is_offered in (("ls", False), ("du", False), ("why", False), ("push", True)):
+        assert run(["cache", action, "--help"]) == 0
+        assert ("--signing-key" in capsys.readouterr().out) == is_offered
+
+
+def test_a_pipeline_of_no_pass_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["opt", "m.onnx", "--pipeline", " "]) == 2
+    assert "--pipeline: got no pass" in capsys.readouterr().err
+
+
+def test_a_file_that_is_missing_is_wrong_usage_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        ["run", "no.ourcc"],
+        ["run", "m.ourcc", "--input", "x=no.npy"],
+        ["run", "m.ourcc", "--input", "no.npz"],
+        ["verify", "m.ourcc", "m.onnx", "--inputs", "no.npz"],
+        ["bench", "m.ourcc", "--against", "onnxruntime=no.onnx"],
+        ["bench", "m.ourcc", "--inputs", "no.npz"],
+        ["build", "no.onnx", "-o", "x.ourcc"],
+        ["build", "m.onnx", "-o", "x.ourcc", "--locked", "no.lock"],
+    ):
+        assert run(line) == 2, line
+        assert "no." in capsys.readouterr().err
+
+
+def test_only_options_that_are_near_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["build", "m.onnx", "-o", "x.ourcc", "--bogus"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+    assert run(["build", "m.onnx", "-o", "x.ourcc", "--quantise", "int8"]) == 2
+    assert "did you mean '--quantize'?" in capsys.readouterr().err

@@ -11,19 +11,19 @@ import pytest
 
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.errors import EngineError, IndexRangeError, InputError, VerifyError
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.plan import Copy, from_json, to_json
 from ourcc.ir.plan.text import print_plan
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
 from ourcc.ir.types import TensorType, f32, i64
-from ourcc.ir.verify import verify
-from ourcc.passes.canonicalize import Canonicalize
-from ourcc.passes.eliminate_dead_code import EliminateDeadCode
 from ourcc.passes.manager import PassManager
+from ourcc.passes.tidy.canonicalize import Canonicalize
+from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
 from ourcc.runtime import Engine
 
 ROWS, WIDTH = 8, 4

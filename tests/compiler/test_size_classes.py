@@ -8,14 +8,14 @@ import warnings
 import pytest
 import torch
 
-from ourcc.compiler.driver import import_model
+from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify, stage_text
 from ourcc.compiler.report.kernels import kernel_rows
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Module
 from ourcc.ir.plan import Launch
-from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower.build_plan import Lowered
 from ourcc.runtime.launches import holds
 
 from ..models import models

@@ -14,7 +14,7 @@ from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import simplify
 from ourcc.ir.errors import CompilerError, InputError, OutOfMemoryError
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.types import LARGEST, TensorType, f32, u8
 from ourcc.runtime import memory
 

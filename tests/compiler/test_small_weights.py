@@ -13,18 +13,18 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.plan import storage
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run as run_program
 from ourcc.ir.tile.program import Expand2to4, Let, Store, statements, walk
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.compose import Group
 from ourcc.passes.fusion.partition import partition
+from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.runtime.engine import Engine
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
+from ourcc.compiler.engines.recorded import recorded_workload, workload_of
 from ourcc.compiler.options import build_options
-from ourcc.compiler.recorded import recorded_workload, workload_of
 from ourcc.ir.errors import EngineError, UsageError
 from ourcc.ir.workload import parse_workload
 from ourcc.runtime import read_engine
@@ -147,7 +147,7 @@ def test_an_empty_workload_is_refused() -> None:
 
 def test_graphs_of_torch_take_what_they_know_of_it() -> None:
     torch = pytest.importorskip("torch")
-    from ourcc.compiler.backend import CompiledGraph, aot
+    from ourcc.compiler.torch.backend import CompiledGraph, aot
 
     graphs: list[CompiledGraph] = []
 

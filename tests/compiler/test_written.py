@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils import _pytree
 
-from ourcc.compiler import backend
+from ourcc.compiler.torch import backend
 from ourcc.ir.plan import Copy, Plan
 
 Program = Callable[..., Any]

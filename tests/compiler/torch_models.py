@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from ourcc.compiler import backend
-from ourcc.ir.reference import judge
+from ourcc.compiler.torch import backend
+from ourcc.ir.graph.reference import judge
 
 F = nn.functional
 

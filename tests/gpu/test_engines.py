@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.compiler.machine import probe_cuda
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.targets.machine import probe_cuda
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.types import TensorType, bf16, f16, f32, i64
 from ourcc.runtime.engine import Engine
 

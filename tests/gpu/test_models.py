@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ourcc.compiler.driver import build
-from ourcc.compiler.machine import probe_cuda
+from ourcc.compiler.commands.build import build
 from ourcc.compiler.options import build_options
-from ourcc.ir.reference import judge
+from ourcc.compiler.targets.machine import probe_cuda
+from ourcc.ir.graph.reference import judge
 
 from ..models import models
 

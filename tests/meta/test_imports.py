@@ -33,7 +33,7 @@ def loaded_by(code: str) -> set[str]:
         "import ourcc",
         "import ourcc.runtime",
         "import ourcc.ir",
-        "import ourcc.compiler.options, ourcc.compiler.targets",
+        "import ourcc.compiler.options, ourcc.compiler.targets.registry",
         HELP,
         "from ourcc.compiler.cli.main import run; run(['inspect', '--help'])",
     ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +67,9 @@ def _targets(node: ast.ImportFrom, path: Path) -> list[str]:
     base = ["ourcc", *path.parent.parts]
     base = base[: len(base) - (node.level - 1)]
     if node.module:
-        return [".".join([*base, node.module])]
+        base += node.module.split(".")
+        modules = [alias.name for alias in node.names if ROOT.joinpath(*base[1:], f"{alias.name}.py").exists()]
+        return [".".join([*base, name]) for name in modules] or [".".join(base)]
     return [".".join([*base, alias.name]) for alias in node.names]
 
 
@@ -126,3 +130,36 @@ def test_the_check_itself_finds_breaches(path: str, text: str, message: str, tmp
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(text)
     assert any(message in breach for breach in breaches(Path(path)))
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not even inside functions: what two modules need of each other belongs into a third, or is handed over."""
+    names = {_module(path) for path in MODULES}
+    needs = {_module(path): {_nearest(name, names) for _, name, _ in imports(path)} - {None, _module(path)} for path in MODULES}
+    assert [sorted(circle) for circle in networkx.strongly_connected_components(networkx.DiGraph(needs)) if len(circle) > 1] == []
+
+
+def _module(path: Path) -> str:
+    return ".".join(["ourcc", *path.with_suffix("").parts]).removesuffix(".__init__")
+
+
+def _nearest(name: str, modules: set[str]) -> str | None:
+    """The module that an imported name stands in."""
+    return next((found for found in (name, name.rpartition(".")[0]) if found in modules), None)
+
+
+ASKS = re.compile(r"\.family\s*[!=]=|startswith\(\"sm_|==\s*\"cuda\"")
+KNOWS = ("compiler/targets/backends.py", "compiler/targets/registry.py", "runtime/contents.py")
+
+
+def test_nobody_asks_what_family_a_target_is_of() -> None:
+    """What differs between targets is said where they are declared; a compiler's own family (gcc, clang) is another thing."""
+    places = [path for path in MODULES if not str(path).startswith(("codegen/c/", *KNOWS))]
+    devices = re.compile(r"\.(device|place|type)\b.*\"cuda\"")  # torch's word for where a tensor lies
+    found = [
+        f"{path}: {line.strip()}"
+        for path in places
+        for line in (ROOT / path).read_text(encoding="utf-8").splitlines()
+        if ASKS.search(line) and not devices.search(line)
+    ]
+    assert found == []

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import ourcc
-from ourcc.compiler import machine
+from ourcc.compiler.targets import machine
 from ourcc.ir.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -196,4 +196,4 @@ def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Pat
     code = (
         "from importlib.metadata import entry_points; print([e.value for e in entry_points(group='torch_dynamo_backends', name='ourcc')])"
     )
-    assert "ourcc.compiler.backend:ourcc" in call(python, "-c", code)
+    assert "ourcc.compiler.torch.backend:ourcc" in call(python, "-c", code)

@@ -49,6 +49,25 @@ def breaches(path: Path, text: str) -> Iterator[str]:
             yield f"{path}:{node.lineno} has a bare except"
 
 
+DIGITS = "ir/digits.py"
+"""The one place that asks whether a text is digits: Python's words for it let other scripts' digits pass."""
+
+
+def loose_digits(path: Path, text: str) -> Iterator[str]:
+    """Where a module would take digits of other scripts for a number."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isdecimal", "isnumeric") and str(path) != DIGITS:
+            yield f"{path}:{node.lineno} calls {node.attr}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "\\d" in node.value:
+            yield f"{path}:{node.lineno} has \\d in a pattern, expected [0-9]"
+
+
+def test_numbers_are_ascii_digits() -> None:
+    assert [breach for path in MODULES for breach in loose_digits(path, (ROOT / path).read_text(encoding="utf-8"))] == []
+    found = sorted(loose_digits(Path("a.py"), 're.compile(r"\\d+").match(x)\nx.isdigit()'))
+    assert found == ["a.py:1 has \\d in a pattern, expected [0-9]", "a.py:2 calls isdigit"]
+
+
 def _call_breaches(path: Path, node: ast.Call) -> Iterator[str]:
     name = _dotted(node.func)
     for banned, places in BANNED_CALLS.items():

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from ourcc.compiler.driver import build
+from ourcc.compiler.commands.build import build
 from ourcc.compiler.options import build_options
 from ourcc.ir.errors import InputError
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.plan import Check, Launch
-from ourcc.ir.reference import judge
 from ourcc.runtime.engine import Engine
 
 from . import models

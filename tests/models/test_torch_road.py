@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from ourcc.compiler import backend
+from ourcc.compiler.torch import backend
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.plan import Call, Host
-from ourcc.ir.reference import judge
 
 from ..compiler.torch_models import recorded
 from . import models

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ourcc.ir import dims
-from ourcc.ir.compare import difference
 from ourcc.ir.graph import Module
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret, judge
-from ourcc.ir.text import module_text
+from ourcc.ir.graph.compare import difference
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.types import TensorType
-from ourcc.ir.verify import verify
 from ourcc.passes.base import Pass, PassContext
 from ourcc.passes.manager import PassManager
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.scan import parse_type
-from ourcc.ir.text import module_text
 from ourcc.passes.base import PassContext
-from ourcc.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
-from ourcc.passes.eliminate_dead_code import EliminateDeadCode
-from ourcc.passes.fold_constants import FoldConstants, FoldOp
+from ourcc.passes.tidy.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
+from ourcc.passes.tidy.fold_constants import FoldConstants, FoldOp
 
 
 def program(body: str, constants: str = "", inputs: str = "%x: f32[B, 3], %z: f32[B, 3]", result: str = "f32[B, 3]") -> str:

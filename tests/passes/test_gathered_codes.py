@@ -9,8 +9,8 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.formats import FORMATS
 from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.graph.reference import interpret
 from ourcc.ir.plan import Launch
-from ourcc.ir.reference import interpret
 from ourcc.ir.types import TensorType, f32, i64
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ourcc.ir.parse import parse_module
-from ourcc.passes.canonicalize import Canonicalize
+from ourcc.ir.graph.parse import parse_module
 from ourcc.passes.manager import PassManager
-from ourcc.passes.unflatten_products import UnflattenProducts
+from ourcc.passes.tidy.canonicalize import Canonicalize
+from ourcc.passes.tidy.unflatten_products import UnflattenProducts
 
 HEAD = """module @m symbols { B in 1..4, S in 1..6 } {
   const @places : i64[1, 8] = [0, 1, 2, 3, 4, 5, 6, 7]

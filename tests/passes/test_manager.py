@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 import ourcc.passes as registry
-from ourcc.ir.compare import difference
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError, VerifyError
 from ourcc.ir.graph import Module
-from ourcc.ir.parse import parse_module
-from ourcc.ir.rewrite import Event
-from ourcc.ir.text import module_text
-from ourcc.ir.verify import Verifier
+from ourcc.ir.graph.compare import difference
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.rewrite import Event
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import Verifier
 from ourcc.passes import PASSES, load_pass
 from ourcc.passes.base import Pass, PassContext
-from ourcc.passes.canonicalize import Canonicalize
-from ourcc.passes.eliminate_dead_code import EliminateDeadCode
-from ourcc.passes.fold_constants import FoldConstants
 from ourcc.passes.manager import PassManager, read_pipeline_comment
 from ourcc.passes.pipeline import make_pass, parse_pipeline, pass_text, pipeline_text
+from ourcc.passes.tidy.canonicalize import Canonicalize
+from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
+from ourcc.passes.tidy.fold_constants import FoldConstants
 
 TEXT = """module @m symbols { B in 1..8 } {
   const @one : f32[] = 1.0

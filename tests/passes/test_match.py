@@ -8,7 +8,7 @@ import pytest
 
 from ourcc.ir.errors import InternalError
 from ourcc.ir.graph import Module
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.passes.match import is_number, matched, operand, uniform
 from ourcc.passes.rules.indexing import Progression, progression
 

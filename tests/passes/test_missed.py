@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ourcc.passes.merge_transposes import MergeTransposes
-from ourcc.passes.sink_casts import SinkCasts
+from ourcc.passes.tidy.merge_transposes import MergeTransposes
+from ourcc.passes.tidy.sink_casts import SinkCasts
 
 
 def program(*lines: str, inputs: str = "%x: f32[B, 3, 4], %w: f32[5, 4], %h: f16[B, 6]", result: str = "f32[B, 3, 5]") -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from ourcc.compiler.pipeline import GRAPH_PIPELINE
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.scan import parse_type
-from ourcc.ir.text import module_text
 from ourcc.passes import load_pass
+from ourcc.passes.fusion.choices import Choices
+from ourcc.passes.fusion.partition import decided
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 
@@ -33,9 +37,20 @@ def layers(count: int) -> Module:
     return module
 
 
-def calls(count: int) -> int:
-    """How many functions, Python's and C's, are called by the manager and the text both ways."""
-    module = layers(count)
+def chain(count: int) -> Module:
+    """One after the other: pointwise ops and a transpose."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", parse_type("f32[16, 16]"))
+    g = Builder(module, graph)
+    for _ in range(count):
+        x = g.transpose(g.neg(g.tanh(x)), permutation=(1, 0))
+    graph.set_outputs([x])
+    return module
+
+
+def counted(work: Callable[[], object]) -> int:
+    """How many functions, Python's and C's, are called."""
     seen = 0
 
     def watch(frame: object, event: str, argument: object) -> None:
@@ -44,14 +59,36 @@ def calls(count: int) -> int:
 
     sys.setprofile(watch)
     try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+def calls(count: int) -> int:
+    """The calls of the manager and of the text both ways."""
+    module = layers(count)
+
+    def work() -> None:
         parse_module(module_text(module))
         PassManager(parse_pipeline(f"{GRAPH_PIPELINE}, join_products")).run(module)
         PassManager([load_pass("eliminate_dead_code")()]).run(module)
-    finally:
-        sys.setprofile(None)
+
+    seen = counted(work)
     # The weight is shared by all layers, so its transpose is folded once.
     assert [op.name for op in module.main] == ["matmul", "gelu", "add"] * count
     return seen
+
+
+@pytest.mark.parametrize("family", [layers, chain])
+def test_choices_of_fusion_grow_with_the_ops(family: Callable[[int], Module]) -> None:
+    def work(count: int) -> int:
+        module = family(count)
+        return counted(lambda: decided(Choices(module, module.main, {}, {"B": 4})))
+
+    work(2)
+    few, many = work(100), work(400)
+    assert many < 4.5 * few, (few, many)
 
 
 def test_four_times_the_ops_take_about_four_times_the_calls():

@@ -10,16 +10,16 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.graph import Module, Value
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret, judge
-from ourcc.ir.region_stores import together
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.region.stores import together
 from ourcc.ir.target import AVX2, gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
-from ourcc.passes.compose import Group
 from ourcc.passes.fusion.legality import RESULTS
 from ourcc.passes.fusion.partition import Fusion
-from ourcc.passes.schedule import Scheduled, Scheduler, cheapest
+from ourcc.passes.lower.schedule import Scheduled, Scheduler, cheapest
+from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.cpu import STRATEGIES as CPU
 from ourcc.passes.tile.gpu import STRATEGIES as GPU
 

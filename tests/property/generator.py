@@ -21,11 +21,11 @@ from ourcc.ir import dims, scalar
 from ourcc.ir.dims import Dim
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module, Op, Value
+from ourcc.ir.graph.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
 from ourcc.ir.ops import table
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64
-from ourcc.passes.classes import ENDS
+from ourcc.passes.lower.classes import ENDS
 
 DTYPES = (f32, f32, f32, f32, f32, f32, f16, bf16, i64, i32, boolean, f64, i8, u8, i16, u16, u32, u64)
 NAMES = ("B", "S", "i", "j", "k", "l", "m", "i0", "i1", "N0", "N1", "x0", "t0")

@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ourcc.codegen.c.printer import SourceFile
 from ourcc.codegen.host.c import print_plans
-from ourcc.compiler import target_cpu
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets import cpu as target_cpu
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.reference import Array, interpret, judge
+from ourcc.ir.graph.reference import Array, interpret, judge
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.target import CpuLevel
-from ourcc.ir.text import module_text
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.lower import print_each
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.lower import print_each
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.runtime.engine import Engine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from ourcc.ir.graph import Module
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.quantization import limits
-from ourcc.ir.reference import interpret, judge
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -52,10 +53,21 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self.left, None)
 
 
+@contextmanager
+def quiet_log() -> Iterator[None]:
+    """The quantizer warns by the root logger, of which every later test in this process would hear no warning."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
+
+
 def quantized(model: onnx.ModelProto, setting: Setting, feeds: Sequence[Feeds]) -> onnx.ModelProto:
     """The model as ONNX Runtime's quantizer writes it."""
-    logging.getLogger().setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
+    with quiet_log(), tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
         onnx.save(model, source)
         if setting.prepared:

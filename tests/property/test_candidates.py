@@ -16,9 +16,9 @@ from ourcc.autotune.problem import bucket
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.layout import constant_layouts
-from ourcc.passes.lower import fuse, lower
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.lower.layout import constant_layouts
+from ourcc.passes.lower.lower import fuse, lower
+from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Candidate, Problem
 

@@ -18,10 +18,10 @@ from harness import failing, failures, report
 
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module, Op, Value
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import Array, interpret, judge
 from ourcc.ir.ops import table
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import Array, interpret, judge
 from ourcc.ir.types import DType, bf16, boolean, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, type_of, u8
 
 BATCH = 20

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.importers.onnx import import_onnx
-from ourcc.ir.text import module_text
+from ourcc.ir.graph.text import module_text
 
 WIDTH = 80
 SHARE = 4

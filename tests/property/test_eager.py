@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ourcc.compiler import backend
 from ourcc.compiler.importers.torch.refusals import NO_KERNEL
+from ourcc.compiler.torch import backend
 
 Function = Callable[..., Any]
 

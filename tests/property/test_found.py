@@ -7,8 +7,8 @@ from generator import Case
 from harness import failures
 
 from ourcc.ir.graph import Module
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import Array, concrete
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import Array, concrete
 
 FOUND = {
     # A fold in front of a running fold cannot share its loop.

@@ -18,20 +18,20 @@ from harness import compared, failing
 
 from ourcc.codegen.c.printer import SourceFile
 from ourcc.codegen.c.weight import HEAVIEST, weigh
-from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
-from ourcc.ir.reference import Array, bind_symbols
-from ourcc.ir.region_interpret import run_region
-from ourcc.ir.region_verify import verify_region
+from ourcc.ir.graph.reference import Array, bind_symbols
+from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.verify import verify_region
 from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32, f64, i32, i64
-from ourcc.passes import schedule as scheduling
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.compose import Group
 from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
-from ourcc.passes.lower import BadKernels, fuse, lower_printed
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.lower import schedule as scheduling
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.lower import BadKernels, fuse, lower_printed
+from ourcc.passes.lower.schedule import Scheduler, cheapest
+from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.cpu import STRATEGIES
 
 DTYPES = (f32, f32, f32, f64, f16, bf16, i32, i64)

@@ -12,14 +12,14 @@ from harness import failing
 
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import simplify
-from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Op, Value
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.region import Reduce
 from ourcc.ir.target import AVX2, AVX512
-from ourcc.ir.text import module_text
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.schedule import cheapest
+from ourcc.passes.lower.schedule import cheapest
 
 GROUP = 10
 

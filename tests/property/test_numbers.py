@@ -15,14 +15,14 @@ import ourcc
 from ourcc.compiler.onnx_backend import compile_module
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.reference import interpret, judge
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import cpu_level, gpu_target
 from ourcc.ir.tile.interpret import run as run_tiles
 from ourcc.ir.types import TensorType, f32, type_of
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile import cpu, gpu
 from ourcc.passes.tile.schedule import Problem
 

@@ -12,12 +12,12 @@ from harness import compared, drawn, failing, optimized, report
 from recipes import COVERED, NAMES, RECIPES, REFUSED
 
 from ourcc.compiler.pipeline import GRAPH_PIPELINE
-from ourcc.ir.compare import difference
+from ourcc.ir.graph.compare import difference
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
-from ourcc.ir.verify import verify
 
 BATCH = 20
 SHOWN = 3

@@ -16,7 +16,7 @@ from harness import drawn
 
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import lower, simplify
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts, Range
 from ourcc.ir.errors import CompilerError

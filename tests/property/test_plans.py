@@ -14,16 +14,16 @@ import pytest
 from generator import Case
 from harness import compared, drawn, optimized
 
-from ourcc.compiler.built import pack
 from ourcc.compiler.pipeline import GRAPH_PIPELINE, lower
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError, VerifyError
 from ourcc.ir.plan import Buffer, Copy, Host, Launch, Plan, Slot, StateDeclaration, Step, Zero, from_json, reads, storage, to_json, writes
 from ourcc.ir.plan.check import check
 from ourcc.ir.plan.interpret import bind, run_plan
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower.build_plan import Lowered
 
 POINTS = 30
 """A plan is interpreted if its launches have no more grid points than this at either binding."""

@@ -13,11 +13,11 @@ from harness import compared, failing
 
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.graph.reference import Array, bind_symbols, interpret
 from ourcc.ir.ops.quantization import limits
-from ourcc.ir.reference import Array, bind_symbols, interpret
 from ourcc.ir.types import DType, TensorType, f16, f32, i8, i32, u8
-from ourcc.passes.integer_products import IntegerProducts
 from ourcc.passes.manager import PassManager
+from ourcc.passes.quantize.integer_products import IntegerProducts
 
 SHARE = 0.25
 """Of the option --cases: each is built as whole kernels."""

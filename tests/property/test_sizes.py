@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import ourcc
 from ourcc.ir.errors import CompilerError
-from ourcc.ir.reference import judge
+from ourcc.ir.graph.reference import judge
 
 ODD = (0, 1, 2, 3, 5, 7, 64, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**47, 2**48, 2**61, 2**62, 2**63 - 1)
 ELEMENTS = 1 << 20

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.compiler.built import pack
 from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import initial, interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.plan import Copy, Plan
 from ourcc.ir.plan.interpret import run_plan
-from ourcc.ir.reference import initial, interpret
-from ourcc.ir.text import module_text
 from ourcc.ir.types import TensorType, f32, i64
-from ourcc.ir.verify import verify
 from ourcc.runtime import Engine
 
 ROWS, WIDTH, NEW = 6, 5, 2

@@ -16,7 +16,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.errors import UnsupportedError
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 
 NO_INFERENCE = re.compile(r"^test_(bernoulli|training_dropout|gradient|adagrad|adam|momentum|nesterov_momentum)")
 

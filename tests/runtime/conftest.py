@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant, storage
+from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, PartContents
 from ourcc.runtime.contents import LIBRARY
@@ -76,13 +78,14 @@ def compile_c(folder: Path, source: str) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
-    """C text -> shared object bytes; the preamble with the pool is put before it."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., bytes]:
+    """C text -> shared object bytes, which say for which plans; the preamble with the pool is put before it."""
     folder = tmp_path_factory.mktemp("native")
     made: dict[str, bytes] = {}
 
-    def compile_once(source: str) -> bytes:
+    def compile_once(source: str, plans: Mapping[str, Plan] | None = None) -> bytes:
         text = source if "ourcc_abi" in source else PREAMBLE + source
+        text += f'const char ourcc_plans[] = "{digest_of(plans)}";\n' if plans else ""
         if text not in made:
             made[text] = compile_c(folder, text)
         return made[text]
@@ -112,10 +115,11 @@ def tiny_plan() -> Plan:
 
 
 @pytest.fixture(scope="session")
-def tiny(compiled: Callable[[str], bytes]) -> EngineContents:
+def tiny(compiled: Callable[..., bytes]) -> EngineContents:
     """The contents of the miniature engine."""
-    never = PartContents({"main": tiny_plan()}, {LIBRARY: b"\x7fELF nonsense"}, requires=("no-such-flag",))
-    baseline = PartContents({"main": tiny_plan()}, {LIBRARY: compiled(SOURCE), "kernel_0.c": b"/* text */\n"})
+    plans = {"main": tiny_plan()}
+    never = PartContents(plans, {LIBRARY: b"\x7fELF nonsense"}, requires=("no-such-flag",))
+    baseline = PartContents(plans, {LIBRARY: compiled(SOURCE, plans), "kernel_0.c": b"/* text */\n"})
     row = {"source": "fc1 (m.onnx)", "op": "mul", "requested": "f32", "realised": "f32", "why": ""}
     return EngineContents.of(
         {"baseline": baseline, "never": never},
@@ -125,6 +129,17 @@ def tiny(compiled: Callable[[str], bytes]) -> EngineContents:
         report={"contract": [row]},
         provenance={"source": "m.onnx", "ids": {"k0": "fc1"}},
     )
+
+
+@pytest.fixture(scope="session")
+def planned(tiny: EngineContents, compiled: Callable[..., bytes]) -> Callable[..., EngineContents]:
+    """The miniature engine with other plans, for which its code says it was made."""
+
+    def change(plans: Mapping[str, Plan]) -> EngineContents:
+        part = replace(tiny.parts["baseline"], plans=plans, files={LIBRARY: compiled(SOURCE, plans)})
+        return replace(tiny, parts={"baseline": part})
+
+    return change
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ import pytest
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
 from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, Zero, from_json, storage, to_json
+from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
 from ourcc.runtime import Engine, EngineContents, PartContents
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
+from ourcc.runtime.contents import PLANS
 
 B, N = dims.symbol("B"), dims.symbol("N")
 
@@ -149,10 +151,16 @@ def plan() -> Plan:
 
 
 def contents(the_plan=None, **files) -> EngineContents:
-    files = {"k_even.cubin": b"even", "k_any.cubin": b"any", **files}
-    return EngineContents.of(
-        {"sm_90a": PartContents({"main": the_plan or plan()}, files, "cuda", "")}, {"sm_90a": {"w": np.array([3.0], np.float32)}}
-    )
+    plans = {"main": the_plan or plan()}
+    files = {"k_even.cubin": b"even", "k_any.cubin": b"any", PLANS: digest_of(plans).encode(), **files}
+    return EngineContents.of({"sm_90a": PartContents(plans, files, "cuda", "")}, {"sm_90a": {"w": np.array([3.0], np.float32)}})
+
+
+def test_kernels_for_other_plans_are_never_loaded(gpu):
+    gpu()
+    for files in ({PLANS: digest_of({"main": replace(plan(), slots=(Slot("s0", (8,)),))}).encode()}, {PLANS: b""}):
+        with pytest.raises(EngineError, match="the kernels of the engine's part sm_90a were made for other plans than it holds"):
+            Engine(contents(**files))
 
 
 @pytest.fixture
@@ -347,6 +355,9 @@ def test_machines_that_do_not_fit(gpu, monkeypatch):
     with pytest.raises(EngineError) as error:
         Engine(contents())
     assert "sm_90a: this machine has no CUDA driver (libcuda-that-is-not-there.so.1)" in str(error.value)
+    with pytest.raises(EngineError, match="target sm_90a of the engine does not run on this machine") as error:
+        Engine(contents(), target="sm_90a")
+    assert error.value.hint == "install NVIDIA's driver; ourcc doctor says what this machine can run"
     assert cuda_module.capability_of("sm_120a") == (12, 0) and cuda_module.capability_of("sm_90") == (9, 0)
     assert cuda_module.why_not("sm_x") == "unknown target 'sm_x', expected sm_ and a compute capability, such as sm_90a"
 
@@ -490,8 +501,9 @@ def keeping() -> EngineContents:
         states[:1],
         (("rows", "rows"),),
     )
-    files = {"k_put.cubin": b"put", "k_add.cubin": b"add"}
-    parts = PartContents({"append": append, "read": read}, files, "cuda", "")
+    plans = {"append": append, "read": read}
+    files = {"k_put.cubin": b"put", "k_add.cubin": b"add", PLANS: digest_of(plans).encode()}
+    parts = PartContents(plans, files, "cuda", "")
     return EngineContents.of({"sm_90a": parts}, {"sm_90a": {"ones": np.ones(2, np.float32)}})
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, storage
+from ourcc.ir.plan import Buffer, Call, Copy, Plan, Slot, StateDeclaration, storage
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
-from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime import Engine, EngineContents, PartContents, read_engine
 from ourcc.runtime.contents import LIBRARY
+from ourcc.runtime.file import write_engine
 from ourcc.runtime.program import Program
+from ourcc.runtime.states import HostStates
 
 
 def test_positional_and_named_calls_give_fresh_numpy_arrays(engine, expected):
@@ -301,13 +303,9 @@ def test_no_target_for_this_machine(tiny):
         EngineContents.of({})
 
 
-def test_damaged_plans_are_refused(tiny):
+def test_damaged_plans_are_refused(tiny, planned):
     def build(**change):
-        return Engine(
-            replace(
-                tiny, parts={"baseline": replace(tiny.parts["baseline"], plans={"main": replace(tiny.parts["baseline"].plan, **change)})}
-            )
-        )
+        return Engine(planned({"main": replace(tiny.parts["baseline"].plan, **change)}))
 
     plan = tiny.parts["baseline"].plan
     with pytest.raises(EngineError, match="has two buffers of one name, x"):
@@ -328,12 +326,59 @@ def test_damaged_plans_are_refused(tiny):
         build(slots=(Slot("s0", (64,)),))
 
 
-def test_a_strided_alias_is_refused_until_executors_run_one(tiny):
+def with_larger_slot(plan: Plan) -> Plan:
+    return replace(plan, slots=(Slot("s0", (dims.symbol("B") * dims.symbol("N") * 8,)),))
+
+
+def with_output_in_arena(plan: Plan) -> Plan:
+    """The second result lies in the arena, and is no output any more: nobody gives the code the memory that it writes."""
+    moved = (replace(buffer, storage=storage.Arena("s0")) if buffer.name == "z" else buffer for buffer in plan.buffers)
+    return replace(plan, outputs=plan.outputs[:1], buffers=tuple(moved), slots=(Slot("s0", (*plan.slots[0].sizes, 4096)),))
+
+
+def with_symbols_in_other_order(plan: Plan) -> Plan:
+    return replace(plan, symbols=dims.Facts(dict(reversed(plan.symbols.ranges.items())), plan.symbols.divisors))
+
+
+@pytest.mark.parametrize("change", [with_larger_slot, with_output_in_arena, with_symbols_in_other_order])
+def test_native_code_runs_with_the_plans_that_it_was_made_for_alone(tiny, tmp_path, change):
+    part = tiny.parts["baseline"]
+    contents = EngineContents.of({"baseline": replace(part, plans={"main": change(part.plan)})}, tiny.weights)
+    message = "native code baseline.so was made for other plans than the engine holds"
+    with pytest.raises(EngineError, match=message) as refused:
+        Engine(contents)
+    assert "ourcc build --rebuild ENGINE" in str(refused.value)
+    write_engine(tmp_path / "edited.ourcc", contents)
+    with pytest.raises(EngineError, match=message):
+        Engine(read_engine(tmp_path / "edited.ourcc"))
+
+
+def test_code_that_names_no_plans_is_never_called(tiny, compiled):
+    part = replace(
+        tiny.parts["baseline"], files={LIBRARY: compiled("#include <stdint.h>\nint32_t ourcc_abi(void) { return *(volatile int32_t *)0; }")}
+    )
+    with pytest.raises(EngineError, match=r"native code baseline\.so was made for plans that it does not name"):
+        Engine(replace(tiny, parts={"baseline": part}))
+
+
+@pytest.mark.parametrize("initial", [np.ones(3, np.float32), np.ones(1, np.int8), np.ones(16, np.float32), np.ones(8, np.int32)])
+def test_a_state_begins_as_a_constant_of_its_type_or_not_at_all(initial):
+    state = StateDeclaration("k", TensorType(f32, (8,)), "begin")
+    buffers = (Buffer("k", state.type, storage.State("k")), Buffer("y", state.type, storage.Output()))
+    plan = Plan("cpu", dims.NO_FACTS, (), (("y", "y"),), buffers, (), (Copy("k", "y"),), (), (state,), (("k", "k"),))
+    parts = {"baseline": PartContents({"main": plan})}
+    begin = np.arange(8, dtype=np.float32)
+    assert HostStates(EngineContents.of(parts, {"shared": {"begin": begin}}), "baseline").read("k").tolist() == begin.tolist()
+    with pytest.raises(EngineError, match=r"state 'k' begins as the constant 'begin', which is .* expected f32\[8\] in 32 bytes"):
+        HostStates(EngineContents.of(parts, {"shared": {"begin": initial}}), "baseline")
+
+
+def test_a_strided_alias_is_refused_until_executors_run_one(tiny, planned):
     plan = tiny.parts["baseline"].plan
     alias = Buffer("q", TensorType(f32, (0, 2)), storage.Alias("w", 0, (4, 2)))
     damaged = {"main": replace(plan, buffers=(*plan.buffers, alias))}
     with pytest.raises(EngineError, match="plan for cpu has the strided alias q, and this version runs dense ones"):
-        Engine(replace(tiny, parts={"baseline": replace(tiny.parts["baseline"], plans=damaged)}))
+        Engine(planned(damaged))
 
 
 def dynamic_plan(steps, extra=()) -> Plan:
@@ -360,7 +405,7 @@ int32_t ourcc_segment_0_0(void *const *b, const int64_t *s, char *arena, int32_t
 """
     nonzero = Call("aten.nonzero", 3, ("x",), ("d",), (("K", 0, 1),))
     plan = dynamic_plan((nonzero, Copy("d", "y")))
-    parts = PartContents({"main": plan}, {LIBRARY: compiled(source)})
+    parts = PartContents({"main": plan}, {LIBRARY: compiled(source, {"main": plan})})
     contents = EngineContents.of({"cpu": parts})
 
     def callback(step, operands):

@@ -12,6 +12,7 @@ import pytest
 from ourcc.codegen.c.abi import support_files
 from ourcc.ir import dims
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant, storage
+from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, PartContents
 from ourcc.runtime.contents import LIBRARY
@@ -41,16 +42,21 @@ int32_t ourcc_segment_0_0(void *const *buffers, const int64_t *symbols, char *ar
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory) -> EngineContents:
     folder = tmp_path_factory.mktemp("pool")
-    for name, text in {**support_files(), "engine.c": SOURCE}.items():
-        (folder / name).write_text(text)
+    plans = {"main": row_sums()}
+    text = f'{SOURCE}OURCC_EXPORT extern const char ourcc_plans[65];\nconst char ourcc_plans[65] = "{digest_of(plans)}";\n'
+    for name, content in {**support_files(), "engine.c": text}.items():
+        (folder / name).write_text(content)
     sources = [name for name in ("engine.c", *support_files()) if name.endswith(".c")]
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-pthread", "-o", "e.so", *sources], check=True, cwd=folder)
+    return EngineContents.of({"x86-64-v3": PartContents(plans, {LIBRARY: (folder / "e.so").read_bytes()})})
+
+
+def row_sums() -> Plan:
     b = dims.symbol("B")
     kinds = TensorType(f32, (b, 64)), TensorType(f32, (b,))
     launch = Launch("k", (Variant("kernel_0", Guard(), (b,), ("x", "y")),), ("x",), ("y",))
     buffers = (Buffer("x", kinds[0], storage.Input()), Buffer("y", kinds[1], storage.Output()))
-    plan = Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
-    return EngineContents.of({"x86-64-v3": PartContents({"main": plan}, {LIBRARY: (folder / "e.so").read_bytes()})})
+    return Plan("cpu", dims.Facts({"B": dims.Range(0, 4096)}), (("x", "x"),), (("y", "y"),), buffers, (), (launch,))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def nearer_than_expected(case: Any) -> bool:
     import numpy as np
 
     from ourcc.compiler.onnx_backend import Backend
-    from ourcc.ir.reference import interpret
+    from ourcc.ir.graph.reference import interpret
 
     prepared = Backend.prepare(case.model)
     for inputs, expected in case.data_sets:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ir.digits import whole_number
 from ....ir.errors import ModelError, Source
 
 KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
@@ -107,6 +108,7 @@ def _number(entries: Mapping[str, str], key: str, default: int, source: Source) 
     text = entries.get(key)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    number = whole_number(text)
+    if number is None:
         raise ModelError(f"external data {key} {text[:80]!r} is not a number of bytes", source=source)
-    return int(text)
+    return number

@@ -11,8 +11,8 @@ import numpy as np
 from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError, UsageError
 from ....ir.graph import Graph, Module, Value
+from ....ir.graph.dead import dead_ops
 from ....ir.types import TensorType
-from ..bodies import binds
 from .context import UnsupportedModelError
 from .load import OpenModel, open_model, opset_versions
 from .symbolic import FoldingBuilder
@@ -182,9 +182,8 @@ def remove_dead(module: Module) -> None:
     """Drop ops and constants that no output needs."""
     wanted = {value for graph in module.functions.values() for value in graph.outputs}
     for graph in module.functions.values():
-        for op in list(graph.reversed()):
-            if not any(result.uses or result in wanted for result in op.results) and not binds(op, graph):
-                graph.remove(op)
+        for op in dead_ops(graph):
+            graph.remove(op)
     for name, value in list(module.constants.items()):
         if not value.uses and value not in wanted:
             del module.constants[name]

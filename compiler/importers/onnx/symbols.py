@@ -127,7 +127,7 @@ def size(value: int, source: Source) -> int:
 
 def _wish(name: str, value: Shape) -> tuple[int, int | None] | str:
     if isinstance(value, str):
-        match = re.fullmatch(r"(\d{1,12})(?:\.\.(\d{1,12})?)?", value)
+        match = re.fullmatch(r"([0-9]{1,12})(?:\.\.([0-9]{1,12})?)?", value)
         if match is None:
             if not _NAME.fullmatch(value):
                 raise UsageError(f"size {value!r} of dimension {name!r} is not a number, a range like 1..32, or the name of a dimension")

@@ -62,6 +62,8 @@ class Node:
     results: tuple[TensorType | None, ...]
     used: frozenset[int]
     fakes: tuple[Any, ...] = field(repr=False, default=())
+    given: tuple[Any, ...] = field(repr=False, default=())
+    """What torch knows of each operand: a fake tensor with the layout of its memory, None of what is no tensor."""
 
     @property
     def facts(self) -> dims.Facts:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ....ir import dims
-from ....ir.errors import UnsupportedError, UsageError
+from ....ir.errors import CompilerError, UnsupportedError, UsageError
 from ....ir.graph import Module
 from .decompositions import decompositions
 from .nodes import plain
@@ -149,12 +149,16 @@ def _lowered(program: Any) -> Any:
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         try:
             return program.run_decompositions(dict(decompositions()))
-        except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        except CompilerError:
+            raise
+        except Exception as error:
+            lines = [line for line in str(error).splitlines() if line.strip()] or ["it gives no reason"]
+            twice = "one value that several buffers take as it is must be copied for each: buffer.copy_(value.clone()); "
+            kind = "" if type(error).__module__ == "builtins" else f"{type(error).__name__}: "
             raise UnsupportedError(
-                f"torch cannot take the program apart: {lines[0][:200]}",
+                f"torch cannot take the program apart: {kind}{lines[0][:200]}",
                 note="\n".join(lines[1:])[:2000] or None,
-                hint="torch.compile needs no export",
+                hint=(twice if type(error).__name__ == "SpecViolationError" else "") + "torch.compile needs no export",
             ) from error
 
 

@@ -99,7 +99,7 @@ def plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", text)
 
 
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]*)", line ([0-9]+)')
 
 
 def source_of(node: Any) -> Source:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....ir import dims
 from ....ir.dims import Dim
+from ....ir.dims_text import is_symbol
 from ....ir.errors import UnsupportedError
 from ....ir.graph import Builder, Module, Value
 
@@ -119,11 +120,12 @@ class Symbols:
         wanted = self.wanted.get(str(symbol.name), str(symbol.name))
         if isinstance(wanted, int):
             return wanted
-        name = wanted
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UnsupportedError(f"the symbol {name[:40]!r} is not a plain name")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", wanted):
+            raise UnsupportedError(f"the symbol {wanted[:40]!r} is not a plain name")
+        # Torch counts what data decide as u0, u1, u2: words that may be element types here.
+        name = wanted if is_symbol(wanted) else f"d_{wanted}"
         if name not in self.module.facts.ranges:
-            low, high = self.ranges[name] if name in self.ranges else bounds_of(ranges.get(symbol))
+            low, high = self.ranges[wanted] if wanted in self.ranges else bounds_of(ranges.get(symbol))
             self.module.declare(name, low, high)
         return dims.symbol(name)
 

@@ -31,7 +31,7 @@ def array_of(tensor: Any) -> np.ndarray[Any, Any]:
     dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if type(dense) is not torch.Tensor:
         dense = dense.as_subclass(torch.Tensor)
-    if dtype.numpy.kind in "fiubc" and dtype.numpy.isbuiltin:
+    if dtype.numpy.kind in "fiubc" and dtype.numpy.isbuiltin == 1:
         array: np.ndarray[Any, Any] = dense.numpy()
         return array
     # numpy's own table lacks these; the bytes travel as integers of the same width.

@@ -419,7 +419,8 @@ class _Walker:
         name = operator_name(node.target)
         first = self.graph.last
         try:
-            view = Node(name, self.b.source or Source(name), self.b, self.symbols, self._types(fakes), used(node, several), tuple(fakes))
+            source, given = self.b.source or Source(name), tuple(getattr(argument, "meta", {}).get("val") for argument in node.args)
+            view = Node(name, source, self.b, self.symbols, self._types(fakes), used(node, several), tuple(fakes), given)
             self.values[node] = self._by_rule(node, view)
         except (UnsupportedError, VerifyError) as error:
             self._drop_after(first)

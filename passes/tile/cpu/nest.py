@@ -16,7 +16,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Store, subscripted, values_of, walk
-from ....ir.region_stores import Fold, needed, parallel_axes, together
+from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce

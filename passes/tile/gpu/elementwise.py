@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
-from ....ir.region_stores import needed, stores_of, together
+from ....ir.region.stores import needed, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..schedule import Order, Problem, Schedule

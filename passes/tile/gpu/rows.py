@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir.region import Let, Reduce, Scan, Store
-from ....ir.region_stores import Fold, needed, parallel_axes, together
+from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..schedule import Order, Problem, Schedule, by_tile

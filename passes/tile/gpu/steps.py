@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Store, transform
-from ....ir.region_stores import needed, stores_of
+from ....ir.region.stores import needed, stores_of
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType

@@ -10,7 +10,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
 from ....ir.region import Ref as ScalarRef
-from ....ir.region_stores import references
+from ....ir.region.stores import references
 from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....ir import dims
-from ....ir.region_stores import needed
+from ....ir.region.stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ..contraction import Contraction, plain_load, read_contraction

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.printer import SourceFile, print_launch
-from ourcc.compiler import pipeline
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.targets import cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of
@@ -22,8 +22,8 @@ from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2, AVX512_AMX, AVX512_B
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, bf16, f32, type_of, u8
-from ourcc.passes.layout import constant_layouts
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.lower.layout import constant_layouts
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.schedule import Problem
 from ourcc.runtime import Engine
@@ -167,7 +167,7 @@ def test_convolutions_in_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     x = np.random.default_rng(9).integers(0, 256, [int(str(size)) for size in module.main.inputs[0].shape]).astype(np.uint8)
     found = []
     for level in (AVX2, *filter(runs, LEVELS)):
-        monkeypatch.setattr(pipeline, "levels_for", lambda target, module, level=level: [level])
+        monkeypatch.setattr(cpu, "levels_for", lambda target, module, level=level: [level])
         contents = compile_module(images(seed), build_options({"targets": ["native"], "tune": "off"}))
         texts = [data.decode() for name, data in contents.parts[level.name].files.items() if name.endswith(".c")]
         assert any("ourcc_tdpbusd" in text for text in texts) == (level is not AVX2)

@@ -15,14 +15,14 @@ from ourcc.codegen.c.abi import descriptor
 from ourcc.codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ourcc.codegen.c.printer import Kernel, SourceFile
 from ourcc.ir import dims
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops import table
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.reference import judge
 from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, AVX512_VNNI, CpuLevel
 from ourcc.ir.types import type_of
-from ourcc.passes.layout import constant_layouts
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.lower.layout import constant_layouts
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Problem
 from ourcc.runtime.native import cpu_flags, withheld

@@ -11,13 +11,13 @@ import pytest
 from ourcc.codegen.c.library import Library
 from ourcc.codegen.c.printer import SourceFile, library_functions
 from ourcc.codegen.c.weight import HEAVIEST, check_weight, weigh
-from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel
 from ourcc.ir.types import DType, TensorType, bf16, f32, f64, i32, i64
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.schedule import cheapest
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.schedule import cheapest
 
 Body = Callable[[Builder, Callable[[int], Value], Value], Value]
 

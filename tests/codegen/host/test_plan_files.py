@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import pytest
 from ourcc.codegen.host.c import PIECE, PIECES, print_plans
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.target_cpu import lower_cpu, print_cpu
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.cpu import lower_cpu, print_cpu
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.plan import Launch
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.scan import parse_type
 from ourcc.ir.target import cpu_level
-from ourcc.passes.schedule import cheapest
+from ourcc.passes.lower.schedule import cheapest
 from ourcc.runtime.engine import Engine
 
 
@@ -76,3 +77,14 @@ def test_a_plan_of_many_files_runs() -> None:
     assert {"plan_0.c", "plan_0_0.c"} <= {name.split("/")[-1] for name in engine.contents.best.files}
     verdict = judge(engine(x), stepwise, wide)
     assert verdict.passed, verdict.reason
+
+
+def test_what_stands_behind_a_variant_for_all_calls_is_never_run() -> None:
+    level = cpu_level("x86-64-v3")
+    plan = lower_cpu(products(1), level, cheapest(level)).plan
+    (launch,) = (step for step in plan.steps if isinstance(step, Launch))
+    (usual,) = launch.variants
+    twice = replace(launch, variants=(replace(usual, kernel="kernel_0_from_0"), usual))
+    text = "".join(print_plans({"main": replace(plan, steps=(twice,))}).values())
+    assert re.findall(r"ourcc_launch\(threads.*(kernel_\w*from_0|kernel_0)", text) and "else" not in text
+    assert len(re.findall(r"ourcc_launch\(threads", text)) == 1

@@ -16,7 +16,7 @@ from ourcc.codegen.triton.compile import CompiledKernel, compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.ir import dims
 from ourcc.ir.errors import UnsupportedError
-from ourcc.ir.reference import judge
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse

@@ -1,13 +1,11 @@
-"""The command line: help, usage errors, exit statuses, JSON and reproducers; the driver is a stand-in."""
+"""The command line: help, usage errors, exit statuses, JSON and reproducers; the commands are stand-ins."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,26 +24,17 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """A driver whose functions a test sets."""
-    module: Any = ModuleType("ourcc.compiler.driver")
-    monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
-    monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
-    yield module
-
-
-@pytest.fixture
 def model(tmp_path: Path) -> str:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"model")
     return str(path)
 
 
-def fails_with(driver: Any, error: BaseException) -> None:
+def fails_with(commands: Any, error: BaseException) -> None:
     def inspect(options: object, progress: object) -> Report:
         raise error
 
-    driver.inspect = inspect
+    commands.inspect = inspect
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -113,19 +102,19 @@ def test_no_arguments_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None
     ("error", "status"),
     [(CompilerError("bad thing"), 1), (UnsupportedError("no op"), 1), (ContractError("broken"), 3), (KeyboardInterrupt(), 130)],
 )
-def test_errors_have_their_own_exit_status(driver: Any, model: str, error: BaseException, status: int) -> None:
-    fails_with(driver, error)
+def test_errors_have_their_own_exit_status(commands: Any, model: str, error: BaseException, status: int) -> None:
+    fails_with(commands, error)
     assert run(["inspect", model]) == status
 
 
-def test_an_error_shows_source_note_and_help(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, UnsupportedError("no op X", source=Source("fc1", "m.py", 3), note="one\ntwo", hint="use Y"))
+def test_an_error_shows_source_note_and_help(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(commands, UnsupportedError("no op X", source=Source("fc1", "m.py", 3), note="one\ntwo", hint="use Y"))
     assert run(["inspect", model]) == 1
     assert capsys.readouterr().err == "error: no op X\n  at fc1 (m.py:3)\n  note: one\n        two\n  help: use Y\n"
 
 
-def test_json_errors_are_one_object(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, UnsupportedError("no op X", source=Source("fc1"), hint="use Y"))
+def test_json_errors_are_one_object(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(commands, UnsupportedError("no op X", source=Source("fc1"), hint="use Y"))
     assert run(["inspect", model, "--json"]) == 1
     printed = capsys.readouterr()
     error = json.loads(printed.out)["error"]
@@ -139,9 +128,9 @@ def test_usage_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bug_exits_with_70_and_leaves_a_reproducer(
-    driver: Any, model: str, cache_folder: Path, capsys: pytest.CaptureFixture[str]
+    commands: Any, model: str, cache_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fails_with(driver, ZeroDivisionError("division by zero"))
+    fails_with(commands, ZeroDivisionError("division by zero"))
     assert run(["inspect", model]) == 70
     printed = capsys.readouterr().err
     assert printed.startswith("error: internal error: ZeroDivisionError: division by zero\n  reproducer: ")
@@ -152,8 +141,10 @@ def test_a_bug_exits_with_70_and_leaves_a_reproducer(
     assert any("ZeroDivisionError" in line for line in content["traceback"])
 
 
-def test_a_bug_with_its_own_reproducer_shows_that(driver: Any, model: str, cache_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, InternalError("pass dce broke the program", reproducer="/r/x.ir"))
+def test_a_bug_with_its_own_reproducer_shows_that(
+    commands: Any, model: str, cache_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails_with(commands, InternalError("pass dce broke the program", reproducer="/r/x.ir"))
     assert run(["inspect", model]) == 70
     printed = capsys.readouterr().err
     assert "error: internal error: pass dce broke the program\n  reproducer: /r/x.ir\n" in printed
@@ -161,29 +152,29 @@ def test_a_bug_with_its_own_reproducer_shows_that(driver: Any, model: str, cache
 
 
 def test_a_reproducer_goes_to_the_current_folder_when_the_cache_cannot_be_written(
-    driver: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    commands: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fails_with(driver, ZeroDivisionError())
+    fails_with(commands, ZeroDivisionError())
     monkeypatch.setenv("OURCC_CACHE_DIR", f"{model}/no/folder")
     monkeypatch.chdir(tmp_path)
     assert run(["inspect", model]) == 70
     assert len(list(tmp_path.glob("ourcc-reproducer-*.json"))) == 1
 
 
-def test_debug_shows_the_traceback(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, CompilerError("bad thing"))
+def test_debug_shows_the_traceback(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(commands, CompilerError("bad thing"))
     assert run(["inspect", model, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_one_clear_error(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, OSError(28, "No space left on device", "out.ourcc"))
+def test_a_full_disk_is_one_clear_error(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(commands, OSError(28, "No space left on device", "out.ourcc"))
     assert run(["inspect", model]) == 1
     assert capsys.readouterr().err == "error: no space left on the disk; nothing was written: 'out.ourcc'\n"
 
 
-def test_a_missing_file_is_one_clear_error(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fails_with(driver, FileNotFoundError(2, "No such file or directory", "w.bin"))
+def test_a_missing_file_is_one_clear_error(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fails_with(commands, FileNotFoundError(2, "No such file or directory", "w.bin"))
     assert run(["inspect", model]) == 1
     assert capsys.readouterr().err == "error: no such file or directory: 'w.bin'\n"
 
@@ -191,8 +182,8 @@ def test_a_missing_file_is_one_clear_error(driver: Any, model: str, capsys: pyte
 REPORT = Report({"kernels": 3, "time": float("nan"), "fast": True}, (Table("rows", ("name", "size"), (("a", 1), ("b", 2.5))),), "text\n")
 
 
-def test_a_report_prints_for_people_and_machines(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options, progress: REPORT
+def test_a_report_prints_for_people_and_machines(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    commands.inspect = lambda options, progress: REPORT
     assert run(["inspect", model]) == 0
     printed = capsys.readouterr().out
     assert "kernels  3" in printed and "fast     yes" in printed and "2.5" in printed and printed.endswith("text\n")
@@ -207,20 +198,20 @@ def test_a_report_prints_for_people_and_machines(driver: Any, model: str, capsys
     }
 
 
-def test_violations_are_shown_and_exit_with_3(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options, progress: Report({"rows": 1}, violations=("fc1: got fp32, expected int8",))
+def test_violations_are_shown_and_exit_with_3(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    commands.inspect = lambda options, progress: Report({"rows": 1}, violations=("fc1: got fp32, expected int8",))
     assert run(["inspect", model]) == 3
     assert capsys.readouterr().err == "error: 1 promise does not hold\n  note: fc1: got fp32, expected int8\n"
 
 
-def test_violations_are_one_json_object(driver: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    driver.inspect = lambda options, progress: Report({"rows": 1}, violations=("a", "b"))
+def test_violations_are_one_json_object(commands: Any, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    commands.inspect = lambda options, progress: Report({"rows": 1}, violations=("a", "b"))
     assert run(["inspect", model, "--json"]) == 3
     data = json.loads(capsys.readouterr().out)
     assert (data["rows"], data["violations"]) == (1, ["a", "b"])
 
 
-def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_hands_over_options_and_saves(commands: Any, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
 
     def build(path: Path, options: Any, progress: Any) -> Any:
@@ -240,7 +231,7 @@ def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: P
         contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={})
         return SimpleNamespace(save=save, contents=contents)
 
-    driver.build = build
+    commands.build = build
     output = tmp_path / "m.ourcc"
     arguments = ["--target", "cpu", "--target", "sm_90a", "--quantize", "int8-weight", "--tune", "8", "--require", "no-fallback"]
     assert run(["build", model, "-o", str(output), *arguments, "--shape", "x=B:1..32"]) == 0
@@ -263,9 +254,9 @@ def test_build_hands_over_options_and_saves(driver: Any, model: str, tmp_path: P
         (["import", "f"], "import", ("f",)),
     ],
 )
-def test_cache_actions_reach_the_driver(driver: Any, arguments: list[str], action: str, given: tuple[str, ...]) -> None:
+def test_cache_actions_reach_the_driver(commands: Any, arguments: list[str], action: str, given: tuple[str, ...]) -> None:
     seen: list[Any] = []
-    driver.cache = lambda options, progress: seen.append(options) or Report()
+    commands.cache = lambda options, progress: seen.append(options) or Report()
     assert run(["cache", *arguments]) == 0
     assert (seen[0].action, seen[0].arguments) == (action, given)
 
@@ -282,9 +273,9 @@ def test_cache_actions_reach_the_driver(driver: Any, arguments: list[str], actio
     ],
 )
 def test_commands_reach_the_driver(
-    driver: Any, model: str, command: str, function: str, arguments: list[str], field: str, value: object
+    commands: Any, model: str, command: str, function: str, arguments: list[str], field: str, value: object
 ) -> None:
     seen: list[Any] = []
-    setattr(driver, function, lambda options, *progress: seen.append(options) or Report())
+    setattr(commands, function, lambda options, *progress: seen.append(options) or Report())
     assert run([command, model, *(model if word == "MODEL" else word for word in arguments)]) == 0
     assert getattr(seen[0], field) == value

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 
-import ourcc.compiler
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.cli.run import read_inputs, write_outputs
 from ourcc.ir.errors import InputError, UsageError
 
 
 @pytest.fixture
-def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+def doubles(commands: Any) -> None:
     """An engine that doubles x."""
-    module: Any = ModuleType("ourcc.compiler.driver")
     functions = {"main": SimpleNamespace(run=lambda inputs: {"file": inputs["x"] * 2})}
     session = SimpleNamespace(functions=functions)
-    module.load = lambda path, target, trusted_keys, progress: SimpleNamespace(session=lambda: session)
-    monkeypatch.setitem(sys.modules, "ourcc.compiler.driver", module)
-    monkeypatch.setattr(ourcc.compiler, "driver", module, raising=False)
+    commands.load = lambda path, target, trusted_keys, progress: SimpleNamespace(session=lambda: session)
 
 
 def test_an_engine_runs_on_files(doubles: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,3 +81,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         write_outputs(path, {"good": numpy.ones(3), "bad": numpy.array([{}], dtype=object)})
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_written_as_float32_is_said(commands: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import ml_dtypes
+
+    outputs = {"y": numpy.ones(2, ml_dtypes.bfloat16), "z": numpy.ones(2, numpy.float32)}
+    session = SimpleNamespace(functions={"main": SimpleNamespace(run=lambda inputs: outputs)})
+    commands.load = lambda path, target, trusted_keys, progress: SimpleNamespace(session=lambda: session)
+    (tmp_path / "m.ourcc").write_bytes(b"")
+    assert run(["run", str(tmp_path / "m.ourcc"), "-o", str(tmp_path / "out.npz")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "written as float32, which holds them exactly, since .npz files lack their dtype: y" in text
+    assert run(["run", str(tmp_path / "m.ourcc")]) == 0
+    assert "written as float32" not in capsys.readouterr().out

@@ -94,7 +94,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["inspect", "m.onnx", "--source", "kernel_7"], "there is no kernel 'kernel_7' in the engine\n  help: did you mean 'kernel_0'?"),
         (["inspect", "m.onnx", "--source", "top_k"], "top_k has no source: it runs outside of kernels"),
         (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
-        (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c is of CPU targets, got sm_90a"),
+        (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c: the kernels of sm_90a are triton\n  help: --ir triton"),
         (["inspect", "m.ourcc", "--ir", "import"], "stage import needs the model: an engine keeps its simplified program"),
         (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
         (["inspect", "m.ourcc", "--fusion", "--workload", "B=1"], "got --workload for an engine, expected none: it has its own"),
@@ -207,11 +207,14 @@ def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["build", "--help"]) == 0
     shown = capsys.readouterr().out
     words = set(re.findall(r"[\w-]+", shown))
-    unserved = {"--precision", "--calibrate", "--eval", "--max-accuracy-drop", "--emulate", *set(QUANTIZE_FORMATS) - set(QUANTIZE_SERVED)}
+    unserved = {"tf32", "--calibrate", "--eval", "--max-accuracy-drop", "--emulate", *set(QUANTIZE_FORMATS) - set(QUANTIZE_SERVED)}
     assert not words & unserved and set(QUANTIZE_SERVED) <= words
-    for arguments in (["--quantize", "fp8"], ["--precision", "fp16"], ["--calibrate", "m.onnx"]):
+    for arguments in (["--quantize", "fp8"], ["--precision", "tf32"]):
         assert run(["build", "m.onnx", "-o", "a.ourcc", "-q", *arguments]) == 1
         assert "yet" in capsys.readouterr().err
+    for flag in ("--calibrate", "--eval", "--max-accuracy-drop"):
+        assert run(["build", "m.onnx", "-o", "a.ourcc", "-q", flag, "x"]) == 2
+        assert f"no such option: got '{flag}'" in capsys.readouterr().err
 
 
 def test_ascii_output_has_no_other_signs(files: Path) -> None:

@@ -63,3 +63,18 @@ def test_sentences_go_on_in_further_lines() -> None:
         assert " ".join(" ".join(line[12:] for line in lines[2:-1]).split()) == why
         assert lines[-1].split() == ["kernel_1", "short"]
     assert len(fit(table, 200)) == 4
+
+
+def test_words_and_keys_are_never_cut() -> None:
+    rows = (("kernel_with_a_long_name_17", "fp32, int4-weight-g128, int8-activation", "mul, add, cast, take, " * 2, 3.25),)
+    table = Table("t", ("kernel", "realised", "source_ops", "predicted_microseconds"), rows, keys=("kernel",))
+    for width in (74, 80):
+        lines = fit(table, width)
+        assert max(map(columns_of, lines)) <= width and not any("…" in line for line in lines)
+        text = "\n".join(lines)
+        assert all(word in text for word in ("kernel_with_a_long_name_17", "fp32,", "int4-", "g128,", "activation", "microseconds", "3.25"))
+    assert "int4-weight-g128," in "\n".join(fit(table, 90))
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert fit(Table("t", ("a", "b"), ()), 80) == [" none"]

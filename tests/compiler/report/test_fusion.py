@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ourcc.compiler.inspection import inspect
+from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.options import InspectOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.report.fit import fit
 from ourcc.compiler.report.fusion import fusion_tables, largest_kept
 from ourcc.ir.errors import EngineError
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.workload import parse_workload
 from ourcc.runtime.contents import EngineContents
 from ourcc.runtime.engine import Engine

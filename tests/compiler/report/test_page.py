@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ourcc.compiler.driver import build
+from ourcc.compiler.commands.build import build
 from ourcc.compiler.options import build_options
 from ourcc.ir.plan import slot_offsets, storage
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ourcc.ir.ops  # noqa: F401 - declares the ops
-from ourcc.ir import reference
+from ourcc.ir.graph import reference
 from ourcc.ir.ops import table
 from ourcc.ir.ops.sampling import draw
 from ourcc.ir.ops.table import OPS

@@ -4,7 +4,7 @@ import numpy as np
 
 import ourcc.ir.ops  # noqa: F401 - declares the ops
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.reference import interpret
 from ourcc.ir.types import TensorType, boolean, f32, i64
 
 

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 import ourcc.ir.ops  # noqa: F401 - declares the ops
-from ourcc.ir import dims, reference
+from ourcc.ir import dims
 from ourcc.ir.errors import VerifyError
+from ourcc.ir.graph import reference
 from ourcc.ir.ops import table
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.region_interpret import run_region
-from ourcc.ir.region_verify import verify_region
+from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.verify import verify_region
 from ourcc.ir.types import TensorType, type_of
 
 SYMBOL = dims.symbol("i")  # the name an axis would have: axes and symbols must not meet

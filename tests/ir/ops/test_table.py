@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import ourcc.ir.ops
-from ourcc.ir import dims, reference, scalar
+from ourcc.ir import dims, scalar
 from ourcc.ir.errors import VerifyError
+from ourcc.ir.graph import reference
 from ourcc.ir.ops import table
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS, OpDef, Sample
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.types import type_of
 
 CASES = [

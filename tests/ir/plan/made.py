@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ourcc.compiler.built import pack
 from ourcc.compiler.pipeline import lower
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.plan import Buffer, Check, Copy, Guard, Host, Launch, Plan, Slot, StateDeclaration, Step, Storage, Variant, Zero, storage
 from ourcc.ir.types import TensorType, f32, i32, i64
-from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower.build_plan import Lowered
 
 S, K = dims.symbol("S"), dims.symbol("K")
 ROWS = TensorType(f32, (S, 64))

@@ -9,21 +9,7 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import VerifyError
-from ourcc.ir.plan import (
-    Buffer,
-    Check,
-    Copy,
-    Host,
-    Launch,
-    Plan,
-    StateDeclaration,
-    from_json,
-    reads,
-    storage,
-    to_json,
-    touched,
-    writes,
-)
+from ourcc.ir.plan import Buffer, Check, Copy, Host, Launch, Plan, StateDeclaration, from_json, reads, storage, to_json, touched, writes
 from ourcc.ir.plan.check import check
 from ourcc.ir.plan.places import at_most
 from ourcc.ir.types import TensorType, f16, f32

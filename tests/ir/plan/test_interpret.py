@@ -10,12 +10,12 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import IndexRangeError, InputError, UnsupportedError, VerifyError
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Host, Launch, Plan, Slot, StateDeclaration, Variant, Zero, storage
 from ourcc.ir.plan.check import check
 from ourcc.ir.plan.interpret import packed, run_plan, unpacked
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.types import TensorType, f32, i4, i64, string, u2
-from ourcc.passes.build_plan import Lowered
+from ourcc.passes.lower.build_plan import Lowered
 
 from .made import MODULES, constants, lowered, moved, swapped, with_slot, without
 

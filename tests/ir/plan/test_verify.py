@@ -10,11 +10,11 @@ import pytest
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError, InternalError, VerifyError
 from ourcc.ir.layout import Factor, Layout
-from ourcc.ir.plan import Buffer, storage
+from ourcc.ir.plan import Buffer, Copy, Plan, StateDeclaration, storage
 from ourcc.ir.plan.parse import parse_plan
 from ourcc.ir.plan.verify import verify
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.build_plan import verified
+from ourcc.passes.lower.build_plan import verified
 from ourcc.runtime.program import Program
 
 PLAN = (Path(__file__).parent / "plans" / "every_step.plan").read_text()
@@ -205,3 +205,18 @@ def test_the_time_grows_with_the_plan() -> None:
         return asked
 
     assert cost(400) < 4.5 * cost(100)
+
+
+def test_a_state_begins_as_a_constant_of_its_own_type() -> None:
+    wide, narrow = TensorType(f32, (8,)), TensorType(f32, (3,))
+    buffers = (
+        Buffer("k", wide, storage.State("k")),
+        Buffer("w", narrow, storage.Constant("w")),
+        Buffer("v", wide, storage.Constant("v")),
+        Buffer("y", wide, storage.Output()),
+    )
+    plan = Plan("cpu", dims.NO_FACTS, (), (("y", "y"),), buffers, (), (Copy("k", "y"),), (), (), (("k", "k"),))
+    verify(replace(plan, states=(StateDeclaration("k", wide, "v"),)))
+    verify(replace(plan, states=(StateDeclaration("k", wide, "elsewhere"),)))
+    with pytest.raises(VerifyError, match=r"state 'k' of the plan begins as the constant 'w', f32\[3\], expected f32\[8\]"):
+        verify(replace(plan, states=(StateDeclaration("k", wide, "w"),)))

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.ir import reference, types
+from ourcc.ir import types
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.errors import InternalError, VerifyError
+from ourcc.ir.graph import reference
 from ourcc.ir.tile.bounds import Check, checks_of
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse

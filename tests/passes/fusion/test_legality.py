@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ourcc.ir.graph import Module, Value
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
 from ourcc.passes.fusion import legality, profit
 from ourcc.passes.fusion.choices import Choices
 from ourcc.passes.fusion.legality import RESULTS

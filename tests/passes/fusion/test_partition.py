@@ -7,20 +7,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ourcc.compiler.target_cpu import lower_cpu, print_cpu
+from ourcc.compiler.targets.cpu import lower_cpu, print_cpu
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
 from ourcc.ir.region import Scalar, Store, parts
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import AVX2
 from ourcc.ir.tile.program import Launch
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.build_plan import Lowered
-from ourcc.passes.compose import COPIES, DEPTH, Group
 from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
-from ourcc.passes.lower import fuse, kept, lower, lower_printed, print_each
-from ourcc.passes.schedule import Scheduler, cheapest
+from ourcc.passes.lower.build_plan import Lowered
+from ourcc.passes.lower.lower import fuse, kept, lower, lower_printed, print_each
+from ourcc.passes.lower.schedule import Scheduler, cheapest
+from ourcc.passes.regions.compose import COPIES, DEPTH, Group
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.cpu.nest import Nest
 
@@ -169,6 +170,39 @@ def test_a_concat_of_many_operands_chooses_among_few() -> None:
     assert deepest([group]) < 8
     x = np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(run_region(group.region, {group.region.inputs[0].name: x})["y0"], np.tile(x, 100))
+
+
+NORMED = """module @m {
+  func @main(%x: f32[8, 16], %w: f32[16, 16]) -> (f32[8, 16], bf16[8, 16]) {
+    %p = matmul(%x, %w) : f32[8, 16]
+    %n = layer_norm(%p, _, _) {axes = [1], epsilon = 1e-05} : f32[8, 16]
+    %c = cast(%n) {dtype = bf16} : bf16[8, 16]
+    %d = cast(%w) {dtype = bf16} : bf16[16, 16]
+    %q = matmul(%c, %d) {wide = true} : f32[8, 16]
+    %y = add(%q, %n) : f32[8, 16]
+    return %y, %c
+  }
+}"""
+ATTENDED = """module @m {
+  func @main(%q: f32[2, 4, 8, 16], %w: bf16[64, 16]) -> f32[16, 16] {
+    %a = attention(%q, %q, %q, _) {scale = 0.25} : f32[2, 4, 8, 16]
+    %c = cast(%a) {dtype = bf16} : bf16[2, 4, 8, 16]
+    %t = transpose(%c) {permutation = [0, 2, 1, 3]} : bf16[2, 8, 4, 16]
+    %r = reshape(%t) {shape = [16, 64]} : bf16[16, 64]
+    %y = matmul(%r, %w) {wide = true} : f32[16, 16]
+    return %y
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "together"),
+    [(NORMED, {"layer_norm", "cast"}), (ATTENDED, {"attention", "cast", "transpose", "reshape"})],
+    ids=["norm", "attention"],
+)
+def test_a_kernel_stores_what_products_read_as_they_read_it(text: str, together: set[str]) -> None:
+    """Beside the norm that is added later its narrow form; attention's result narrow, in the order of the product's rows."""
+    assert together in [{op.name for op in group.ops} for group in groups(parse_module(text))]
 
 
 # --- what is kept in memory ---------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import pytest
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32, u2, u4
-from ourcc.passes.compose import Group
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
+from ourcc.passes.regions.compose import Group
 from ourcc.runtime import native
 from ourcc.runtime.engine import Engine
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
 from ourcc.ir.types import TensorType, f16, f32
 from ourcc.passes.base import PassContext
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.quantize.int8_weight import QuantizeInt8Weight, quantized
-from ourcc.passes.weights import weight_of, why_not_coded
+from ourcc.passes.weights.weights import weight_of, why_not_coded
 
 
 def started(*shape: int) -> tuple[Module, Builder]:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.reference import interpret
 from ourcc.ir.ops.table import OPS, run
-from ourcc.ir.reference import interpret
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.base import PassContext
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.sparsify.two_four import SparsifyTwoFour, pruned, why_not
-from ourcc.passes.weights import weight_of
+from ourcc.passes.weights.weights import weight_of
 
 
 def random(*shape: int) -> np.ndarray:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from ourcc.ir import dims
+from ourcc.ir.expression import Index
 from ourcc.ir.formats import FORMATS
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.region import Index, Reduce, Region, accesses, scalars
-from ourcc.ir.region_interpret import run_region
-from ourcc.ir.region_verify import verify_region
+from ourcc.ir.region import Reduce, Region, accesses, scalars
+from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.verify import verify_region
 from ourcc.ir.types import TensorType, f32, i8, i32
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.tile.blocks import in_blocks, split_axis

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from .....ir import dims
+from .....ir.digits import is_whole
 from .....ir.dims import Dim
 from .....ir.errors import ParseError
 
 LENGTH = 4096
 DEPTH = 64
-_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|-?\d+|'[A-Za-z0-9_]*'|[(),=])")
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|-?[0-9]+|'[A-Za-z0-9_]*'|[(),=])")
 
 
 def parse_size(text: str) -> Dim:
@@ -56,7 +57,7 @@ class _Reader:
         if not token or depth > DEPTH:
             raise ParseError(f"in size {self.text[:80]!r}: it ends early or is nested more than {DEPTH} deep")
         self.place += 1
-        if token.lstrip("-").isdigit():
+        if is_whole(token.lstrip("-")):
             return _bounded(int(token), self.text)
         if token.startswith("'"):
             return token

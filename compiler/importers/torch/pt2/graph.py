@@ -16,7 +16,7 @@ from .tensors import check_layout, dtype_of_number
 
 DEPTH = 16
 _FORMATS = {1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format"}
-_FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9})')
+_FRAME = re.compile(r'File "([^"\n]{1,1000})", line ([0-9]{1,9})')
 _MODULE = re.compile(r"[A-Za-z0-9_.\[\]']*")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from .....ir import dims
+from .....ir.dims import Dim
 from .....ir.graph import Value
 from ..context import Node, aten
 
@@ -52,6 +56,66 @@ def _mv(n: Node, a: Value, b: Value) -> Value:
 @aten("dot")
 def _dot(n: Node, a: Value, b: Value) -> Value:
     return n.reshape(product(n, n.reshape(a, (1, *a.shape)), n.reshape(b, (*b.shape, 1))), ())
+
+
+@aten("_trilinear")
+def _trilinear(
+    n: Node,
+    a: Value,
+    b: Value,
+    c: Value,
+    a_lacks: tuple[int, ...],
+    b_lacks: tuple[int, ...],
+    c_lacks: tuple[int, ...],
+    summed: tuple[int, ...],
+    unrolled: int = 1,
+) -> Value:
+    """The sum over some axes of a * b * c, each without the axes that it lacks: b with c first, as far as a has no part in it."""
+    rank, wide = a.type.rank + len(a_lacks), n.dtype.compute
+    first, second, third = (
+        _Axes(n.cast(x, wide), tuple(axis for axis in range(rank) if axis not in {n.axis(lack, rank) for lack in lacks}))
+        for x, lacks in ((a, a_lacks), (b, b_lacks), (c, c_lacks))
+    )
+    folded = frozenset(n.axis(axis, rank) for axis in summed)
+    inner = _contracted(n, second, third, folded - set(first.names))
+    whole = _contracted(n, first, inner, folded)
+    order = sorted(whole.names)
+    return n.reshape(n.cast(n.permute(whole.value, [whole.names.index(axis) for axis in order]), n.dtype), n.shape)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """A tensor whose axes have names."""
+
+    value: Value
+    names: tuple[int, ...]
+
+    def size(self, name: int) -> Dim:
+        return self.value.shape[self.names.index(name)]
+
+
+def _contracted(n: Node, a: _Axes, b: _Axes, summed: frozenset[int]) -> _Axes:
+    """The sum over `summed` of the products of two tensors: one batched product of matrices."""
+    a, b = _without(n, a, summed - set(b.names)), _without(n, b, summed - set(a.names))
+    both = [name for name in a.names if name in b.names]
+    batch, inner = [name for name in both if name not in summed], [name for name in both if name in summed]
+    rows, columns = [name for name in a.names if name not in both], [name for name in b.names if name not in both]
+    product: Value = n.b.matmul(_matrices(n, a, batch, rows, inner), _matrices(n, b, batch, columns, inner), transpose_b=True)
+    names = (*batch, *rows, *columns)
+    return _Axes(n.reshape(product, [(a if name in a.names else b).size(name) for name in names]), names)
+
+
+def _without(n: Node, x: _Axes, gone: frozenset[int]) -> _Axes:
+    """The sum over the axes that the other factor does not have."""
+    found = [place for place, name in enumerate(x.names) if name in gone]
+    return _Axes(n.b.sum(x.value, axes=tuple(found)), tuple(name for name in x.names if name not in gone)) if found else x
+
+
+def _matrices(n: Node, x: _Axes, batch: Sequence[int], rows: Sequence[int], inner: Sequence[int]) -> Value:
+    """The tensor as [batch, rows, inner]: one axis of rows, one that is summed over."""
+    lead = [x.size(name) for name in batch]
+    sizes = [dims.product([x.size(name) for name in group]) for group in (rows, inner)]
+    return n.reshape(n.permute(x.value, [x.names.index(name) for name in (*batch, *rows, *inner)]), (*lead, *sizes))
 
 
 @aten("convolution")

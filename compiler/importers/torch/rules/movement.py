@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .....ir import dims
 from .....ir.dims import Dim
-from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, Number, aten, python_number
@@ -231,13 +231,25 @@ def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> 
 
 @aten("as_strided", "as_strided_copy.default")
 def _as_strided(n: Node, x: Value, size: tuple[Any, ...], stride: tuple[Any, ...], offset: Any = None) -> Value:
-    numbers = (*size, *stride, offset or 0, *x.shape)
-    if not all(isinstance(number, int) for number in numbers):
-        raise UnsupportedError(f"{n.operator}: a size or stride is symbolic", source=n.source)
-    if tuple(size) == x.shape and _dense(x.shape) == tuple(stride) and not offset:
-        return x
-    raise n.fail("strides of memory have no meaning in a program of values")
+    """Another view of all that a dense tensor's memory holds: its elements in the order of memory, and those permuted."""
+    memory = n.given[0]
+    begin, strides = n.symbols.dim(memory.storage_offset()), n.symbols.shape(memory.stride())
+    before, after = _memory_order(n, x.shape, strides), _memory_order(n, size, stride)
+    same = dims.equal(x.type.elements, dims.product(size), n.facts) is True
+    if before is None or after is None or not same or dims.equal(begin if offset is None else offset, begin, n.facts) is not True:
+        raise n.fail("strides of memory have no meaning in a program of values")
+    ordered = n.reshape(n.permute(x, before), [size[axis] for axis in after])
+    return n.permute(ordered, [after.index(axis) for axis in range(len(after))])
 
 
-def _dense(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    return tuple(dims.product(shape[place + 1 :]) for place in range(len(shape)))
+def _memory_order(n: Node, sizes: Sequence[Dim], strides: Sequence[Dim]) -> list[int] | None:
+    """The axes from the outermost to the innermost in memory; None where these strides do not lay elements out side by side."""
+    placed: list[int] = [axis for axis, size in enumerate(sizes) if size == 1]
+    step: Dim = 1
+    while len(placed) < len(sizes):
+        inner = [axis for axis in range(len(sizes)) if axis not in placed and dims.equal(strides[axis], step, n.facts) is True]
+        if not inner:
+            return None
+        placed.append(inner[-1])
+        step = step * sizes[inner[-1]]
+    return placed[::-1]

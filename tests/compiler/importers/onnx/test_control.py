@@ -12,19 +12,19 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ourcc.compiler.built import pack
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.importers.onnx.context import UnsupportedModelError
 from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.targets import TARGETS
+from ourcc.compiler.targets.built import pack
+from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import control
 from ourcc.ir.errors import CompilerError, EngineError, InputError, UnsupportedError, VerifyError
-from ourcc.ir.parse import parse_module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 from ourcc.ir.plan.interpret import run_plan
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
-from ourcc.ir.verify import verify
 from ourcc.runtime import Engine
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -7,7 +7,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
 from ourcc.compiler.importers.onnx import import_onnx, load, tensors, walk
 from ourcc.ir.errors import CompilerError, ModelError, UnsupportedError
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.reference import interpret
 
 F, INT = TensorProto.FLOAT, TensorProto.INT64
 node = helper.make_node

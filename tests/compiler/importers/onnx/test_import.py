@@ -7,10 +7,10 @@ from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.importers.onnx.context import UnsupportedModelError
 from ourcc.ir import dims
 from ourcc.ir.errors import ModelError, UnsupportedError, UsageError
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret
-from ourcc.ir.text import module_text
-from ourcc.ir.verify import verify
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.text import module_text
+from ourcc.ir.graph.verify import verify
 
 F, INT, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node

@@ -9,8 +9,8 @@ import pytest
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir import dims
-from ourcc.ir.reference import interpret
-from ourcc.ir.verify import verify
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.verify import verify
 
 SCRIPT = Path(__file__).parents[4] / "examples" / "export_minilm.py"
 

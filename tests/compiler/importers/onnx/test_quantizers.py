@@ -15,7 +15,7 @@ from quantizing import I4, I8, I16, U8, U16, Setting, disagreement, quantized, t
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.errors import InputError, ModelError, UnsupportedError
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 
 F, INT = TensorProto.FLOAT, TensorProto.INT64
 N = helper.make_node

@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.importers.onnx.context import RULES
 from ourcc.ir.errors import InternalError, ModelError, UnsupportedError, UsageError
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.reference import interpret
 
 F, D, INT, B = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 S, U8 = TensorProto.STRING, TensorProto.UINT8

@@ -14,7 +14,7 @@ import torch
 
 from ourcc.compiler.importers.torch.tensors import array_of
 from ourcc.ir.graph import Module
-from ourcc.ir.reference import interpret, judge
+from ourcc.ir.graph.reference import interpret, judge
 
 Change = Callable[[Any], None]
 

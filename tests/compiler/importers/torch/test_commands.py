@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.peers import make_peer
+from ourcc.compiler.commands.peers import make_peer
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import ourcc
-from ourcc.compiler.driver import import_model
 from ourcc.compiler.importers.torch.export import export_module, import_exported, input_shapes
+from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
 from ourcc.ir.errors import InputError, UnsupportedError, UsageError
-from ourcc.ir.text import module_text
+from ourcc.ir.graph.text import module_text
 
 
 class Scores(nn.Module):

@@ -16,7 +16,7 @@ import ourcc
 from ourcc.compiler.importers.torch import exported_module
 from ourcc.compiler.importers.torch.pt2.program import import_pt2, read_program
 from ourcc.ir.errors import ModelError, UnsupportedError
-from ourcc.ir.text import module_text
+from ourcc.ir.graph.text import module_text
 
 MODEL = "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

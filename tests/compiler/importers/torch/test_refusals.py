@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import ourcc
-from ourcc.compiler import backend
 from ourcc.compiler.importers.torch.refusals import LIMIT, NO_KERNEL, refusal
+from ourcc.compiler.torch import backend
 from ourcc.ir.errors import UnsupportedError
 
 Function = Callable[..., Any]

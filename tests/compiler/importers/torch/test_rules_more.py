@@ -12,15 +12,33 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ourcc.compiler.importers.torch.decompositions import decompositions
+from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.importers.torch.fallback import AtenCall, Operand
 from ourcc.compiler.importers.torch.tensors import array_of, tensor_of
 from ourcc.compiler.importers.torch.walk import Imported, import_graph
 from ourcc.compiler.importers.torch.whole import left
 from ourcc.ir.errors import UnsupportedError
-from ourcc.ir.reference import interpret
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.graph.verify import verify
 
 F = nn.functional
 Same = Callable[..., None]
+
+
+class Wrapped(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def exported(function: Callable[..., Any], x: torch.Tensor, shapes: Any = None) -> Any:
+    with torch.no_grad():
+        return torch.export.export(Wrapped(function), (x,), dynamic_shapes=shapes)
 
 
 def traced(function: Any, inputs: tuple[torch.Tensor, ...]) -> Any:
@@ -191,3 +209,110 @@ def test_results_of_calls_are_bytes_that_mean_their_values() -> None:
     results = AtenCall(lazily, (Operand(0),), {}, ((0,), (1,)))([x])
     assert not any(result.is_conj() or result.is_neg() for result in results)
     assert all(torch.equal(result, value) for result, value in zip(results, lazily(x), strict=True))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 1),
+        lambda x: x.mean(1, keepdim=True).as_strided((2, 4, 1), (4, 1, 1)),
+        lambda x: x.transpose(1, 2).exp().as_strided((2, 3, 4), (12, 4, 1)) * 2,
+        lambda x: x.exp().as_strided((4, 3, 2), (1, 4, 12)),
+        lambda x: x.exp().transpose(0, 2).as_strided((6, 4), (4, 1)),
+        lambda x: x.exp().as_strided((1, 24), (7, 1)),
+        lambda x: x.exp().sum().as_strided((1, 1), (1, 1)),
+    ],
+)
+def test_dense_memory_by_other_strides(same: Same, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4) / 9
+    nodes = exported(function, x).run_decompositions(dict(decompositions())).graph.nodes
+    assert any("as_strided" in str(node.target) for node in nodes)
+    same(import_exported(exported(function, x)), function, (x,))
+
+
+def test_dense_memory_of_a_symbolic_batch() -> None:
+    function, x = lambda x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 1), torch.randn(2, 3, 4)
+    program = exported(function, x, ({0: torch.export.Dim("B", min=2)},))
+    assert interpret(import_exported(program), [x.numpy()])[0].shape == (2, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.exp().as_strided((2, 3), (3, 1)),  # a part
+        lambda x: x.exp().as_strided((2, 3, 3), (12, 4, 2)),  # with holes
+        lambda x: x.exp().as_strided((2, 3, 4), (12, 1, 1)),  # one element at many places
+        lambda x: x.exp()[1].as_strided((3, 4), (4, 1), 0),  # the memory around it
+        lambda x: x.exp()[:, :, 1].as_strided((2, 3), (3, 1)),
+    ],
+)
+def test_memory_that_no_value_is_read_from_is_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(UnsupportedError, match=r"strides of memory have no meaning|reads memory around its operand"):
+        import_exported(exported(function, torch.randn(2, 3, 4)))
+
+
+def test_every_size_that_data_decide_has_a_name_of_its_own() -> None:
+    """torch calls the third one u2, which is an element type here."""
+
+    def function(x: torch.Tensor) -> Any:
+        return tuple((x - n).nonzero() for n in range(4)), torch.full((2,), (x - 4).nonzero().shape[0])
+
+    x = torch.tensor([0.0, 1, 1, 2, 3, 4, 4])
+    module = import_exported(exported(function, x))
+    verify(module)
+    results = interpret(module, [x.numpy()])
+    assert [len(result) for result in results[:4]] == [6, 5, 6, 6]
+    assert results[4].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bilinear(shape: tuple[int, ...], dtype: torch.dtype, same: Same) -> None:
+    model = nn.Bilinear(4, 5, 6).to(dtype)
+    inputs = (torch.randn(*shape, 4, dtype=dtype), torch.randn(*shape, 5, dtype=dtype))
+    with torch.no_grad():
+        same(import_exported(torch.export.export(model, inputs)), model, inputs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lacks", "summed"),
+    [
+        (((2, 3), (4, 3, 5), (2, 5)), ((1, 3), (0,), (1, 2)), (2, 3)),
+        (((2, 3), (2, 3), (2, 3)), ((), (), ()), (0, 1)),
+        (((2, 3), (3,), (2,)), ((), (0,), (1,)), ()),
+        (((2, 3), (2, 4), (4, 5)), ((2, 3), (1, 3), (0, 1)), (1, 3)),
+    ],
+)
+def test_trilinear(sizes: Any, lacks: Any, summed: tuple[int, ...], same: Same) -> None:
+    inputs = tuple(torch.randn(size) for size in sizes)
+
+    def function(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._trilinear(a, b, c, *lacks, summed)
+
+    same(compiled(function, *inputs).module, function, inputs)
+
+
+class TwoBuffers(nn.Module):
+    """Two buffers that take one input."""
+
+    def __init__(self, is_copied: bool) -> None:
+        super().__init__()
+        self.is_copied = is_copied
+        self.register_buffer("a", torch.zeros(3))
+        self.register_buffer("b", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.a.copy_(x)
+        self.b.copy_(x.clone() if self.is_copied else x)
+        return x * 2
+
+
+def test_what_torch_itself_refuses_is_one_error() -> None:
+    program = torch.export.export(TwoBuffers(False), (torch.randn(3),))
+    with pytest.raises(UnsupportedError, match="torch cannot take the program apart: SpecViolationError: ") as caught:
+        import_exported(program)
+    assert "value.clone()" in (caught.value.hint or "")
+    module = import_exported(torch.export.export(TwoBuffers(True), (torch.randn(3),)))
+    states: dict[str, Any] = {}
+    assert interpret(module, [array_of(torch.ones(3))], states=states)[0].tolist() == [2, 2, 2]
+    assert {name: state.tolist() for name, state in states.items()} == {"a": [1, 1, 1], "b": [1, 1, 1]}

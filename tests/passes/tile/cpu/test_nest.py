@@ -7,13 +7,13 @@ import pytest
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir.dims import Facts
-from ourcc.ir.parse import parse_module
-from ourcc.ir.region_text import parse_region
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.tile.program import For, statements
-from ourcc.passes.schedule import cheapest
+from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.cpu.nest import TURNED, Nest
 from ourcc.passes.tile.schedule import Problem
 from ourcc.runtime.engine import Engine

@@ -7,19 +7,19 @@ import pytest
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.target_cpu import lower_cpu
+from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.parse import parse_module
-from ourcc.ir.reference import interpret, judge
 from ourcc.ir.target import AVX512
 from ourcc.ir.tile.program import For, Full, Let, TileProgram, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.schedule import cheapest
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.lower.schedule import cheapest
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.contraction import read_contraction
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.cpu.register_blocks import CHAIN, STEP

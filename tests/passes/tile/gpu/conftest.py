@@ -11,13 +11,13 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts
+from ourcc.ir.graph.reference import Verdict, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.reference import Verdict, judge
 from ourcc.ir.region import Region
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.schedule import Problem
 
 Array = np.ndarray[Any, Any]

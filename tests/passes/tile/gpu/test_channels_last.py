@@ -10,9 +10,9 @@ import pytest
 
 from ourcc.codegen.triton import print_program
 from ourcc.codegen.triton.compile import compile_kernels
-from ourcc.ir.reference import judge
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.region import Load, Operand, Region, Scalar, Store, transform
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import TileProgram

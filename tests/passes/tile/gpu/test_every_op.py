@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from ourcc.ir import dims
+from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS, OpDef, Sample
-from ourcc.ir.reference import judge
-from ourcc.ir.region_interpret import run_region
+from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import AxisDecl, For, TileProgram, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import type_of
-from ourcc.passes.simplify_region import simplify_region
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.schedule import Problem
 

@@ -1,0 +1,1 @@
+"""What the commands do, one module each: the command line and the Python API call the same functions."""

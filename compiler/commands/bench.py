@@ -1,0 +1,146 @@
+"""`ourcc bench`: how long an engine or a model takes, alone or beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ...ir.errors import UsageError
+from ...ir.graph.parse import parse_module
+from ...ir.workload import Point, Workload
+from ...runtime.engine import Engine
+from ...runtime.replace import replace_file
+from ..engines.outputs import check_places
+from ..engines.recorded import workload_of
+from ..models.inputs import Array, read_inputs, seeded_inputs
+from ..models.kinds import is_engine
+from ..models.shapes import wanted_sizes
+from ..options import BenchOptions
+from ..progress import SILENT, Progress
+from ..report.table import Cell, Report, Table
+from ..spelling import function_of
+from ..targets.machine import read_cpu
+from .load import load
+from .measure import Timing, compare, rows
+from .peers import make_peer, peer_file
+
+
+def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
+    """Measure in one process, interleaved; peers run the file said with `peer=FILE`, or that of the subject's name."""
+    is_built = is_engine(options.subject)
+    if not options.kernels and (options.trace or options.picture):
+        raise UsageError("got --trace or --picture without --kernels, which they are made of", hint="add --kernels")
+    if options.picture is not None and options.picture.suffix.lower() != ".svg":
+        raise UsageError(
+            f"--picture: got {options.picture.name!r}, expected a file of the suffix .svg", hint="browsers show and convert it"
+        )
+    check_places({"--trace": options.trace, "--picture": options.picture}, {"the subject": options.subject, "--inputs": options.inputs})
+    said = {"--shape": bool(options.build.shapes), "--workload": options.build.workload is not None, "--inputs": options.inputs is not None}
+    if is_built and sum(said.values()) > 1:
+        got = " and ".join(name for name, is_given in said.items() if is_given)
+        raise UsageError(f"got {got} for an engine, expected one of them: each says the sizes to call it with")
+    if is_built:
+        engine = load(options.subject, target=options.target, threads=options.threads, trusted_keys=options.trust.keys, progress=progress)
+    else:
+        engine = _built(options, progress)
+    function = function_of(engine.functions, options.function)
+    cases = _cases(options, engine, function)
+    peers: dict[str, Callable[[list[Array]], object]] = {}
+    files: dict[str, Cell] = {}
+    for peer in options.against:
+        name, _, file = peer.partition("=")
+        progress.stage(f"prepare {name}")
+        path = Path(file) if file else peer_file(name, options.subject)
+        if not path.exists():
+            raise UsageError(f"--against {name}: there is no file {str(path)!r}")
+        peers[name] = make_peer(name, path, options.threads)
+        files[f"{name} runs"] = str(path)
+    timed = {case: compare(_calls(engine, function, peers, case.arrays), options.rounds, progress=progress) for case in cases}
+    cpu = read_cpu()
+    facts: dict[str, Cell] = {
+        "subject": str(options.subject),
+        **({"function": function} if len(engine.functions) > 1 else {}),
+        "sizes": "; ".join(_sizes(case.arrays) for case in cases),
+        "threads": options.threads,
+        "rounds": options.rounds,
+    }
+    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings) for case, timings in timed.items()]
+    if len(cases) > 1:
+        tables.append(_weighed(timed))
+    if options.kernels:
+        heaviest = max(cases, key=lambda case: case.point.weight)
+        tables += _launches(options, engine, function, heaviest.arrays, timed[heaviest][0].median, progress)
+    return Report({**facts, "cpu": cpu.model, **files}, tuple(tables))
+
+
+def _sizes(arrays: Sequence[Array]) -> str:
+    return " ".join("x".join(map(str, array.shape)) or "scalar" for array in arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Inputs to call with, and the point of the workload that they are of."""
+
+    point: Point
+    arrays: list[Array]
+
+
+def _calls(
+    engine: Engine, function: str, peers: Mapping[str, Callable[[list[Array]], object]], arrays: list[Array]
+) -> dict[str, Callable[[], object]]:
+    called = engine.session().functions[function]
+    named = {port.name: array for port, array in zip(called.inputs, arrays, strict=True)}
+    return {"ourcc": partial(called.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
+
+
+def _times(name: str, timings: Sequence[Timing]) -> Table:
+    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
+
+
+def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:
+    """The mean over the cases by their weights."""
+    total = sum(case.point.weight for case in timed)
+    means: dict[str, float] = {}
+    for case, timings in timed.items():
+        for timing in timings:
+            means[timing.name] = means.get(timing.name, 0.0) + timing.minimum * case.point.weight / total
+    cells = tuple((name, round(mean * 1e3, 4), round(mean / means["ourcc"], 3)) for name, mean in means.items())
+    return Table("times over the workload", ("what", "min_ms", "ratio"), cells, ("mean of the minima by the points' weights",))
+
+
+def _launches(
+    options: BenchOptions, engine: Engine, function: str, arrays: list[Array], call: float, progress: Progress
+) -> Iterator[Table]:
+    """A row for each launch; the trace and the picture are written beside."""
+    from .profile import draw_roofline, measured_rates, profile, profile_table, trace
+
+    profiles, rates = profile(engine, function, arrays, options.threads, options.rounds, progress), measured_rates()
+    if options.trace is not None:
+        replace_file(options.trace, trace(profiles))
+    if options.picture is not None:
+        replace_file(options.picture, draw_roofline(profiles, rates))
+    yield profile_table(profiles, rates, _sizes(arrays), call)
+
+
+def _built(options: BenchOptions, progress: Progress) -> Engine:
+    # An engine is measured without what would build one.
+
+    from .build import build
+
+    return build(options.subject, replace(options.build, threads=options.threads), progress)
+
+
+def _cases(options: BenchOptions, engine: Engine, function: str) -> list[Case]:
+    """The user's inputs, or seeded ones: of the workload's sizes, or for an engine of those that --shape names."""
+    if options.inputs is not None:
+        return [Case(Point(()), next(read_inputs(options.inputs, [port.name for port in engine.functions[function].inputs])))]
+    # The engine keeps its program: what its integer inputs index is known without the model.
+    module = parse_module(engine.contents.graph)
+    workload = options.build.workload_for(module.facts) or workload_of(engine.contents)
+    # A model was built with its --shape, so the engine's own ranges say it all.
+    if is_engine(options.subject) and options.build.shapes:
+        sizes = workload.sizes | wanted_sizes(options.build.shapes, module, workload.sizes)
+        workload = Workload((Point(tuple(sizes.items())),))
+    return [Case(point, seeded_inputs(module, 0, dict(point.sizes), function)) for point in workload.points]

@@ -1,0 +1,290 @@
+"""`ourcc.explain`: what would be compiled of a model for given inputs, what would fall back, and why; builds nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.errors import Source, UnsupportedError, UsageError
+from ...ir.graph import Module
+from ...passes.base import Missed
+from ...passes.fusion.decision import Decision
+from ...passes.lower.build_plan import Kept
+from ..importers.torch.nodes import user_line
+from ..importers.torch.walk import Imported
+from ..importers.torch.whole import left
+from ..models.importing import import_model
+from ..options import BuildOptions
+from ..pipeline import lower, simplify
+from ..report.fusion import VERDICTS, largest_kept
+from ..report.table import Report, Table
+from ..torch.backend import CompiledGraph, aot, unboxed, with_target
+from ..torch.sharing import Place, Program, admit_ones, place_of
+from ..torch.telling import may_leave, tell_left
+
+WIDTH = 80
+LARGEST_COLUMNS = ("graph", "value", "op", "bytes", "why")
+
+
+def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
+    """What would be compiled of a model, what would fall back, and why."""
+    is_program = (
+        isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
+    )
+    if is_program:
+        return explain_module(import_model(model, options), options)
+    return explain_torch(model, inputs, options)
+
+
+def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
+    """Run a torch module or function once through torch.compile; every graph is imported, planned, and run by torch."""
+    if not callable(model):
+        raise UsageError(f"got a {type(model).__name__}, expected a torch module, a function, or a path")
+    import torch
+    from torch._dynamo.utils import counters
+
+    graphs: list[_Listed] = []
+    breaks: list[_Break] = []
+    known = dict(counters["graph_break"])
+    refused = None
+    try:
+        options = with_target(options, inputs)
+    except UnsupportedError as error:
+        refused = error
+
+    def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
+        breaks.extend(_breaks(graph_module))
+        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, refused=refused, graphs=graphs))
+
+    # A fresh code object each time: what was compiled before must not hide a graph.
+    torch._dynamo.reset_code_caches()
+    _differentiate(model, inputs, torch.compile(model, backend=backend)(*inputs))
+    told = {each.reason for each in breaks}
+    counted = (reason.splitlines()[0] for reason, count in counters["graph_break"].items() if count > known.get(reason, 0))
+    breaks += [_Break(reason, None) for reason in counted if reason not in told]
+    return _report(graphs, breaks, _wants_gradients(model, inputs))
+
+
+@dataclass(frozen=True)
+class _Break:
+    """Why a graph ended before its function did, and the line; None where torch leaves a whole function to Python."""
+
+    reason: str
+    where: str | None
+
+
+def _breaks(graph_module: Any) -> list[_Break]:
+    """Why torch ended a graph, unless its function ended too."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return []
+    frames = [(frame.filename, frame.lineno) for frame in reason.user_stack]
+    place = user_line(frames)
+    words = "a condition on a tensor's values" if reason.reason.startswith("generic_jump") else reason.reason.splitlines()[0]
+    return [_Break(words, None if place is None else f"{place[0]}:{place[1]}")]
+
+
+def _wants_gradients(model: Any, inputs: Sequence[Any]) -> bool:
+    """Whether torch made training graphs for the sake of parameters that nobody may want to train."""
+    import torch
+
+    return isinstance(model, torch.nn.Module) and torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
+
+
+def _differentiate(model: Any, inputs: Sequence[Any], answer: Any) -> None:
+    """Where gradients are on, have torch make the backward graphs too; nobody's `.grad` changes."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    outputs = [value for value in tree_leaves(answer) if isinstance(value, torch.Tensor) and value.requires_grad]
+    given = [*tree_leaves(list(inputs)), *(model.parameters() if isinstance(model, torch.nn.Module) else ())]
+    leaves = [value for value in given if isinstance(value, torch.Tensor) and value.requires_grad]
+    if outputs and leaves:
+        torch.autograd.grad(outputs, leaves, [torch.ones_like(output) for output in outputs], allow_unused=True)
+
+
+class _Listed(CompiledGraph):
+    """A graph that is imported to be listed, its parameters frozen as the backend would, and run by torch."""
+
+    def __init__(self, *arguments: Any, graphs: list[_Listed], **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.found: Imported | None = None
+        self.places: tuple[Place, ...] = ()
+        graphs.append(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        values = unboxed(arguments)
+        if self.found is None:
+            frozen = self.frozen(values)
+            self.found = self.import_graph(frozen)
+            self.places = tuple(place_of(value) for value in frozen.values())
+        return self.graph_module(*values)
+
+    def seen(self) -> Imported:
+        """What was imported; a graph that nobody ran, such as a backward one, with nothing frozen."""
+        if self.found is None:
+            self.found = self.import_graph({})
+        return self.found
+
+    def leaves(self, error: Exception) -> bool:
+        """Whether torch runs the graph if planning fails, as compiling would."""
+        if may_leave(error, self.options):
+            self.found = left(self.graph_module, tell_left(error, self.graph_module, self.options))
+        return self.found is not None and self.found.is_left
+
+
+def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients: bool) -> Report:
+    rows: list[tuple[str | int, ...]] = []
+    lines: list[tuple[str | int, ...]] = []
+    fallbacks: list[tuple[str | int, ...]] = []
+    notes: list[str] = []
+    planned, plans = _Planned(), list[_Plan]()
+    for number, listed in enumerate(graphs):
+        compiled = [place_text(op.source) for op in listed.seen().module.main if op.name != "aten_call"]
+        plan = planned.plan(number, listed)
+        plans.append(plan)
+        imported = listed.seen()
+        compiled = [] if imported.is_left else compiled
+        notes += [f"graph {number}: {row}" for row in plan.kept]
+        kind = "inference" if listed.is_inference else "training"
+        count = len(imported.fallbacks)
+        rows.append((number, kind, len(compiled), plan.kernels, plan.launches, count, ", ".join(imported.module.symbols), plan.engine))
+        fallbacks += [(number, each.operator, str(each.source), each.why) for each in imported.fallbacks]
+        called = [place_text(each.source) for each in imported.fallbacks]
+        lines += [(number, place, compiled.count(place), called.count(place)) for place in dict.fromkeys([*compiled, *called])]
+    columns = ("graph", "kind", "compiled ops", "kernels", "launches", "aten calls", "symbols", "engine")
+    why = ("graph", "op", "source", "why")
+    tables = [
+        Wrapped("each graph", columns, tuple(rows), (*_notes(graphs, wants_gradients), *notes)),
+        *([Wrapped("each line", ("graph", "line", "compiled ops", "aten calls"), tuple(lines))] if lines else []),
+        Wrapped("fallbacks", why, tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
+        *_fusion(plans),
+    ]
+    if breaks:
+        tables.append(Wrapped("reasons of graph breaks", ("line", "reason"), tuple((each.where or "-", each.reason) for each in breaks)))
+    sums = {column: sum(int(row[place]) for row in rows) for place, column in enumerate(columns) if place in (2, 3, 4, 5)}
+    return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks)}, tuple(tables))
+
+
+def _notes(graphs: Sequence[_Listed], wants_gradients: bool) -> Iterator[str]:
+    """What else may happen, and what would make it better."""
+    sizes = {number: len(listed.seen().module.symbols) for number, listed in enumerate(graphs)}
+    for number, count in sizes.items():
+        if count:
+            yield (
+                f"graph {number} has {count} symbolic sizes: torch makes up to {2**count} such graphs, since it "
+                "compiles size 1 apart; those that differ in sizes only run one engine, and all share packed weights"
+            )
+    if graphs and not any(sizes.values()):
+        yield "all sizes are fixed: at the first call with other ones torch compiles again, with symbols for those that changed"
+    if not graphs:
+        yield "torch made no graph of it: all of it stays Python"
+    if wants_gradients and any(not listed.is_inference for listed in graphs):
+        yield (
+            "gradients are on and parameters require them: they are read where they lie, and a backward graph is made; "
+            "under torch.no_grad() parameters are folded and packed"
+        )
+
+
+def place_text(source: Source | None) -> str:
+    """The line of an op: `file:line`."""
+    return f"{source.file}:{source.line}" if source is not None and source.file is not None else "-"
+
+
+@dataclass(frozen=True)
+class Wrapped(Table):
+    """A table of 80 columns: the text in its last column goes on below, as notes do."""
+
+    def __str__(self) -> str:
+        cells = [self.columns, *(tuple("-" if cell is None else str(cell) for cell in row) for row in self.rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
+        start = 2 + sum(width + 2 for width in widths[:-1])
+        lines = [f"{self.name}:"]
+        for row in cells:
+            head = "  " + "".join(text.ljust(width + 2) for text, width in zip(row[:-1], widths, strict=False))
+            if start + widths[-1] <= WIDTH:
+                lines.append((head + row[-1]).rstrip())
+            elif start > WIDTH // 2:
+                lines += [head.rstrip(), *textwrap.wrap(row[-1], WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+            else:
+                lines += textwrap.wrap(row[-1], WIDTH, initial_indent=head, subsequent_indent=" " * start) or [head.rstrip()]
+        for note in self.notes:
+            lines += textwrap.wrap(f"({note})", WIDTH, initial_indent="  ", subsequent_indent="   ")
+        return "\n".join(lines)
+
+
+def _fusion(plans: Sequence[_Plan]) -> list[Table]:
+    """Where values are: counts by verdict, the largest in memory and why, and the patterns that were nearly recognised."""
+    rows = [[{**vars(row), "graph": number} for row in plan.decisions] for number, plan in enumerate(plans)]
+    counts = [Counter(row["verdict"] for row in of_graph) for of_graph in rows]
+    largest = largest_kept([row for of_graph in rows for row in of_graph])
+    missed = [(number, row.pattern, row.source, row.why) for number, plan in enumerate(plans) for row in plan.missed]
+    tables = [
+        Wrapped("fusion", ("graph", *VERDICTS), tuple((n, *(count[v] for v in VERDICTS)) for n, count in enumerate(counts) if count)),
+        Wrapped("largest in memory", LARGEST_COLUMNS, tuple(tuple(row[column] for column in LARGEST_COLUMNS) for row in largest)),
+        Wrapped("patterns not recognised", ("graph", "pattern", "source", "why"), tuple(missed)),
+    ]
+    return [table for table in tables if table.rows]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What becomes of a graph: kernels, launches, whose engine it runs, what fusion had to keep and what it decided."""
+
+    kernels: int = 0
+    launches: int = 0
+    engine: str = "none"
+    kept: tuple[Kept, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    missed: tuple[Missed, ...] = ()
+
+
+class _Planned:
+    """The programs that are planned so far, with the number of their graph and their launches."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[Program, int, int]] = []
+
+    def plan(self, number: int, listed: _Listed) -> _Plan:
+        """The plan of a graph on the first target, by the cost model's schedules."""
+        if not listed.seen().module.main.outputs:
+            return _Plan()
+        try:
+            return self._plan(number, listed)
+        except Exception as error:
+            if not listed.leaves(error):
+                raise
+            return _Plan()
+
+    def _plan(self, number: int, listed: _Listed) -> _Plan:
+        module, options = listed.seen().module, listed.options
+        missed = simplify(module, options)
+        program = Program.of(module, options, listed.places)
+        for earlier, owner, launches in self.known:
+            if earlier.serves(program):
+                return _Plan(0, launches, f"shared with graph {owner}")
+        if program.is_shareable:
+            admit_ones(module)
+        lowered = lower(module, options.targets[0], options.within(module.facts).workload)
+        launches = sum(1 for _ in lowered.launches)
+        self.known.append((program, number, launches))
+        return _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
+
+
+def explain_module(module: Module, options: BuildOptions) -> Report:
+    """What is in an imported program, all of which is compiled, or the import would have failed; and what becomes of its values."""
+    kinds: dict[str, int] = {}
+    for op in module.main:
+        kinds[op.name] = kinds.get(op.name, 0) + 1
+    rows = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
+    missed = simplify(module, options)
+    lowered = lower(module, options.targets[0], options.workload_for(module.facts))
+    launches = sum(1 for _ in lowered.launches)
+    plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
+    facts = {"graphs": 1, "compiled ops": sum(kinds.values()), "kernels": plan.kernels, "launches": launches, "aten calls": 0}
+    return Report(facts, (Table("ops", ("op", "count"), rows), *_fusion([plan])))

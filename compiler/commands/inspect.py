@@ -1,0 +1,191 @@
+"""`ourcc inspect`: what is in an engine, or what a model becomes on its way to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...ir.errors import EngineError, UsageError
+from ...ir.graph.text import module_text
+from ...runtime.contents import EngineContents
+from ...runtime.families import why_not
+from ..engines.recorded import recorded_workload, workload_of
+from ..engines.trust import open_contents
+from ..models.kinds import is_engine
+from ..options import BuildOptions, InspectOptions
+from ..progress import SILENT, Progress
+from ..report.engine import describe_engine, describe_module
+from ..report.fusion import fusion_tables
+from ..report.kernels import kernel_table, memory_tables
+from ..report.table import Report, Table
+from ..spelling import nearest
+from ..targets.registry import loaded_as, parse_target
+from ..targets.target import LANGUAGES
+
+STAGES = ("import", "simplify", "regions", "tiles", "plan", *LANGUAGES)
+
+
+def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
+    """The summary, or what the options choose; of a model the engine is built in memory and written nowhere."""
+    if options.ir is not None and options.ir not in STAGES:
+        raise UsageError(f"unknown stage: got {options.ir!r}, expected one of {', '.join(STAGES)}", hint=nearest(options.ir, STAGES))
+    _check_views(options)
+    is_built = is_engine(options.subject)
+    if is_built and options.build.shapes:
+        raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
+    if is_built and options.build.workload is not None:
+        raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
+    if options.ir is not None:
+        return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
+    looks = options.kernels or options.memory or options.fusion or options.precision or options.source is not None
+    if is_built:
+        # Any part can be looked at, whether it runs here or not.
+        contents = _contents(options, progress)
+        return _look(options, contents) if looks else _summary(options, contents)
+    return _look(options, _built(options, progress)) if looks else _model_summary(options, progress)
+
+
+def _check_views(options: InspectOptions) -> None:
+    """Tables are shown together; a program's text, and a kernel's, stand alone."""
+    texts = {"--ir": options.ir is not None, "--source": options.source is not None}
+    flags = {"--kernels": options.kernels, "--memory": options.memory, "--fusion": options.fusion, "--precision": options.precision}
+    asked = [name for name, is_asked in (texts | flags).items() if is_asked]
+    if any(texts.values()) and len(asked) > 1:
+        raise UsageError(f"got {' and '.join(asked)}, expected --ir or --source alone", hint="ask for one after the other")
+
+
+def _contents(options: InspectOptions, progress: Progress) -> EngineContents:
+    """The engine as data: nothing here may load its code."""
+    return open_contents(options.subject, options.build.environment.directory, options.trust, progress)
+
+
+def _look(options: InspectOptions, contents: EngineContents) -> Report:
+    """What the options choose of an engine's contents."""
+    name = _part(options, contents)
+    if options.source is not None:
+        return Report(text=_source(contents, name, options.source))
+    tables: list[Table] = []
+    if options.kernels:
+        tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
+    if options.memory:
+        plans = contents.parts[name].plans
+        for function, plan in plans.items():
+            tables += memory_tables(plan, function if len(plans) > 1 else None)
+    if options.fusion:
+        if name not in contents.report.get("fusion", {}):
+            hint = "ourcc build --rebuild ENGINE decides again and keeps why"
+            raise EngineError(f"engine does not say what fusion decided for {name}: an earlier version built it", hint=hint)
+        tables += fusion_tables(name, contents.report["fusion"][name], contents.report.get("missed", []), workload_of(contents))
+    if options.precision:
+        tables.append(describe_engine_contract(contents.report))
+    what = "engine" if is_engine(options.subject) else "model"
+    others = ", ".join(other for other in contents.parts if other != name)
+    return Report({what: str(options.subject), "part": name, **({"other_parts": others} if others else {})}, tuple(tables))
+
+
+def _summary(options: InspectOptions, contents: EngineContents) -> Report:
+    _part(options, contents)
+    return describe_engine(contents, options.subject, _wanted(options))
+
+
+def _part(options: InspectOptions, contents: EngineContents) -> str:
+    """The part of an engine to show: of those that are meant the best that runs here, else the best of all."""
+    wanted = _wanted(options)
+    names = tuple(contents.parts) if wanted is None else contents.named(wanted)
+    if not names:
+        raise EngineError(
+            f"engine holds no target {wanted}, expected one of {', '.join(dict.fromkeys([*contents.targets, *contents.parts]))}"
+        )
+    return next((name for name in names if why_not(contents, name) is None), names[0])
+
+
+def _wanted(options: InspectOptions) -> str | None:
+    return None if options.target is None else loaded_as(options.target)
+
+
+def describe_engine_contract(report: object) -> Table:
+    """The contract as a table."""
+    rows = report.get("contract", []) if isinstance(report, dict) else []
+    columns = ("source", "op", "requested", "realised", "runs", "stored", "summed", "why")
+    cells = tuple(tuple(row.get(column) or None for column in columns) for row in rows)
+    notes = ("stored: how a weight lies in memory; summed: the precision that sums are added up in",)
+    return Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
+
+
+def _source(contents: EngineContents, part: str, kernel: str) -> str:
+    """The text of one kernel among the source members of a part."""
+    found = _texts(contents.parts[part].files, kernel)
+    if found:
+        return "\n".join(found)
+    rows = contents.report.get("kernels", {}).get(part, [])
+    known = [row["kernel"] for row in rows if row.get("kind", "kernel") == "kernel"]
+    others = [row["kernel"] for row in rows if row.get("kind", "kernel") != "kernel"]
+    if kernel in others:
+        raise UsageError(f"{kernel} has no source: it runs outside of kernels", hint="ourcc inspect --kernels lists what does")
+    raise UsageError(f"there is no kernel {kernel!r} in the engine", hint=nearest(kernel, known) or "ourcc inspect --kernels lists them")
+
+
+def _texts(files: Mapping[str, bytes], kernel: str) -> list[str]:
+    found = []
+    for name, data in files.items():
+        if not name.endswith((".c", ".py")):
+            continue
+        text = bytes(data).decode(errors="replace")
+        if name in (f"{kernel}.py", f"{kernel}_aligned.py"):
+            found.append(f"# {name}\n{text}")
+        start = text.find(f"int32_t {kernel}(")
+        while start >= 0:
+            end = text.find("\n}\n", start)
+            if ";" not in text[start : text.find("\n", start)]:
+                found.append(f"// {name}\n{text[start : end + 3]}")
+            start = text.find(f"int32_t {kernel}(", start + 1)
+    return found
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def _build_options(options: InspectOptions) -> BuildOptions:
+    return options.build if options.target is None else replace(options.build, targets=(parse_target(options.target),))
+
+
+def _built(options: InspectOptions, progress: Progress) -> EngineContents:
+    from ..models.importing import import_model
+    from ..pipeline import compile_module
+
+    build = _build_options(options)
+    return compile_module(import_model(options.subject, build, progress), build, progress)
+
+
+def _model_summary(options: InspectOptions, progress: Progress) -> Report:
+    from ..models.importing import import_model
+
+    return describe_module(import_model(options.subject, _build_options(options), progress), options.subject)
+
+
+def _engine_text(options: InspectOptions, progress: Progress) -> str:
+    """The program that an engine keeps, or what it becomes, by the cost model's schedules."""
+    if options.ir == "import":
+        hint = "ourcc inspect MODEL --ir import; all later stages are made from the engine"
+        raise UsageError("stage import needs the model: an engine keeps its simplified program", hint=hint)
+    contents = _contents(options, progress)
+    name = _part(options, contents)
+    if options.ir == "simplify" or options.ir is None:
+        return contents.graph
+    from ..engines.reopen import module_of
+    from ..pipeline import stage_text
+
+    build = replace(options.build, targets=(parse_target(name),), workload=recorded_workload(contents))
+    return stage_text(module_of(contents), build, options.ir)
+
+
+def _model_text(options: InspectOptions, stage: str, progress: Progress) -> str:
+    from ..models.importing import import_model
+    from ..pipeline import simplify, stage_text
+
+    build = _build_options(options)
+    module = import_model(options.subject, build, progress)
+    if stage == "import":
+        return module_text(module)
+    simplify(module, build, progress)
+    return module_text(module) if stage == "simplify" else stage_text(module, build, stage)

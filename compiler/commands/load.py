@@ -1,0 +1,38 @@
+"""Loading an engine file for this machine, as users' settings and trust say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ...runtime.engine import Engine
+from ..engines.trust import records_of_checks, watch
+from ..models.kinds import check_engine
+from ..options import environment
+from ..progress import SILENT, Progress
+from ..targets.registry import loaded_as
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    threads: int | None = None,
+    verify: bool = False,
+    trusted_keys: Iterable[bytes] | None = None,
+    copy_weights: bool = False,
+    progress: Progress = SILENT,
+) -> Engine:
+    """Open an engine file for this machine."""
+    settings = environment()
+    check_engine(path)
+    return Engine.load(
+        path,
+        target=None if target is None else loaded_as(target),
+        threads=threads or settings.threads,
+        verify=verify,
+        trusted_keys=trusted_keys,
+        checked=records_of_checks(settings.directory),
+        copy_weights=copy_weights,
+        watch=watch(progress),
+    )

@@ -1,0 +1,121 @@
+"""What ourcc is compared with: ONNX Runtime, eager PyTorch, Inductor, OpenVINO, each called with arrays in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...ir.errors import ToolchainError, UsageError
+from ...ir.extras import need
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Sequence[Array]], list[Array]]
+
+
+SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "eager": ".pt2", "inductor": ".pt2"}
+"""What each peer runs."""
+
+
+def peer_file(name: str, subject: Path) -> Path:
+    """The file that a peer runs beside `subject`: itself, or the file of the same name with the peer's suffix."""
+    suffix = SUFFIXES[name]
+    found = subject.with_suffix(suffix)
+    if not found.exists():
+        raise UsageError(
+            f"{name} runs {suffix} files: got {subject.name!r}, and there is no {found.name!r} beside it",
+            hint=f"say which file it shall run: --against {name}=MODEL{suffix}",
+        )
+    return found
+
+
+def make_peer(name: str, model: Path, threads: int = 1) -> Run:
+    """A peer that runs a model file; UsageError if it cannot take such a file, ToolchainError if it is missing."""
+    if model.suffix != SUFFIXES[name]:
+        raise UsageError(f"{name} runs {SUFFIXES[name]} files: got {model.name!r}")
+    if name == "onnxruntime":
+        return _onnxruntime(model, threads)
+    return _openvino(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
+
+
+def _onnxruntime(model: Path, threads: int) -> Run:
+    need("onnxruntime", "the peer onnxruntime")
+    if not str(model).isprintable():
+        raise UsageError(f"the peer onnxruntime takes no such name: got {str(model)!r}, expected printable text", hint="rename the file")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    # Its exceptions have no common base but Exception.
+    refusals = tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    with _refusing("onnxruntime", *refusals):
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        if len(arrays) != len(names):
+            got = f"the peer onnxruntime got {len(arrays)} inputs, expected {len(names)}: {', '.join(names)}"
+            raise UsageError(got, hint=_BELONGS)
+        with _refusing("onnxruntime", *refusals):
+            return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+    return run
+
+
+_BELONGS = "does the file belong to the engine, with inputs of the same names, types and sizes? the engine itself runs with ourcc run"
+
+
+@contextmanager
+def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
+    """A peer's own exception as an error that names it: what it cannot run is no bug of ours."""
+    try:
+        yield
+    except refusals as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ToolchainError(f"the peer {peer} does not run this: {said}", hint=_BELONGS) from error
+
+
+def _openvino(model: Path, threads: int) -> Run:
+    need("openvino", "the peer openvino")
+    import openvino
+
+    compiled = openvino.Core().compile_model(
+        str(model), "CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    )
+    return lambda arrays: list(compiled(list(arrays)).values())
+
+
+def _torch(model: Path, compiled: bool, threads: int) -> Run:
+    need("torch", f"the peer {'inductor' if compiled else 'eager'}")
+    from ..importers.torch import exported_module
+
+    return torch_run(exported_module(model), compiled, threads)
+
+
+def torch_run(module: Any, compiled: bool, threads: int) -> Run:
+    """A torch module as a peer: eager, or compiled by Inductor with freezing on."""
+    import torch
+
+    from ..importers.torch.tensors import array_of, tensor_of
+
+    torch.set_num_threads(threads)
+    if compiled:
+        import torch._inductor.config as inductor
+
+        inductor.freezing = True
+        module = torch.compile(module, backend="inductor")
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        with torch.no_grad(), _refusing("inductor" if compiled else "eager", RuntimeError, TypeError):
+            result = module(*(tensor_of(array) for array in arrays))
+        results = result if isinstance(result, (tuple, list)) else [result]
+        return [array_of(part) if isinstance(part, torch.Tensor) else np.asarray(part) for part in results]
+
+    return run

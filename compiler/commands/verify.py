@@ -1,0 +1,199 @@
+"""`ourcc verify`: an engine's answers against a peer's and a float64 reference, by the one judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...ir import dims
+from ...ir.errors import InputError
+from ...ir.graph import Module
+from ...ir.graph.parse import parse_module
+from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judge
+from ...ir.types import from_numpy
+from ...runtime.contents import Contract, Ports
+from ...runtime.engine import Engine
+from ..engines.reopen import module_of
+from ..models.importing import import_model
+from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
+from ..models.precision import Precision, precisions
+from ..options import VerifyOptions, build_options
+from ..progress import SILENT, Progress
+from ..report.table import Report, Table
+from ..spelling import function_of
+from .load import load
+from .peers import Run, make_peer
+
+SETS = 8
+FACTORS = {"f32": 4.0, "f64": 4.0, "f16": 2.0, "bf16": 2.0}
+FLOOR = 4.0
+"""Units in the last place of the output's largest magnitude that whole models are allowed beyond the peer's error."""
+LOSSY_FLOOR = 16.0
+"""The same for a program that rounds what its model does not."""
+PEER_DIGITS = DIGITS["f32"]
+"""Peers compute with at least so many digits, whatever a model says: ONNX Runtime widens f16 on a CPU."""
+
+
+def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
+    """Compare the engine with its model on 8 seeded input sets, or on the user's; violations fail the command."""
+    engine = load(options.engine, target=options.target, trusted_keys=options.trust.keys, progress=progress)
+    name = function_of(engine.functions, options.function)
+    module = import_model(options.model, build_options({"trust_pickle": options.trust_pickle}), progress)
+    _check_ports(engine.contents.functions[name], module)
+    peer_name = "onnxruntime" if options.model.suffix == ".onnx" else "eager"
+    compared = Compared(engine, name, module, make_peer(peer_name, options.model))
+    sets = _input_sets(options, engine, name, module)
+    progress.stage("verify", len(sets))
+    rows, violations = [], []
+    for number, arrays in enumerate(sets):
+        for precision, (output, verdict) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
+            rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict)))
+            if not verdict.passed:
+                violations.append(f"set {number}: {output}: {verdict.reason}")
+        progress.advance()
+    columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed")
+    note = "precision: the coarsest that an output is computed with; its digits decide what is allowed"
+    table = Table("outputs", columns, tuple(rows), () if options.tolerance is not None else (note,))
+    lossy, others = lossy_formats(engine), [other for other in engine.functions if other != name]
+    return Report(
+        {
+            "engine": str(options.engine),
+            **({"function": name, "not_checked": f"{', '.join(others)} (--function NAME checks one)"} if others else {}),
+            "model": str(options.model),
+            "against": f"{peer_name} and float64",
+            "precision": ", ".join(dict.fromkeys(precision.name for precision in compared.precisions)),
+        },
+        (table,),
+        violations=tuple(violations),
+        failure=f"{len(violations)} of {len(rows)} answers are farther off than allowed",
+        hint=None
+        if not lossy or options.tolerance is not None
+        else f"the engine was made with {', '.join(lossy)}, which changes answers: say with --tolerance how far they may be off",
+    )
+
+
+def lossy_formats(engine: Engine) -> list[str]:
+    """What an engine was asked to do to its weights, and did, that its model does not do: quantize or prune them."""
+    rows = Contract.from_json(engine.contents.report.get("contract", []))
+    asked = [(word, row) for row in rows for word in row.requested.split(", ")[1:]]
+    return list(dict.fromkeys(word for word, row in asked if word in row.realised.split(", ")))
+
+
+class Compared:
+    """A function of an engine, its model and a peer, called side by side; where the model keeps state, all go on from call to call."""
+
+    def __init__(self, engine: Engine, function: str, module: Module, peer: Run) -> None:
+        self.function = engine.session().functions[function]
+        self.name = function
+        self.module = module
+        self.peer = peer
+        program = parse_module(engine.contents.graph)
+        theirs, ours = precisions(module.main), precisions(program.functions[function])
+        self.precisions = [min(pair) for pair in zip(theirs, ours, strict=True)]
+        """For each output the coarsest numbers that it rests on, in the model or in the engine's own program."""
+        is_coarser = any(own < said and own.digits < PEER_DIGITS for own, said in zip(ours, theirs, strict=True))
+        self.program = module_of(engine.contents) if is_coarser else None
+        """The engine's own program, where it rounds what its model does not."""
+        self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}}
+
+    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict]]:
+        """The verdict on each output for one set of inputs.
+
+        An output that is computed with fewer digits than peers use is also held against the model computed step by step in
+        its own precision: the worse of the two errors is what a correct engine may have. An engine that rounds what its model
+        does not is held against its own program.
+        """
+        module, states = self.module, self.states
+        answers = self.function.run({port.name: array for port, array in zip(self.function.inputs, arrays, strict=True)})
+        expected, wide = self.peer(arrays), interpret(module, arrays, wide=True, states=states["wide"])
+        is_narrow = any(precision.digits < PEER_DIGITS for precision in self.precisions)
+        stepwise = interpret(module, arrays, states=states["stepwise"]) if is_narrow else expected
+        own = None if self.program is None else interpret(self.program, arrays, function=self.name, states=states["own"])
+        verdicts = []
+        for number, (port, precision) in enumerate(zip(self.function.outputs, self.precisions, strict=True)):
+            ours, theirs, exact = np.asarray(answers[port.name]), expected[number], wide[number]
+            if tolerance is not None:
+                verdict = _within(ours, exact, tolerance)
+            elif own is not None:
+                verdict = _judge_lossy(ours, own[number], exact, precision)
+            else:
+                guide = _farther(theirs, stepwise[number], exact) if precision.digits < PEER_DIGITS else theirs
+                verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=precision.digits)
+            verdicts.append((port.name, verdict))
+        return verdicts
+
+
+def _judge_lossy(ours: Array, own: Array, exact: Array, precision: Precision) -> Verdict:
+    """The stricter of two: not much farther off than the engine's own program, which itself may not be off by more than its digits."""
+    said = min(PEER_DIGITS, Precision.of(from_numpy(ours.dtype)).digits)
+    near = judge(ours, own, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=said)
+    # With few digits the bound is the largest magnitude: farther off is an answer of zeros.
+    right = judge(ours, own, exact, factor=0, floor=LOSSY_FLOOR, digits=max(precision.digits, int(LOSSY_FLOOR).bit_length()))
+    return min(near, right, key=lambda verdict: (verdict.passed, verdict.allowed))
+
+
+def _farther(left: Array, right: Array, exact: Array) -> Array:
+    """Of two answers the one whose worst error is larger: the room that rounding takes."""
+    if left.shape != right.shape or left.dtype != right.dtype or not np.issubdtype(np.asarray(exact).dtype, np.floating):
+        return left
+    errors = []
+    for answer in (left, right):
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(np.asarray(answer, dtype=np.float64) - exact)
+        errors.append(float(distance[np.isfinite(distance)].max(initial=0.0)))
+    return left if errors[0] >= errors[1] else right
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _within(ours: Array, exact: Array, tolerance: float) -> Verdict:
+    error = float(np.abs(ours.astype(np.float64) - exact).max(initial=0.0))
+    allowed = tolerance * float(np.abs(exact).max(initial=0.0))
+    passed = error <= allowed
+    return Verdict(passed, "within bounds" if passed else f"error {error:.3g}, allowed {allowed:.3g}", error, allowed)
+
+
+def _check_ports(engine: Ports, module: Module) -> None:
+    ours, theirs = [p.name for p in engine.inputs], [v.name for v in module.main.arguments]
+    if ours != theirs:
+        raise InputError(
+            f"the engine's inputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
+        )
+    for port, value in zip(engine.inputs, module.main.arguments, strict=True):
+        if (port.type.dtype, port.type.rank) != (value.dtype, value.type.rank):
+            raise InputError(
+                f"the engine's input {port.name} is {port.type}, the model's {value.type}", hint="is this the engine of that model?"
+            )
+    ours, theirs = [p.name for p in engine.outputs], module.main.result_names
+    if len(ours) != len(theirs):
+        raise InputError(
+            f"the engine's outputs are {', '.join(ours)}, the model's {', '.join(theirs)}", hint="is this the engine of that model?"
+        )
+
+
+def _input_sets(options: VerifyOptions, engine: Engine, function: str, module: Module) -> list[list[Array]]:
+    if options.inputs is not None:
+        return list(read_inputs(options.inputs, [port.name for port in engine.functions[function].inputs]))
+    return [_drawn(engine, function, module, seed) for seed in range(SETS)]
+
+
+def _drawn(engine: Engine, function: str, module: Module, seed: int) -> list[Array]:
+    """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
+    sizes = seeded_sizes(engine.contents.symbols, np.random.default_rng(seed))
+    shapes = [tuple(dims.evaluate(size, sizes) for size in port.type.shape) for port in engine.functions[function].inputs]
+    # Nothing but their shapes is read.
+    stand_ins = [
+        np.broadcast_to(np.zeros((), value.dtype.numpy), shape) for value, shape in zip(module.main.arguments, shapes, strict=True)
+    ]
+    return seeded_inputs(module, seed, bind_symbols(module.main.arguments, stand_ins))
+
+
+def _shown(verdict: Verdict) -> tuple[float, float, str]:
+    """Error and bound as people compare them, two digits each, and the outcome."""
+    return float(f"{verdict.error:.2g}"), float(f"{verdict.allowed:.2g}"), "yes" if verdict.passed else "no"
+
+
+def _sizes(arrays: Sequence[Array]) -> str:
+    return " ".join("x".join(str(n) for n in array.shape) or "scalar" for array in arrays)

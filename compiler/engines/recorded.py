@@ -1,0 +1,30 @@
+"""What an engine says of how it was built."""
+
+from __future__ import annotations
+
+from ...ir.errors import EngineError, UsageError
+from ...ir.workload import Workload, default_workload, parse_workload
+from ...runtime.contents import EngineContents
+
+
+def recorded_workload(contents: EngineContents) -> Workload | None:
+    """The workload that its builder gave; None where it gave none."""
+    texts = contents.provenance.get("workload")
+    if texts is None:
+        return None
+    try:
+        return parse_workload([str(text) for text in texts]).of(contents.symbols)
+    except (UsageError, TypeError) as error:
+        raise EngineError(f"the engine's workload is damaged: {error}", hint="build the engine again") from error
+
+
+def recorded_targets(contents: EngineContents) -> dict[str, str]:
+    """For each part the target that its builder asked for."""
+    said = contents.provenance.get("parts")
+    known = said if isinstance(said, dict) else {}
+    return {name: str(known.get(name, name)) for name in contents.parts}
+
+
+def workload_of(contents: EngineContents) -> Workload:
+    """The workload that its builder gave, else the one where nothing is said."""
+    return recorded_workload(contents) or default_workload(contents.symbols)

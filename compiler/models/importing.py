@@ -1,0 +1,89 @@
+"""Importing: the graph module of a model, whatever it comes as."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...ir.errors import UnsupportedError, UsageError
+from ...ir.graph import Module
+from ..options import BuildOptions
+from ..progress import SILENT, Progress
+from .kinds import is_engine
+
+
+def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
+    """The graph module of a model, whatever it comes as."""
+    progress.stage("import")
+    if isinstance(model, Mapping):
+        return _import_functions(model, options)
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
+        return _import_onnx(model, options)
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
+        hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if is_engine(Path(model)) else None
+        raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2", hint=hint)
+    if type(model).__module__.split(".")[0] == "onnx":
+        return _import_onnx(model, options)
+    return _import_torch(model, options, example_inputs)
+
+
+def _import_functions(functions: Mapping[str, Any], options: BuildOptions) -> Module:
+    """One module of several exported programs, which share parameters and the buffers that they write."""
+    from ..importers.torch.export import import_functions, input_shapes
+    from .shapes import dimension_wishes
+
+    if not functions:
+        raise UsageError("got no function, expected at least one", hint='ourcc.build({"append": program, "read": program})')
+    for name, model in functions.items():
+        if not isinstance(name, str) or _FUNCTION.fullmatch(name) is None:
+            raise UsageError(f"function {name!r}: got no plain name, expected letters, digits and underscores")
+        if not hasattr(model, "graph_signature") and not (isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".pt2"):
+            raise UsageError(f"function {name!r} is a {type(model).__name__}, expected an exported program or a .pt2 file")
+    programs = {name: _program(model, options) for name, model in functions.items()}
+    found = {name: shape for program in programs.values() for name, shape in input_shapes(program).items()}
+    return import_functions(programs, dimension_wishes(options.shapes, found) if options.shapes else None)
+
+
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def _program(model: Any, options: BuildOptions) -> Any:
+    """An exported program, or the one in a .pt2 file."""
+    if not isinstance(model, (str, os.PathLike)):
+        return model
+    from ..importers.torch.pt2.program import read_program
+
+    return read_program(model, trust_pickle=options.trust_pickle)
+
+
+def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | None) -> Module:
+    """A .pt2 file, an exported program, or a torch module with example inputs."""
+    from ..importers.torch.export import export_module, import_exported, input_shapes
+    from .shapes import dimension_wishes
+
+    if isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature"):
+        program = _program(model, options)
+    elif example_inputs is None:
+        raise UsageError(
+            f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))"
+        )
+    else:
+        program = export_module(model, example_inputs, {request.name: request.axes for request in options.shapes})
+    wishes = dimension_wishes(options.shapes, input_shapes(program)) if options.shapes else None
+    return import_exported(program, shapes=wishes)
+
+
+def _import_onnx(model: Any, options: BuildOptions) -> Module:
+    from ..importers.onnx import import_onnx, input_shapes
+    from .shapes import dimension_wishes, in_options
+
+    wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
+    try:
+        return import_onnx(model, shapes=wishes)
+    except UnsupportedError as error:
+        if error.hint is not None:
+            error.hint = in_options(error.hint, input_shapes(model))
+        raise

@@ -1,0 +1,142 @@
+"""From a module to a CPU part of an engine: schedules, C, a shared object, packed weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+
+from ...codegen.c.compile import SharedObject, compile_shared, find_compiler
+from ...codegen.c.printer import SourceFile
+from ...codegen.c.weight import check_weight
+from ...codegen.host.c import print_plans
+from ...ir.formats import format_of
+from ...ir.graph import Module, Value
+from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
+from ...ir.tile.program import Launch
+from ...ir.workload import Workload
+from ...passes.lower.build_plan import Lowered
+from ...passes.lower.layout import channels_last, constant_layouts
+from ...passes.lower.lower import fuse, lower_printed, print_each
+from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
+from ...passes.tile.cpu import STRATEGIES
+from ...runtime.contents import LIBRARY, PartContents
+from ...runtime.native import cpu_flags, withheld
+from ..options import BuildOptions
+from ..progress import Progress
+from ..report.kernels import kernel_rows
+from .built import Built, Packed
+from .target import NATIVE, Target
+from .tuning import Tuning
+
+
+class CpuBackend:
+    """Fusion, plans, kernels and layouts of its own for each level."""
+
+    def machines(self, target: Target, module: Module) -> list[CpuLevel]:
+        """The levels that the module gains from, best first."""
+        return levels_for(target, module)[::-1]
+
+    def compile(
+        self, module: Module, target: Target, machine: CpuLevel, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+    ) -> Built:
+        """A shared object for one level."""
+        compiler = find_compiler(options.environment.compiler)
+        workload = options.workload_for(module.facts)
+        lowered, sources = _lower_printed(module, machine, tuning.for_cpu(target.name, machine, compiler), workload)
+        tuning.done(target.name, machine.name, lowered)
+        progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
+        jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
+        compiled = compile_shared(sources, machine, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
+        files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
+        rows = kernel_rows(lowered, *nominal_rates(machine), _resources(compiled), workload)
+        contents = PartContents(lowered.plans, files, requires=machine.features)
+        return Built(machine.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept, lowered.decisions)
+
+    def lower(self, module: Module, machine: CpuLevel, workload: Workload | None = None) -> Lowered:
+        """Kernels and plans with the schedules of least predicted cost."""
+        return lower_cpu(module, machine, cheapest(machine), workload)
+
+    def print(self, lowered: Lowered, machine: CpuLevel) -> Mapping[str, str]:
+        """C files by name."""
+        return print_cpu(lowered, machine)
+
+
+def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
+    """What `inspect` shows of each kernel: registers, spills, instructions."""
+    return {name: {"registers": code.registers, "spills": code.spills, "instructions": code.mix} for name, code in compiled.kernels.items()}
+
+
+def levels_of(target: Target) -> list[CpuLevel]:
+    """The instruction-set levels of a target, best last; `native` looks at this machine."""
+    return [level_for(cpu_flags()) if name == NATIVE else cpu_level(name) for name in target.machines]
+
+
+def levels_for(target: Target, module: Module) -> list[CpuLevel]:
+    """The levels of a target that a module gains from, best last: one that only has more products is for those who have such."""
+    if target.machines != (NATIVE,):
+        return _gaining(levels_of(target), module)
+    flags = cpu_flags()
+    found = _gaining([level for level in CPU_LEVELS if flags.issuperset(level.features)], module)
+    return [level for level in found if withheld(level.features) is None][-1:]
+
+
+def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
+    """The levels without those that have nothing for the module which the one below has not."""
+    operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
+    products = {tuple(_multiplied(value) for value in pair if value is not None) for pair in operands}
+    # Blocks of codes are unsigned on the right (passes/tile/affine.py), where instructions want them first.
+    products |= {("u8", "i8")} & {pair[::-1] for pair in products}
+    found = levels[:1]
+    for below, level in pairwise(levels):
+        more = [instruction for instruction in level.instructions if instruction not in below.instructions]
+        if below.march != level.march or any((each.left, each.right) in products for each in more):
+            found.append(level)
+    return found
+
+
+def _multiplied(value: Value) -> str:
+    """The dtype in which a factor is multiplied: that of the codes which it is made of, if they are integers of 8 bits."""
+    made = value.op
+    if made is not None and made.name == "dequantize" and made.attrs["block"] and made.operands[0] is not None:
+        return made.operands[0].dtype.name
+    return "u8" if made is not None and made.name == "decode" and format_of(made.attrs["format"]).has_bytes else value.dtype.name
+
+
+def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:
+    """Graph to regions, regions to tile programs, both to a plan."""
+    return _lower_printed(module, level, choose, workload)[0]
+
+
+def _lower_printed(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None) -> tuple[Lowered, Mapping[str, str]]:
+    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
+    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level))
+
+
+def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
+    """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
+
+    def print_kernel(name: str, launch: Launch) -> str:
+        file = SourceFile(level)
+        add_kernel(file, lowered.scheduled[name], launch, name)
+        return file.text()
+
+    sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
+    return {**sources, **print_plans(lowered.plans)}
+
+
+def add_kernel(file: SourceFile, scheduled: Scheduled, launch: Launch, name: str) -> None:
+    """Print a kernel into a C file. UnsupportedError if it would take the compiler long and its group can be made smaller."""
+    symbols = scheduled.problem.symbols
+    kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
+    if len(scheduled.group.ops) > 1:
+        check_weight(kernel.source, file.library)
+
+
+def nominal_rates(level: CpuLevel) -> tuple[float, float]:
+    """Operations and bytes a second that one core of a level is reckoned with: two multiply-adds at 3 GHz, 20 GB/s."""
+    return 2 * 2 * level.lanes * 3e9, 20e9
+
+
+__all__ = ["CpuBackend", "add_kernel", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

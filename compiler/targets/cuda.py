@@ -1,0 +1,234 @@
+"""From a module to a CUDA part of an engine, with no GPU at hand: schedules, Triton, cubins, guarded variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from ...codegen.triton.compile import CompiledKernel, compile_kernels
+from ...codegen.triton.kernel import TritonKernel
+from ...codegen.triton.launch_abi import variant
+from ...codegen.triton.printer import print_launch
+from ...ir import dims
+from ...ir.dims import Dim, Facts
+from ...ir.graph import Module
+from ...ir.plan import Guard, Launch, Plan, Variant, storage
+from ...ir.plan.digest import digest_of
+from ...ir.target import GpuTarget, gpu_target
+from ...ir.tile.program import Launch as TileLaunch
+from ...ir.workload import Workload
+from ...passes.lower.build_plan import Lowered, verified
+from ...passes.lower.lower import fuse, lower, lower_printed, print_each
+from ...passes.lower.schedule import Scheduled, Scheduler, cheapest
+from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
+from ...runtime.contents import PLANS, PartContents
+from ..options import BuildOptions
+from ..progress import Progress
+from ..report.kernels import kernel_rows
+from .built import Built, Packed
+from .target import Target
+from .tuning import Tuning
+
+VECTOR = 16
+"""Bytes of the widest load, and the divisor of sizes under which rows start at multiples of it."""
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A kernel as printed for one guard: symbols that 16 must divide, parameters that must be aligned."""
+
+    kernel: TritonKernel
+    divided: tuple[str, ...]
+    aligned: tuple[str, ...]
+
+
+class CudaBackend:
+    """Kernels by Triton, with no GPU at hand."""
+
+    def machines(self, target: Target, module: Module) -> list[GpuTarget]:
+        """The one architecture that a target is."""
+        return [gpu_target(name) for name in target.machines]
+
+    def compile(
+        self, module: Module, target: Target, machine: GpuTarget, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+    ) -> Built:
+        """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
+        workload = options.workload_for(module.facts)
+        fusions = fuse(module, workload=workload)
+        scheduler = Scheduler(STRATEGIES, machine, tuning.for_gpu(target.name, machine), lambda region, constants: {}, workload)
+        known: dict[str, CompiledKernel] = {}
+        while True:
+            lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
+            compiled = _compile([item.kernel for items in printed.values() for item in items], machine, known, progress)
+            # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
+            bad = {name: "registers spill" for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
+            bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, machine), "it adds by another instruction")
+            if not bad:
+                break
+            for unit, why in {id(lowered.scheduled[name]): (lowered.scheduled[name], why) for name, why in sorted(bad.items())}.values():
+                progress.note(f"{unit.schedule} is refused, the next best schedule is tried: {why}")
+                scheduler.refuse(unit, why)
+        tuning.done(target.name, machine.name, lowered)
+        plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
+        files = {**dict(_files(compiled.values())), PLANS: digest_of(plans).encode()}
+        resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], machine) for name, items in printed.items()}
+        rates = machine.rates["tf32"], machine.memory_rate
+        rows = kernel_rows(lowered, *rates, resources, workload)
+        return Built(
+            machine.name,
+            target.name,
+            PartContents(plans, files, "cuda", ""),
+            packed.of(lowered.constants),
+            rows,
+            lowered.kept,
+            lowered.decisions,
+        )
+
+    def lower(self, module: Module, machine: GpuTarget, workload: Workload | None = None) -> Lowered:
+        """Kernels and plans with the schedules of least predicted cost."""
+        return lower_cuda(module, Scheduler(STRATEGIES, machine, cheapest(machine), lambda *_: {}, workload))
+
+    def print(self, lowered: Lowered, machine: GpuTarget) -> Mapping[str, str]:
+        """Triton's sources by file."""
+        printed = _print_all(lowered, machine)
+        return {f"{item.kernel.name}.py": item.kernel.source for items in printed.values() for item in items}
+
+
+def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
+    """Groups to tile programs and a plan; constants stay row-major."""
+    return lower(fuse(module, workload=scheduler.workload), scheduler, scheduler.target.name)
+
+
+def _compile(
+    kernels: Sequence[TritonKernel], device: GpuTarget, known: dict[str, CompiledKernel], progress: Progress
+) -> dict[str, CompiledKernel]:
+    """The kernels compiled, by name; `known` holds by source what was compiled before."""
+    fresh = [kernel for kernel in kernels if kernel.source not in known]
+    progress.note(f"{len(fresh)} kernels for {device.name}")
+    known.update(zip((kernel.source for kernel in fresh), compile_kernels(fresh, device), strict=True))
+    return {kernel.name: known[kernel.source] for kernel in kernels}
+
+
+def _spills(compiled: CompiledKernel) -> bool:
+    return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
+
+
+def _of_other_instructions(
+    lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel], device: GpuTarget
+) -> Iterator[str]:
+    """Kernels for classes of sizes that multiply by another instruction than the kernel for all sizes."""
+
+    def used(name: str) -> set[bool]:
+        return {device.matrix_instruction in compiled[item.kernel.name].resources.instructions for item in printed[name]}
+
+    for step in lowered.launches:
+        *others, usual = (variant.kernel for variant in step.variants)
+        yield from (name for name in others if used(name) != used(usual))
+
+
+def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
+    """The kernels of a plan as Triton source, by name."""
+    return print_each(lowered, lambda name, launch: _print(name, launch, lowered, device))
+
+
+def _print(name: str, launch: TileLaunch, lowered: Lowered, device: GpuTarget) -> list[_Printed]:
+    """The kernel for aligned operands and sizes, and where that is not known the one for any."""
+    launch = replace(launch, name=name)
+    strangers, symbols = _callers(name, launch, lowered), lowered.scheduled[name].problem.symbols
+    divided = _row_symbols(launch, symbols)
+    own = frozenset(param.name for param in launch.params) | {counter.name for counter in launch.counters}
+    if not strangers and not divided:
+        return [_Printed(print_launch(launch, symbols, own, device.processors), (), ())]
+    facts = Facts(symbols.ranges, {**symbols.divisors, **dict.fromkeys(divided, VECTOR)})
+    fast = print_launch(replace(launch, name=f"{name}_aligned"), facts, own, device.processors)
+    general = print_launch(launch, symbols, own - set(strangers), device.processors)
+    return [_Printed(fast, divided, strangers), _Printed(general, (), ())]
+
+
+def _callers(name: str, launch: TileLaunch, lowered: Lowered) -> tuple[str, ...]:
+    """Parameters that are the caller's own memory in some launch of the kernel."""
+    names = _parameter_names(launch)
+    found = set()
+    for plan in lowered.plans.values():
+        foreign, steps = _foreign(plan), (step for step in plan.steps if isinstance(step, Launch))
+        taken = (variant.arguments for step in steps for variant in step.variants if variant.kernel == name)
+        found |= {parameter for each in taken for parameter, buffer in zip(names, each, strict=True) if buffer in foreign}
+    return tuple(parameter for parameter in names if parameter in found)
+
+
+def _foreign(plan: Plan) -> frozenset[str]:
+    """The buffers that are the caller's own memory."""
+    return frozenset(buffer.name for buffer in plan.buffers if isinstance(buffer.storage, storage.Input | storage.Output))
+
+
+def _row_symbols(launch: TileLaunch, facts: Facts) -> tuple[str, ...]:
+    """Symbols in the innermost size of an operand: whether its rows are aligned depends on them."""
+    found: dict[str, None] = {}
+    for param in launch.params:
+        if len(param.dims) > 1 and dims.divides(VECTOR, param.dims[-1][1], facts) is None:
+            found.update(dict.fromkeys(sorted(dims.symbols(param.dims[-1][1]))))
+    return tuple(found)
+
+
+def _parameter_names(launch: TileLaunch) -> list[str]:
+    return [param.name for param in launch.params] + [counter.name for counter in launch.counters]
+
+
+def _with_kernels(plan: Plan, lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel]) -> Plan:
+    """A plan whose launches have a variant for each printed kernel of each class of sizes, the more guarded one first."""
+    foreign = _foreign(plan)
+
+    def made(step: Launch) -> Launch:
+        found = (_with_variants(each, dict(step.symbols), foreign, lowered, printed, compiled) for each in step.variants)
+        return replace(step, variants=tuple(chain.from_iterable(found)))
+
+    return verified(replace(plan, steps=tuple(made(step) if isinstance(step, Launch) else step for step in plan.steps)))
+
+
+def _with_variants(
+    plain: Variant,
+    binding: dict[str, Dim],
+    foreign: frozenset[str],
+    lowered: Lowered,
+    printed: dict[str, list[_Printed]],
+    compiled: dict[str, CompiledKernel],
+) -> Iterator[Variant]:
+    """A variant of a launch for each printed kernel."""
+    buffers = dict(zip(_parameter_names(lowered.kernels[plain.kernel]), plain.arguments, strict=True))
+    for item in printed[plain.kernel]:
+        aligned = tuple(buffers[name] for name in item.aligned if buffers[name] in foreign)
+        guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
+        made = variant(compiled[item.kernel.name], guard)
+        grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
+        yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        if guard == plain.guard:
+            return
+
+
+def _open(conditions: Iterable[Dim]) -> tuple[Dim, ...]:
+    """The conditions that a call has to meet; a number that is 0 holds in every call."""
+    return tuple(dim for dim in conditions if dim != 0)
+
+
+def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
+    for item in compiled:
+        yield f"{item.kernel.name}.py", item.kernel.source.encode()
+        yield f"{item.kernel.name}.ptx", item.ptx.encode()
+        yield f"{item.kernel.name}.cubin", item.cubin
+
+
+def _resources(compiled: CompiledKernel, unit: Scheduled, device: GpuTarget) -> dict[str, Any]:
+    found = compiled.resources
+    mix = ", ".join(f"{count} {name}" for name, count in sorted(found.instructions.items(), key=lambda item: -item[1])[:6])
+    why_not = why_no_matrix_instruction(unit.problem, unit.schedule, device)
+    notes = [*compiled.kernel.notes, *([f"no {device.matrix_instruction}: {why_not}"] if why_not is not None else [])]
+    return {
+        "registers": found.registers,
+        "shared_bytes": found.shared,
+        "spills": found.spill_stores + found.spill_loads,
+        "instructions": mix,
+        "notes": "; ".join(notes) or None,
+    }

@@ -1,0 +1,62 @@
+"""The registry of targets: what an engine can be built for, one line a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ir.errors import UsageError
+from ..spelling import nearest
+from .target import NATIVE, CpuTarget, CudaTarget, Target
+
+_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        CpuTarget("cpu", _LEVELS, "any x86-64 machine with AVX2, the best level chosen at load"),
+        CpuTarget("native", (NATIVE,), "this very machine, looked at when building"),
+        CpuTarget("x86-64", ("x86-64",), "any x86-64 machine at all"),
+        CpuTarget("x86-64-v3", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
+        CpuTarget("x86-64-v4", ("x86-64-v4",), "x86-64 machines with AVX-512"),
+        CpuTarget("x86-64-v4-vnni", ("x86-64-v4-vnni",), "x86-64 machines with AVX-512 and its dot products of bytes"),
+        CpuTarget("x86-64-v4-bf16", ("x86-64-v4-bf16",), "x86-64 machines with AVX-512 and its dot products of bytes and of bf16"),
+        CpuTarget("x86-64-v4-amx", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes and of bf16"),
+        CudaTarget("sm_90a", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
+        CudaTarget("sm_100a", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
+        CudaTarget("sm_120a", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),
+    )
+}
+
+
+_MEANT = {"cuda": "sm_90a", "gpu": "sm_90a", "nvidia": "sm_90a", "hopper": "sm_90a", "blackwell": "sm_100a", "x86": "cpu", "avx2": "cpu"}
+"""What other programs call a target."""
+
+
+def parse_target(name: str) -> Target:
+    """The target of this name; a UsageError names the nearest one."""
+    target = TARGETS.get(name)
+    if target is None:
+        meant = _MEANT.get(name.lower())
+        hint = f"did you mean {meant!r}? ourcc doctor shows what this machine runs" if meant else nearest(name, TARGETS)
+        raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=hint)
+    return target
+
+
+def loaded_as(name: str) -> str:
+    """What a target's name means of an engine: the best part for the CPU for `cpu` and `native`, else the part of that name."""
+    return parse_target(name).loaded_as
+
+
+def target_of_gpu(capability: tuple[int, int]) -> CudaTarget | None:
+    """The target of GPUs with this compute capability."""
+    return next((target for target in TARGETS.values() if isinstance(target, CudaTarget) and target.capability == capability), None)
+
+
+def target_names(family: str) -> tuple[str, ...]:
+    """The targets of a family."""
+    return tuple(name for name, target in TARGETS.items() if target.family == family)
+
+
+def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:
+    """The targets of these names in the given order, each once; `native` for none."""
+    found = {name: parse_target(name) for name in names}
+    return tuple(found.values()) or (TARGETS["native"],)

@@ -1,0 +1,1 @@
+"""`torch.compile`: the backend, what its graphs share, and the tensors that they write."""

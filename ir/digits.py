@@ -1,0 +1,13 @@
+"""Whole numbers as text, wherever one is read: the digits 0 to 9, and as many of them as the reader takes."""
+
+from __future__ import annotations
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is nothing but digits 0 to 9; other scripts have digits, which Python's own words for them let pass."""
+    return text.isascii() and text.isdigit()
+
+
+def whole_number(text: str, digits: int = 18) -> int | None:
+    """The number that a text is; None for any other text, and for more than `digits` digits."""
+    return int(text) if is_whole(text) and len(text) <= digits else None

@@ -1,0 +1,124 @@
+"""What a region costs at least: arithmetic and bytes, counted from its structure.
+
+An operation counts once for each point of the axes that what it is applied to varies over: a weight is decoded once, whatever the
+number of rows that are multiplied by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .. import dims
+from ..dims import Dim
+from ..expression import Apply, Index
+from .region import Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
+
+FREE = frozenset({"cast", "round", "bitcast"})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Arithmetic operations (a multiply-add is two) and bytes that must move when each operand is touched once."""
+
+    operations: float
+    bytes: float
+
+    def seconds(self, operations_per_second: float, bytes_per_second: float) -> float:
+        """The floor on a machine with these rates: the longer of computing and moving."""
+        return max(self.operations / operations_per_second, self.bytes / bytes_per_second)
+
+
+def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
+    """The cost at these symbol values."""
+    extents = {axis.name: dims.evaluate(axis.extent, sizes) for axis in region.axes}
+    operations = sum(math.prod(float(extents[name]) for name in axes) for axes in _operations(region))
+    operands = (*region.inputs, *region.outputs)
+    return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
+
+
+def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
+    """Arithmetic operations, and bits that must move when each operand is touched once, over the region's symbols."""
+    extents = region.extents
+    operations: Dim = 0
+    for axes in _operations(region):
+        operations = operations + dims.product(extents[name] for name in extents if name in axes)
+    bits: Dim = 0
+    for operand in (*region.inputs, *region.outputs):
+        reached: Dim = 0
+        for touched in _reached(region, operand):
+            reached = reached + dims.product(extents[name] for name in extents if name in touched)
+        bits = bits + dims.minimum(operand.type.elements, reached) * operand.type.dtype.bits
+    return operations, bits
+
+
+def _points(statement: Statement, extents: Mapping[str, int]) -> float:
+    names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
+    total = 1.0
+    for name in names:
+        total *= extents[name]
+    return total
+
+
+def iterations(region: Region) -> int:
+    """The points of the largest statement of a region whose sizes are known."""
+    extents = {axis.name: axis.extent for axis in region.axes if isinstance(axis.extent, int)}
+    return max((int(_points(statement, extents)) for statement in region.body), default=0)
+
+
+def _operations(region: Region) -> Iterator[frozenset[str]]:
+    """For each arithmetic operation of a region the axes along which it is done again."""
+    named: dict[str, frozenset[str]] = {}
+    for statement in region.body:
+        loops = frozenset((*statement.axes, *(statement.over if isinstance(statement, Reduce) else ())))
+        found: dict[int, frozenset[str]] = {}
+        # What an operation is applied to comes behind it.
+        for part in reversed(list(walk(statement.value))):
+            found[id(part)] = _varying(part, found, named) & loops
+            if isinstance(part, Apply) and part.primitive not in FREE:
+                yield found[id(part)]
+        if isinstance(statement, (Reduce, Scan)):
+            yield loops
+        if not isinstance(statement, Store):
+            named[statement.name] = frozenset(statement.axes)
+
+
+def _varying(part: Scalar, found: Mapping[int, frozenset[str]], named: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The axes that an expression varies over, by those of its parts."""
+    if isinstance(part, Apply):
+        return frozenset().union(*(found[id(arg)] for arg in part.args))
+    if isinstance(part, Load):
+        return frozenset(_names(part))
+    if isinstance(part, Index):
+        return frozenset(dims.symbols(part.value))
+    return named[part.name] if isinstance(part, Ref) else frozenset()
+
+
+def _bytes(region: Region, operand: Operand, extents: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """Bytes of an operand, or of what its accesses can reach if that is less (gathers from a table)."""
+    whole = float(dims.evaluate(operand.type.elements, sizes))
+    reached = sum(math.prod(float(extents[name]) for name in names & extents.keys()) for names in _reached(region, operand))
+    return min(whole, reached) * operand.type.dtype.bits / 8
+
+
+def _reached(region: Region, operand: Operand) -> Iterator[set[str]]:
+    """The axes of each access of an operand: it touches at most one element for each of their points."""
+    for statement in region.body:
+        if isinstance(statement, Store) and statement.output == operand.name:
+            yield set(statement.axes)
+        for part in walk(statement.value):
+            if isinstance(part, Load) and part.operand == operand.name:
+                yield _names(part)
+
+
+def _names(load: Load) -> set[str]:
+    names = {name for subscript in load.subscripts for name in dims.symbols(subscript)}
+    for _, gather in load.gathers:
+        for part in walk(gather):
+            if isinstance(part, Load):
+                names |= {name for subscript in part.subscripts for name in dims.symbols(subscript)}
+    return names
+
+
+__all__ = ["Cost", "cost_of", "iterations", "symbolic_cost"]

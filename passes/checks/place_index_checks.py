@@ -1,0 +1,110 @@
+"""Checks of indices and divisors: those that cannot fail go, the others become a small reduction and a step of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.errors import InternalError
+from ...ir.graph import Builder, Graph, Module, Op, Value
+from ...ir.graph.rewrite import Rule
+from ..base import Pass, PassContext, RulePass
+from ..match import Replacement, operand
+from .index_range import bounds_of
+
+MOVES = frozenset({"cast", "reshape", "transpose", "broadcast_to", "slice", "check_index", "check_divisor"})
+CHECKS = ("check_index", "check_divisor")
+Key = tuple[Value, Dim | None, bool]
+
+
+@dataclass(frozen=True)
+class DropIndexChecks(RulePass):
+    """Drop every check of indices: what one out of range gives is then undefined, within the operand's memory.
+
+    Before: %i = check_index(%ids) {size = 30522}   %y = take(@words, %i) {axis = 0}
+    After:  %y = take(@words, %ids) {axis = 0}
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """The one rule."""
+        return (CheckOf(),)
+
+
+class CheckOf(Rule):
+    """check_index(i) -> i"""
+
+    ops: ClassVar[tuple[str, ...]] = ("check_index",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        """Always."""
+        return None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        return operand(op, 0)
+
+
+class CheckOfKnown(CheckOf):
+    """check_index(i) -> i, where i is known to lie in range; check_divisor(x) -> x, where x is known not to be 0"""
+
+    ops: ClassVar[tuple[str, ...]] = CHECKS
+
+    def check(self, op: Op, module: Module) -> str | None:
+        found = bounds_of(op.operands[0], module.facts)
+        if op.name == "check_divisor":
+            above = found.low is not None and dims.at_most(1, found.low, module.facts) is True
+            below = found.high is not None and dims.at_most(found.high, -1, module.facts) is True
+            return None if above or below else "a divisor may be 0"
+        size = op.attrs["size"]
+        inside = found.within(-size if op.attrs["negative"] else 0, size - 1, module.facts)
+        return None if inside else "the indices are not known to lie in range"
+
+
+@dataclass(frozen=True)
+class PlaceIndexChecks(Pass):
+    """Turn checks into what a plan can run; equal ones into one.
+
+    Before: %i = check_index(%ids) {size = 30522}   %y = take(@words, %i) {axis = 0}
+    After:  %w = worst_index(%ids) {size = 30522}   refuse_index(%w) {size = 30522, subject = "input 'ids'"}
+            %y = take(@words, %ids) {axis = 0}
+    """
+
+    def run(self, module: Module, context: PassContext) -> bool:
+        """Drop what is known, then place the rest."""
+        changed = context.apply(module, (CheckOfKnown(),))
+        for graph in module.functions.values():
+            changed |= _place(module, graph, context)
+        return changed
+
+    def ensures(self, module: Module) -> None:
+        """No check is left in the flow of data, where no kernel could refuse."""
+        left = [op for graph in module.functions.values() for op in graph if op.name in CHECKS]
+        if left:
+            raise InternalError(f"{left[0]!r} is left of the checks")
+
+
+def _place(module: Module, graph: Graph, context: PassContext) -> bool:
+    rewriter = context.rewriter(module, graph, PlaceIndexChecks.name)
+    placed: set[Key] = set()
+    for op in list(graph):
+        if op.name not in CHECKS:
+            continue
+        indices, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
+        if (indices, size, negative) not in placed:
+            placed.add((indices, size, negative))
+            g = rewriter.builder(op)
+            worst = g.worst_divisor(indices) if size is None else g.worst_index(indices, size=size, negative=negative)
+            g.refuse_index(worst, size=size, negative=negative, subject=_subject(indices, graph))
+        rewriter.replace(op, (indices,))
+    return rewriter.changes > 0
+
+
+def _subject(indices: Value, graph: Graph) -> str:
+    """What the indices are, as an error says it."""
+    while indices.op is not None and indices.op.name in MOVES:
+        indices = operand(indices.op, 0)
+    if indices.op is None and indices.constant is None:
+        return f"input {indices.name!r}"
+    return f"constant {indices.name!r}" if indices.constant is not None else f"computed value {indices.name!r}"

@@ -1,0 +1,168 @@
+"""Layouts: the memory order of constants and of images between kernels.
+
+On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
+`n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
+AVX-512 and AMX stream alike.
+Images lie with their channels innermost, so that a convolution's output channels are the lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from ...ir import dims
+from ...ir.graph import Graph, Op, Value
+from ...ir.layout import Factor, Layout
+from ...ir.ops.structure import region_of
+from ...ir.region import Load, Reduce, Region, walk
+from ...ir.types import i8, u8
+from ...ir.workload import size_at
+from ..fusion.facts import has_kernel
+from ..tile.blocks import in_blocks
+from ..tile.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
+from .shadows import seen_outside
+
+PANEL = 16
+
+
+def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
+    """The layouts of a region's constant operands; those not named stay row-major.
+
+    Every constant of the right factor lies in panels, whatever is computed from it: narrow values, their scales, the
+    places of sparse ones.
+    """
+    region = in_blocks(region, dims.NO_FACTS)
+    found = read_contraction(region)
+    if isinstance(found, str) or not (found.columns or found.batch):
+        return {}
+    # Where both factors vary over the lanes (a convolution of each channel by itself) either may be the constant.
+    scaled = () if found.block is None else walk(found.reduce.value)
+    sides = chain(walk(found.right), scaled) if found.columns else chain(walk(found.left), walk(found.right))
+    layouts: dict[str, Layout] = {}
+    for part in sides:
+        if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
+            layout = _panels(region, found, part)
+            if layout is not None:
+                layouts[part.operand] = layout
+    return layouts
+
+
+def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
+    """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
+    column = found.columns[-1] if found.columns else innermost(region, found.store)
+    labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
+    place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
+    if len(place) != 1 or len(labels) < 2 or not _in_panels(region, load, place[0], column):
+        return None
+    lane = labels[place[0]]
+    # The contracted axes lie in the order in which they are looped over; what is left goes before them.
+    inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
+    outer = [label for label in labels if label != lane and label not in inner]
+    order = (*outer, *dict.fromkeys(inner))
+    count = group_of(region, found)
+    if (
+        count > 1
+        and load in (plain_load(found.right), *bytes_of(found.right))
+        and _steps_by_one(load, labels.index(order[-1]), found, count)
+    ):
+        rest = tuple(Factor(label) for label in order[:-1])
+        group = Factor(order[-1], count), Factor(lane, 1, PANEL), Factor(order[-1], 1, count)
+        return Layout(labels, (Factor(lane, PANEL), *rest, *group))
+    rest = tuple(Factor(label) for label in order)
+    return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
+
+
+def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) -> bool:
+    """Whether neighbours along the innermost contracted axis are neighbours in this dimension, whole groups apart from others."""
+    return dims.divides(count, load.subscripts[dimension] - dims.symbol(found.over[-1])) is True
+
+
+def _in_panels(region: Region, load: Load, place: int, column: str) -> bool:
+    """Whether a dimension is stepped through by the columns alone, or in parts (heads) that are each whole panels."""
+    size, extent = region.operand(load.operand).type.shape[place], region.axis(column).extent
+    before = load.subscripts[place] - dims.symbol(column)
+    return size == extent if before == 0 else dims.divides(PANEL, before) is True and dims.divides(PANEL, extent) is True
+
+
+IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})
+SIDEWAYS = frozenset({"concat", "slice", "pad", "take"})
+"""Movements that keep dimensions apart: what they give lies as what they take does."""
+CODED = frozenset({"quantize", "dequantize"})
+"""What gives each element another form and leaves it where it is."""
+COPIED = 2
+"""Accesses of an element that a copy from one order into another costs: the one that strides and the one that does not."""
+
+
+def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
+    """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
+
+    The caller's inputs stay row-major. So do results of the graph and what host steps see, unless the kernel that
+    computes them gains more than the copy into row-major order costs that they then need (`shadows.py`).
+    """
+    hosted = frozenset(op for op in graph if not has_kernel(op))
+    outside = seen_outside(graph, hosted)
+    orders: dict[Value, tuple[int, ...]] = {}
+    gains: dict[Value, bool] = {}
+    for op in graph:
+        if len(op.results) != 1 or op.result.type.rank < 3 or op in hosted:
+            continue
+        images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
+        follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS | CODED) and bool(images)
+        if op.name not in IMAGE_OPS and not follows and not _turns_back(op):
+            continue
+        # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
+        ends = (op.definition.kind == "pointwise" or op.name in CODED) and any(gains[v] and len(v.uses) == 1 for v in images)
+        gains[op.result] = ends if follows else _gains(op, bool(images))
+        if op.result not in outside or gains[op.result]:
+            orders[op.result] = _innermost_channels(op.result)
+    return orders | {value: _innermost_channels(value) for value in _coded_images(graph) if value not in outside}
+
+
+def _turns_back(op: Op) -> bool:
+    """Whether a transpose puts channels that lie innermost in front, for an op on images: with them innermost nothing moves."""
+    if op.name != "transpose" or op.attrs["permutation"] != (0, op.result.type.rank - 1, *range(1, op.result.type.rank - 1)):
+        return False
+    return any(user.name in IMAGE_OPS or user.definition.kind == "pointwise" for user in op.result.uses)
+
+
+def _innermost_channels(value: Value) -> tuple[int, ...]:
+    return (0, *range(2, value.type.rank), 1)
+
+
+def _coded_images(graph: Graph) -> Iterator[Value]:
+    """What convolutions of codes read: instructions take four channels of a place at once, wherever the image came from."""
+    for op in graph:
+        image = op.operands[0] if op.name == "conv" else None
+        if image is not None and image.op is not None and image.dtype in (i8, u8) and (image.op.name in SIDEWAYS | CODED):
+            yield image
+
+
+def _gains(op: Op, is_ordered: bool) -> bool:
+    """Whether a loop with the channels in its lanes saves more than a copy of its result costs.
+
+    With channels in lanes a sum of products reads one element of the image for all lanes, in whatever order that lies;
+    with places in lanes it reads vectors, which padding and strides break up. A fold of an image alone (a pool, a
+    convolution of each channel by itself) reads vectors either way: those are whole where the lanes are as the image is.
+    """
+    region = region_of(op.definition, op.types, op.attrs)
+    found = read_contraction(region) if region is not None else ""
+    if region is None:
+        return False
+    image = region.inputs[0].name
+    loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]
+    reads = sum(_size(region, s.over) if isinstance(s, Reduce) else 1 for s, _ in loads)
+    if isinstance(found, str) or not (found.columns and found.rows):
+        return is_ordered and reads > COPIED
+    right = plain_load(found.right)
+    if right is None or right.operand != image:
+        return False
+    is_whole = right.other is None and stride_of(right, region, found.columns[-1]) == 1
+    return not is_whole and reads > COPIED
+
+
+def _size(region: Region, axes: Sequence[str]) -> int:
+    """The points of these axes, at sizes to reckon with for symbols."""
+    extents = [region.axis(name).extent for name in axes]
+    return math.prod(size_at(extent, {}) for extent in extents)

@@ -1,0 +1,268 @@
+"""Scheduling: for each fused group a strategy and its parameters, and the tile program that they give.
+
+Equal problems (repeated layers) are scheduled once and share their kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.errors import InternalError, is_own, reason
+from ...ir.layout import Layout
+from ...ir.region import Region
+from ...ir.tile.program import TileProgram
+from ...ir.workload import Point, Workload, default_workload, merged, nearest_size
+from ..regions.compose import Group
+from ..regions.own_symbols import canonical
+from ..tile.schedule import Candidate, Order, Problem, Schedule, Strategy, seconds
+from .classes import Offer, SizeClass, can_join, fits, join, offers
+
+Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
+"""Picks one candidate of a problem; they come strategy by strategy, made as they are asked for."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A group with its problem, the chosen schedule, why other strategies do not apply, and the tile program.
+
+    `variants` are other choices for classes of sizes, in the order in which a call asks for them; each says in `when` of
+    which sizes it is. `cost` are its predicted seconds at `points`, those of the workload that it serves.
+    """
+
+    group: Group
+    problem: Problem
+    schedule: Schedule
+    refusals: tuple[tuple[str, str], ...]
+    program: TileProgram
+    cost: float
+    binding: Mapping[str, Dim]
+    points: tuple[Point, ...] = ()
+    when: SizeClass | None = None
+    variants: tuple[Scheduled, ...] = ()
+
+    def bound(self, dim: Dim) -> Dim:
+        """A size of the problem in the symbols of the graph."""
+        return dims.substitute(dim, dict(self.binding))
+
+
+def problem_of(
+    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]], workload: Workload | None = None
+) -> tuple[Problem, Mapping[str, Dim]]:
+    """The problem of a group: its region in canonical form, with the layouts of its constants, at the sizes that a workload
+    gives its own symbols; and what these are here. Without a workload equal problems are equal whatever graph they are of.
+    """
+    constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
+    own = canonical(replace(group.region, name="region"), symbols)
+    points = () if workload is None else points_of(own.binding, own.symbols, workload)
+    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, points), own.binding
+
+
+def points_of(binding: Mapping[str, Dim], symbols: dims.Facts, workload: Workload) -> tuple[Point, ...]:
+    """The points of a workload as sizes of a problem's own symbols."""
+    points = workload.bound(binding)
+    return merged(Point(tuple((name, nearest_size(size, name, symbols)) for name, size in p.sizes), p.weight) for p in points)
+
+
+def cheapest(target: Any) -> Choose:
+    """A choice by predicted cost among the schedules of the first strategy that applies; ties go to the earlier one."""
+
+    def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
+        return min(next(families), key=lambda pair: seconds(pair[0], problem, pair[1], target))
+
+    return choose
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen for a problem, or for a class of its sizes."""
+
+    problem: Problem
+    strategy: Strategy
+    schedule: Schedule
+    refusals: tuple[tuple[str, str], ...]
+    program: TileProgram
+    when: SizeClass | None = None
+    variants: tuple[_Choice, ...] = ()
+
+
+@dataclass
+class Scheduler:
+    """Schedules groups for one target level; remembers problems it has met.
+
+    A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
+    """
+
+    strategies: Sequence[Strategy]
+    target: Any
+    choose: Choose
+    layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
+    workload: Workload | None = None
+    known: dict[Any, _Choice] = field(default_factory=dict)
+    refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
+    failed: dict[Any, str] = field(default_factory=dict)
+    tiled: dict[Any, _Choice] = field(default_factory=dict)
+    wholes: dict[Any, set[Any]] = field(default_factory=dict)
+    """The problems of which one is a class of sizes, by their keys."""
+
+    def refuse(self, scheduled: Scheduled, why: str) -> None:
+        """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit).
+
+        A single op may pose the problem of a group of several. It is asked anew: a group can be made smaller, an op cannot.
+        """
+        key = _key(scheduled.problem, scheduled.group)
+        self.refused.setdefault(key, {})[scheduled.schedule] = why
+        for whole in (key, *self.wholes.get(key, ())):
+            self.known.pop(whole, None)
+
+    def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
+        """The group's schedules and tile programs."""
+        problem, binding = problem_of(group, symbols, self.layouts, self.workload)
+        key = _key(problem, group)
+        if key in self.failed:
+            raise InternalError(self.failed[key])
+        while key not in self.known:
+            made = self._decide(problem, key)
+            if made is not None:
+                self.known[key] = replace(made, variants=tuple(self._variants(made, key)))
+        choice = self.known[key]
+        calls = points_of(binding, problem.symbols, self.workload or default_workload(symbols))
+        variants = []
+        for variant in choice.variants:
+            served = tuple(point for point in calls if variant.when is not None and variant.when.holds(dict(point.sizes)))
+            calls = tuple(point for point in calls if point not in served)
+            variants.append(self._scheduled(variant, group, binding, served))
+        return replace(self._scheduled(choice, group, binding, calls), variants=tuple(variants))
+
+    def _scheduled(self, choice: _Choice, group: Group, binding: Mapping[str, Dim], served: tuple[Point, ...]) -> Scheduled:
+        at = replace(choice.problem, points=served or choice.problem.points)
+        cost = seconds(choice.strategy, at, choice.schedule, self.target)
+        points = at.points or (Point(tuple(at.sizes.items())),)
+        return Scheduled(group, choice.problem, choice.schedule, choice.refusals, choice.program, cost, binding, points, choice.when)
+
+    def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
+        """The choices for classes of sizes that have one of their own."""
+        for offer, candidate in self._joined(usual, key):
+            part = _part(offer.problem, key)
+            if candidate[1] in self.refused.get(part, {}):
+                continue
+            made = self._tiled(offer.problem, candidate, part)
+            if made is not None and self._order(made) == self._order(usual) and fits(made.program, usual.program):
+                self.wholes.setdefault(part, set()).add(key)
+                yield replace(made, when=offer.size_class)
+
+    def _order(self, choice: _Choice) -> Order:
+        return choice.strategy.order(choice.problem, choice.schedule, self.target)
+
+    def _joined(self, usual: _Choice, key: Any) -> Iterator[tuple[Offer, Candidate]]:
+        """What is chosen for the classes that are offered another schedule; neighbours that choose alike are one class."""
+
+        def refused(problem: Problem) -> Mapping[Schedule, str]:
+            return {**self.refused.get(key, {}), **self.refused.get(_part(problem, key), {})}
+
+        try:
+            found = offers(usual.problem, (usual.strategy, usual.schedule), self.target, refused)
+        except Exception as failure:
+            if not is_own(failure):
+                raise
+            return
+        every = [(offer, self.choose(offer.problem, iter([offer.candidates]))) for offer in found]
+        chosen = [(offer, candidate) for offer, candidate in every if candidate[1] != usual.schedule]
+        while chosen:
+            (offer, candidate), *chosen = chosen
+            while chosen and chosen[0][1][1] == candidate[1] and can_join(offer, chosen[0][0]):
+                offer, chosen = join(offer, chosen[0][0], usual.problem), chosen[1:]
+                # A choice is known by the problem that it is of.
+                self.choose(offer.problem, iter([[candidate]]))
+            yield offer, candidate
+
+    def _tiled(self, problem: Problem, candidate: Candidate, key: Any) -> _Choice | None:
+        """The choice with its program, which is made once; None where none can be made, which is never chosen again."""
+        strategy, schedule = candidate
+        made_of = _of(problem), schedule
+        if made_of not in self.tiled:
+            try:
+                seconds(strategy, problem, schedule, self.target)
+                program = strategy.tile(problem, schedule, self.target)
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                self.refused.setdefault(key, {})[schedule] = reason(failure)
+                return None
+            self.tiled[made_of] = _Choice(problem, strategy, schedule, (), program)
+        return self.tiled[made_of]
+
+    def _decide(self, problem: Problem, key: Any) -> _Choice | None:
+        """What is chosen; None where that failed, and is refused from now on."""
+        refusals: list[tuple[str, str]] = []
+        offered: list[Candidate] = []
+        families = self._families(problem, self.refused.get(key, {}), refusals, offered)
+        first = next(families, None)
+        if first is None:
+            why = "; ".join(f"{name}: {refusal}" for name, refusal in refusals)
+            self.failed[key] = f"no strategy takes region {problem.region.name}: {why}"
+            raise InternalError(self.failed[key])
+        try:
+            candidate = self.choose(problem, chain([first], families))
+        except Exception as failure:
+            if not is_own(failure) or not self._refuse_costs(problem, key, offered):
+                raise
+            return None
+        made = self._tiled(problem, candidate, key)
+        if made is None:
+            return None
+        passed = ((str(schedule), why) for schedule, why in self.refused.get(key, {}).items())
+        return replace(made, refusals=(*refusals, *passed))
+
+    def _refuse_costs(self, problem: Problem, key: Any, candidates: Sequence[Candidate]) -> bool:
+        """Refuse the candidates whose cost cannot be told; whether there are any."""
+        found: dict[Schedule, str] = {}
+        for strategy, schedule in candidates:
+            try:
+                seconds(strategy, problem, schedule, self.target)
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                found[schedule] = reason(failure)
+        self.refused.setdefault(key, {}).update(found)
+        return bool(found)
+
+    def _families(
+        self, problem: Problem, refused: Mapping[Schedule, str], refusals: list[tuple[str, str]], offered: list[Candidate]
+    ) -> Iterator[Sequence[Candidate]]:
+        """The candidates of each strategy that applies, noted in `offered`; why other strategies do not in `refusals`."""
+        for strategy in self.strategies:
+            try:
+                why_not = strategy.applies(problem, self.target)
+                space = list(strategy.space(problem, self.target)) if why_not is None else []
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+                why_not, space = reason(failure), []
+            candidates = [(strategy, schedule) for schedule in space if schedule not in refused]
+            if candidates:
+                offered += candidates
+                yield candidates
+                continue
+            bad = sorted({refused[schedule] for schedule in space})
+            refusals.append((strategy.name, why_not or f"every schedule is bad: {'; '.join(bad)}"))
+
+
+def _key(problem: Problem, group: Group) -> Any:
+    """What tells choices apart: the problem, and whether it is a single op's."""
+    return _of(problem), len(group.ops) == 1
+
+
+def _part(problem: Problem, key: Any) -> Any:
+    """The key of a class of the sizes of a problem with this key."""
+    return _of(problem), key[1]
+
+
+def _of(problem: Problem) -> Any:
+    """What tells problems apart."""
+    symbols = tuple(problem.symbols.ranges.items()), tuple(problem.symbols.divisors.items()), problem.points
+    return problem.region, symbols, tuple(sorted((name, str(layout)) for name, layout in problem.layouts.items())), problem.constants

@@ -1,0 +1,91 @@
+"""What storage and arithmetic are called in the words of the options: the names that contracts promise and tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...ir.graph import Op
+from ...ir.types import DType, i8
+from ..match import operand
+from ..sparsify import two_four
+from ..weights.weights import Weight, why_not_coded
+from . import ACTIVATION, INTEGER, QUANTIZATIONS, activations, encode_weights, name_of, narrow_products
+
+_PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
+FLOATS = ("fp64", "fp32", "fp16", "bf16")
+NARROWED = {("fp32", "bf16"), ("fp32", "fp16")}
+"""The precisions that products come in and are made of, where they are not the same."""
+SPARSITY = {"2:4": "decompress_2to4"}
+"""Structures of pruned weights, and the ops that read them."""
+
+
+def precision_name(dtype: DType) -> str:
+    """A dtype as the options call it."""
+    return _PRECISIONS.get(dtype.name, dtype.name)
+
+
+def computed_in(op: Op) -> str:
+    """The precision that an op computes in: that of its result, or of what it multiplies."""
+    if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
+        return INTEGER
+    factor = op.operands[0] if op.name in ("matmul", "conv") else None
+    if factor is not None and factor.dtype.is_float:
+        return precision_name(factor.dtype)
+    return precision_name(op.results[0].dtype) if op.results else ""
+
+
+def stored_as(weight: Weight) -> Iterator[str]:
+    """How a weight lies in memory, where that is not as it is computed with."""
+    if weight.expanded_by("dequantize") is not None:
+        dtype = weight.stored.dtype
+        yield f"{f'int{dtype.bits}' if dtype.is_integer else dtype.name}-weight"
+    coded = weight.expanded_by("decode")
+    if coded is not None:
+        yield name_of(coded.attrs["format"])
+    yield from (name for name, op in SPARSITY.items() if weight.expanded_by(op) is not None)
+
+
+def multiplied_as(weight: Weight) -> Iterator[str]:
+    """How that is rounded which a weight is multiplied by, where it is."""
+    read = weight.op.operands[1 - weight.position]
+    if read is not None and read.op is not None and read.op.name == "dequantize" and operand(read.op, 0).dtype == i8:
+        yield ACTIVATION
+
+
+def implied(words: Iterable[str]) -> set[str]:
+    """Words and what they imply: a product of codes is one of rounded activations."""
+    said = set(words)
+    return said | {ACTIVATION} if INTEGER in said else said
+
+
+def promised(value: str | None) -> set[str | None]:
+    """What a promise says in the contract's words."""
+    return set(QUANTIZATIONS[value].promises) if value in QUANTIZATIONS else {value}
+
+
+def is_served_by(wanted: str, given: str) -> bool:
+    """Whether an op that computes in `given` does what was asked: a product of codes serves every float."""
+    return given in (wanted, INTEGER)
+
+
+def is_narrowed(given: str, wanted: str) -> bool:
+    """Whether products that come in one precision can be made of another."""
+    return given == wanted or (given, wanted) in NARROWED
+
+
+def why_not_narrowed(op: Op) -> str | None:
+    """Why the factors of an op keep their precision, or None."""
+    return narrow_products.why_not(op)
+
+
+def why_not_quantized(weight: Weight, name: str) -> str | None:
+    """Why a weight is not quantized as asked, or None."""
+    known = QUANTIZATIONS[name]
+    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None):
+        return activations.why_not(weight)
+    return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
+
+
+def why_not_sparse(weight: Weight) -> str | None:
+    """Why a weight is not pruned, or None."""
+    return two_four.why_not(weight)

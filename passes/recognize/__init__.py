@@ -1,0 +1,1 @@
+"""Recognition: what models spell in many ops becomes the one op that it means."""

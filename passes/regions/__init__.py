@@ -1,0 +1,1 @@
+"""Regions: made of fused groups, simplified, and brought to one form for all equal problems."""

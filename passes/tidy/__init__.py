@@ -1,0 +1,1 @@
+"""Tidying: graphs lose what is dead, constant, twice there or written in a roundabout way."""

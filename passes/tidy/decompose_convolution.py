@@ -1,0 +1,102 @@
+"""Decomposition of transposed convolutions: one plain convolution for all phases of the strides, interleaved."""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+
+from ...ir import dims
+from ...ir.dims import Dim
+from ...ir.graph import Builder, Module, Op, Value
+from ...ir.graph.rewrite import Numerics, Rule
+from ..match import Replacement, operand
+
+
+class TransposedConvolution(Rule):
+    """conv_transpose(x, w) -> conv(x, w', before) with the outputs of all phases as channels, moved side by side.
+
+    Output place s*m + r gets input m - t through element s*t + r of the window: each phase r is a convolution with the
+    elements of its own, backwards. Written as one sum over the whole window every product but one of s is with 0.
+    Of what is left no product is with 0, but of elements of the window with padding, and those are finite.
+    """
+
+    ops = ("conv_transpose",)
+    numerics: ClassVar[Numerics] = "REASSOCIATES"
+
+    def check(self, op: Op, module: Module) -> str | None:
+        x, w = operand(op, 0), operand(op, 1)
+        if w.constant is None:
+            return "the filters are not constant: to rearrange them costs a kernel in each call"
+        if not x.dtype.is_float:
+            return "only sums of floats run in register blocks"
+        if 0 in x.shape or 0 in op.result.shape or not all(isinstance(size, int) and size > 0 for size in w.shape):
+            return "an operand or the result has no elements"
+        if any(s != 1 and d != 1 for s, d in zip(op.attrs["strides"], op.attrs["dilations"], strict=True)):
+            return "the window has both strides and holes"
+        names = ("before", "after", "output_padding", "strides")
+        for size, before, after, more, stride in zip(w.shape[2:], *(op.attrs[name] for name in names), strict=True):
+            if not all(isinstance(amount, int) for amount in (before, after)):
+                return "an amount of padding is a symbol"
+            if stride == 1:
+                continue
+            if size % stride:
+                return "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
+            if before < 0 or dims.at_most(size - after + more, stride * dims.ceil_div(size, stride)) is not True:
+                return "the result reaches beyond the phases"
+        if not np.isfinite(w.constant.array.astype(np.float64)).all():
+            return "an element of the filters is not finite"
+        return None
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        x, attrs = operand(op, 0), op.attrs
+        strides, groups = attrs["strides"], attrs["groups"]
+        rank, sizes = len(strides), _sizes(op)
+        taps = [size // stride for size, stride in zip(sizes[2:], strides, strict=True)]
+        reach = [(n - 1) * d for n, d in zip(taps, attrs["dilations"], strict=True)]
+        ends = zip(reach, strides, attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
+        # Without a stride there is one phase, which the convolution pads or cuts itself.
+        pads = [(n, n) if s > 1 else (n - before, n - after + more) for n, s, before, after, more in ends]
+        filters, bias = _filters(op, g, taps), op.operands[2] if len(op.operands) > 2 else None
+        if bias is not None and math.prod(strides) > 1:
+            spread = g.reshape(bias, shape=(groups, *([1] * rank), sizes[1]))
+            bias = g.reshape(g.broadcast_to(spread, shape=(groups, *strides, sizes[1])), shape=(filters.shape[0],))
+        before, after = (tuple(pair[n] for pair in pads) for n in (0, 1))
+        y = g.conv(x, filters, bias, strides=(1,) * rank, dilations=attrs["dilations"], before=before, after=after, groups=groups)
+        return y if math.prod(strides) == 1 else _interleaved(op, g, y)
+
+
+def _sizes(op: Op) -> tuple[int, ...]:
+    """The shape of the filters, which are constant."""
+    return tuple(size for size in operand(op, 1).shape if isinstance(size, int))
+
+
+def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
+    """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], each phase backwards."""
+    w, strides, groups = operand(op, 1), op.attrs["strides"], op.attrs["groups"]
+    rank, (inputs, width, *_) = len(strides), _sizes(op)
+    w = g.reshape(w, shape=(groups, inputs // groups, width, *chain.from_iterable(zip(taps, strides, strict=True))))
+    lead = (groups, inputs // groups, width)
+    starts = (0, 0, 0, *chain.from_iterable((n - 1, 0) for n in taps))
+    steps = (1, 1, 1, *([-1, 1] * rank))
+    w = g.slice(w, starts=starts, sizes=(*lead, *chain.from_iterable(zip(taps, strides, strict=True))), steps=steps)
+    phases, windows = tuple(range(4, 3 + 2 * rank, 2)), tuple(range(3, 3 + 2 * rank, 2))
+    w = g.transpose(w, permutation=(0, *phases, 2, 1, *windows))
+    found: Value = g.reshape(w, shape=(groups * math.prod(strides) * width, inputs // groups, *taps))
+    return found
+
+
+def _interleaved(op: Op, g: Builder, y: Value) -> Value:
+    """The phases, which are channels of `y`, side by side, cut to the places of the result."""
+    strides, groups = op.attrs["strides"], op.attrs["groups"]
+    rank, outputs, places = len(strides), op.result.shape[1], y.shape[2:]
+    y = g.reshape(y, shape=(y.shape[0], groups, *strides, outputs // groups, *places))
+    sides = chain.from_iterable((3 + rank + n, 2 + n) for n in range(rank))
+    y = g.transpose(y, permutation=(0, 1, 2 + rank, *sides))
+    whole: tuple[Dim, ...] = tuple(size * stride for size, stride in zip(places, strides, strict=True))
+    y = g.reshape(y, shape=(y.shape[0], outputs, *whole))
+    starts = tuple(before if stride > 1 else 0 for before, stride in zip(op.attrs["before"], strides, strict=True))
+    found: Value = g.slice(y, starts=(0, 0, *starts), sizes=op.result.shape, steps=(1,) * (rank + 2))
+    return found

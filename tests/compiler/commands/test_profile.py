@@ -1,0 +1,151 @@
+"""`bench --kernels`: one row a launch, costs counted at the sizes of the call, a trace and a picture that open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.cli.main import run
+from ourcc.compiler.commands.profile import Profile, draw_roofline, profile, profile_table, trace
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.progress import SILENT
+from ourcc.compiler.targets.machine import Rates
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.plan import Launch
+from ourcc.ir.region.cost import cost_of, symbolic_cost
+from ourcc.ir.region.text import parse_region
+from ourcc.runtime.contents import EngineContents
+from ourcc.runtime.engine import Engine
+
+MODULE = """
+module @m symbols { B in 1..64 } {
+  func @main(%x: f32[B, 96], %w: f32[96, 32]) -> (f32[B, 32], f32[32, B]) {
+    %h = matmul(%x, %w) : f32[B, 32]
+    %y = relu(%h) : f32[B, 32]
+    %s = softmax(%y) {axis = 1} : f32[B, 32]
+    %t = transpose(%s) {permutation = [1, 0]} : f32[32, B]
+    return %y, %t
+  }
+}
+"""
+RATES = Rates(100.0, 10.0)
+
+
+@pytest.fixture(scope="module")
+def contents() -> EngineContents:
+    return compile_module(parse_module(MODULE), build_options({"targets": ["native"], "tune": "off"}))
+
+
+@pytest.fixture(scope="module")
+def profiles(contents: EngineContents) -> list[Profile]:
+    return profile(Engine(contents), "main", [np.ones((24, 96), np.float32), np.ones((96, 32), np.float32)], 1, 3, SILENT)
+
+
+def test_every_launch_is_timed_in_every_round(contents: EngineContents, profiles: list[Profile]) -> None:
+    launches = [step for step in contents.best.plan.steps if isinstance(step, Launch)]
+    assert [item.launch for item in profiles] == launches and len(launches) >= 2
+    assert all(len(item.samples) == 3 and min(item.samples) > 0 for item in profiles)
+
+
+def test_costs_are_those_of_the_sizes_of_the_call(profiles: list[Profile]) -> None:
+    product = profiles[0]
+    assert "matmul" in str(product.row["source_ops"])
+    assert product.operations >= 2 * 24 * 96 * 32 and product.operations < 2.2 * 24 * 96 * 32
+    assert product.bytes == 4 * (24 * 96 + 96 * 32 + 24 * 32)
+
+
+@pytest.mark.parametrize("sizes", [{"S": 1, "V": 3}, {"S": 40, "V": 3}, {"S": 7, "V": 500}])
+def test_symbolic_costs_are_those_at_every_size(sizes: dict[str, int]) -> None:
+    from ourcc.ir import dims
+
+    text = """region @r(%x0: i64[S], %x1: f32[V, 8], %x2: u4[S, 8]) -> %y0: f32[i S] {
+  axes i: S, j: 8
+  %t0 = sum j: mul(%x1[%g0, j] with (%g0 = %x0[i]), cast(%x2[i, j], f32)) : f32[i]
+  %y0[i] = %t0
+}
+"""
+    region = parse_region(text)
+    operations, bits = symbolic_cost(region)
+    cost = cost_of(region, sizes)
+    assert dims.evaluate(operations, sizes) == cost.operations and dims.evaluate(bits, sizes) / 8 == cost.bytes
+
+
+def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineContents) -> None:
+    engine = Engine(contents, threads=1)
+    x, w = np.random.default_rng(0).standard_normal((5, 96), np.float32), np.ones((96, 32), np.float32)
+    before = engine(x, w)
+    profile(Engine(contents), "main", [x, w], 2, 2, SILENT)
+    for one, other in zip(before, engine(x, w), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_table_is_sorted_by_time_and_shares_add_up(profiles: list[Profile]) -> None:
+    rows = profile_table(profiles, RATES).to_data()
+    medians = [float(row["median_us"] or 0) for row in rows]
+    assert medians == sorted(medians, reverse=True) and sum(float(row["share"] or 0) for row in rows) == pytest.approx(1, abs=0.01)
+    assert {row["launch"] for row in rows} == set(range(len(profiles)))
+
+
+def test_trace_and_picture_open(profiles: list[Profile]) -> None:
+    (text,) = trace(profiles)
+    events = json.loads(text)["traceEvents"]
+    assert len(events) == len(profiles) and all(event["ph"] == "X" and event["dur"] > 0 for event in events)
+    (svg,) = draw_roofline(profiles, RATES)
+    discs = ElementTree.fromstring(svg).findall("{http://www.w3.org/2000/svg}circle")
+    assert len(discs) == sum(item.operations > 0 for item in profiles)
+    assert all(0 <= float(disc.attrib["cx"]) <= 760 and 0 <= float(disc.attrib["cy"]) <= 460 for disc in discs)
+
+
+@pytest.fixture
+def engine_file(contents: EngineContents, tmp_path: Path) -> Path:
+    Engine(contents).save(tmp_path / "m.ourcc")
+    return tmp_path / "m.ourcc"
+
+
+def test_the_command_prints_rows_and_writes_files(engine_file: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ["bench", str(engine_file), "--kernels", "--rounds", "2", "--json", "--shape", "B=16"]
+    assert run([*words, "--trace", str(tmp_path / "t.json"), "--picture", str(tmp_path / "r.svg")]) == 0
+    rows = json.loads(capsys.readouterr().out)["launches"]
+    assert rows and json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert ElementTree.parse(tmp_path / "r.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--trace", "t.json"], 2, "got --trace or --picture without --kernels"),
+        (["--kernels", "--trace", "ENGINE"], 2, "is the same file as the subject"),
+        (["--kernels", "--trace", "x.svg", "--picture", "x.svg"], 2, "is the same file as --trace"),
+        (["--kernels", "--picture", "r.png"], 2, "--picture: got 'r.png', expected a file of the suffix .svg"),
+        (["--kernels", "--picture", "/absent/r.svg"], 2, "there is no folder"),
+    ],
+)
+def test_wrong_words(words: list[str], status: int, message: str, engine_file: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(engine_file.parent)
+    assert run(["bench", str(engine_file), *(str(engine_file) if word == "ENGINE" else word for word in words)]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_a_launch_is_told_by_the_kernel_that_ran(contents: EngineContents) -> None:
+    few, many = (
+        profile(Engine(contents), "main", [np.ones((rows, 96), np.float32), np.ones((96, 32), np.float32)], 1, 1, SILENT)[0]
+        for rows in (8, 40)
+    )
+    assert few.launch == many.launch and few.kernel != many.kernel
+    assert (few.row["when"], many.row["when"]) == ("1 <= N0 <= 16", None)
+    assert few.operations / 8 == many.operations / 40
+
+
+def test_the_report_says_at_which_sizes_and_what_is_outside_of_launches(engine_file: Path) -> None:
+    from ourcc.compiler.commands.bench import bench
+    from ourcc.compiler.options import BenchOptions
+
+    *_, table = bench(BenchOptions(engine_file, rounds=2, kernels=True)).tables
+    text = " ".join(table.notes)
+    assert "by their medians, of inputs " in text and "outside of launches: " in text and "us that a call takes" in text

@@ -1,0 +1,180 @@
+"""`ourcc verify`: what is allowed follows the precision computed inside, not the dtype of the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from ourcc.compiler.commands.bench import bench
+from ourcc.compiler.commands.build import build
+from ourcc.compiler.commands.inspect import inspect
+from ourcc.compiler.commands.load import load
+from ourcc.compiler.commands.verify import verify
+from ourcc.compiler.options import BenchOptions, InspectOptions, VerifyOptions, build_options
+from ourcc.ir.errors import InputError, UsageError
+from ourcc.passes.quantize import QUANTIZATIONS
+
+pytest.importorskip("onnxruntime")
+
+
+def attention(path: Path, inside: int, scale: float = 1.0, width: int = 16) -> Path:
+    """A product, softmax and another product; floats at the ports, `inside` between."""
+    rng = np.random.default_rng(0)
+    dtype = helper.tensor_dtype_to_np_dtype(inside)
+    weights = [
+        numpy_helper.from_array((rng.standard_normal(shape) * factor * scale).astype(dtype), name)
+        for name, shape, factor in (("w", (width, 2 * width), 3), ("v", (2 * width, 8), 10))
+    ]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=inside),
+        helper.make_node("MatMul", ["h", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["s"]),
+        helper.make_node("MatMul", ["s", "v"], ["z"]),
+        helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", size]) for name, size in (("x", width), ("y", 8))]
+    graph = helper.make_graph(nodes, "m", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def engine_of(model: Path, **options: object) -> Path:
+    path = model.with_suffix(".ourcc")
+    build(model, build_options(options)).save(path)
+    return path
+
+
+@pytest.mark.parametrize(("inside", "precision"), [(TensorProto.FLOAT, "f32"), (TensorProto.FLOAT16, "f16")])
+def test_a_right_engine_passes_in_the_precision_that_it_computes_in(inside: int, precision: str, tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", inside)
+    report = verify(VerifyOptions(engine_of(model), model))
+    assert report.violations == () and report.facts["precision"] == precision
+    assert {row["precision"] for row in report.tables[0].to_data()} == {precision}
+
+
+def test_quantized_weights_are_judged_as_integers(tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.3)
+    report = verify(VerifyOptions(engine_of(model, quantize="int8-weight"), model))
+    assert report.violations == () and report.facts["precision"] == "i8"
+
+
+@pytest.mark.parametrize("inside", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_an_engine_of_another_model_fails(inside: int, tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", inside)
+    engine = engine_of(attention(tmp_path / "other.onnx", inside, scale=1.02))
+    options = VerifyOptions(engine, model)
+    assert len(verify(options).violations) == 8
+    assert verify(replace(options, tolerance=10.0)).violations == ()
+
+
+def test_a_model_that_the_peer_cannot_run_is_one_error(tmp_path: Path) -> None:
+    from ourcc.compiler.commands.peers import make_peer
+    from ourcc.ir.errors import ToolchainError
+
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT)
+    with pytest.raises(ToolchainError, match="the peer onnxruntime does not run this"):
+        make_peer("onnxruntime", model)([np.zeros((2, 3), np.float32)])
+    (tmp_path / "bad.onnx").write_bytes(b"junk")
+    with pytest.raises(ToolchainError, match="the peer onnxruntime does not run this"):
+        make_peer("onnxruntime", tmp_path / "bad.onnx")
+
+
+@pytest.mark.parametrize("format", QUANTIZATIONS)
+def test_every_format_is_judged_by_its_own_digits(format: str, tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.03, width=128)
+    engine = engine_of(model, quantize=format)
+    rows = verify(VerifyOptions(engine, model)).tables[0].to_data()
+    assert all(row["passed"] == "yes" for row in rows)
+    assert format == "a8" or {row["precision"] for row in rows} != {"f32"}
+    # What another model answers is no error of rounding.
+    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=-0.03, width=128)
+    assert verify(VerifyOptions(engine, other)).violations
+
+
+DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.float64, torch.int8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_torch_model_of_any_dtype_is_compared_and_measured(dtype: torch.dtype, tmp_path: Path) -> None:
+    class Same(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.clone(), (x.to(torch.float32) + 1).to(dtype)
+
+    path = tmp_path / "m.pt2"
+    torch.export.save(torch.export.export(Same(), (torch.ones(4, 8).to(dtype),)), path)
+    engine = engine_of(path)
+    assert verify(VerifyOptions(engine, path)).violations == ()
+    (table,) = bench(BenchOptions(engine, ("eager",), rounds=1)).tables
+    assert [row[0] for row in table.rows] == ["ourcc", "eager"]
+
+
+class Kept(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sum", torch.zeros(4))
+
+
+class Add(Kept):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sum += x
+        return self.sum * 2
+
+
+class Show(Kept):
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return self.sum + y
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`add.pt2` and `show.pt2`, and `both.ourcc` of them."""
+    folder = tmp_path_factory.mktemp("functions")
+    torch.export.save(torch.export.export(Add().eval(), (torch.ones(4),)), folder / "add.pt2")
+    torch.export.save(torch.export.export(Show().eval(), (torch.ones(4),)), folder / "show.pt2")
+    build({"add": folder / "add.pt2", "show": folder / "show.pt2"}, build_options({"tune": "off"})).save(folder / "both.ourcc")
+    return folder
+
+
+def test_each_function_is_verified_by_name(functions: Path) -> None:
+    options = VerifyOptions(functions / "both.ourcc", functions / "add.pt2")
+    first = verify(options)
+    assert first.violations == () and first.facts["function"] == "add"
+    assert first.facts["not_checked"] == "show (--function NAME checks one)"
+    second = verify(replace(options, model=functions / "show.pt2", function="show"))
+    assert second.violations == () and second.facts["function"] == "show"
+    with pytest.raises(InputError, match="the engine's inputs are x, the model's y"):
+        verify(replace(options, model=functions / "show.pt2"))
+    with pytest.raises(UsageError, match="--function shew: the engine has add, show"):
+        verify(replace(options, function="shew"))
+
+
+def test_kernels_and_values_say_their_function(functions: Path) -> None:
+    options = InspectOptions(functions / "both.ourcc", kernels=True, fusion=True)
+    for table in inspect(options).tables:
+        assert {str(row["function"]) for row in table.to_data()} == {"add", "show"}
+    single = build(functions / "add.pt2", build_options({"tune": "off"}))
+    single.save(functions / "one.ourcc")
+    for table in inspect(replace(options, subject=functions / "one.ourcc")).tables:
+        assert {row["function"] for row in table.to_data()} == {None}
+
+
+def test_each_function_is_measured_by_name(functions: Path) -> None:
+    options = BenchOptions(functions / "both.ourcc", (f"eager={functions / 'show.pt2'}",), rounds=1, function="show", kernels=True)
+    report = bench(options)
+    assert report.facts["function"] == "show" and [row[0] for row in report.tables[0].rows] == ["ourcc", "eager"]
+
+
+def test_a_wrong_name_of_a_function_lists_the_functions(functions: Path) -> None:
+    engine = load(functions / "both.ourcc")
+    for held in (engine.functions, engine.session().functions):
+        with pytest.raises(InputError, match="there is no function 'shw', the engine has add, show") as error:
+            held["shw"]
+        assert error.value.hint == "did you mean 'show'?" and "shw" not in held
+    assert "add(x: f32[4]) -> " in repr(engine) and "show(y: f32[4]) -> " in repr(engine)

@@ -1,0 +1,57 @@
+"""What a command is given is told by its suffix, or by its first bytes: an engine without a suffix serves every command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ourcc.compiler.cli.main import run
+from ourcc.compiler.models.kinds import is_engine, kind_of
+
+
+def test_an_engine_without_a_suffix_serves_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "cache"))
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "m.onnx")
+    np.save("x.npy", np.ones((2, 4), np.float32))
+    assert run(["build", "m.onnx", "-o", "plain", "-q"]) == 0
+    shutil.copy("plain", "odd.bin")
+    for name in ("plain", "odd.bin"):
+        assert is_engine(Path(name))
+        for arguments in (
+            ["inspect", name],
+            ["inspect", name, "--precision"],
+            ["bench", name, "--rounds", "1", "-q"],
+            ["run", name, "--input", "x=x.npy"],
+            ["opt", name, "--pipeline", "canonicalize"],
+        ):
+            assert run(arguments) == 0, (arguments, capsys.readouterr())
+    assert run(["build", "plain", "-o", "other"]) == 2
+    assert "an engine is built already" in capsys.readouterr().err
+
+
+def test_what_is_no_engine(tmp_path: Path) -> None:
+    np.savez(tmp_path / "arrays", x=np.ones(3))
+    (tmp_path / "text").write_text("PK")
+    for name in ("arrays.npz", "text", "absent", "m.onnx", "p.pt2"):
+        assert not is_engine(tmp_path / name)
+    assert is_engine(tmp_path / "absent.ourcc")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe.ourcc"
+    os.mkfifo(pipe)
+    for arguments in (["run", str(pipe)], ["inspect", str(pipe)], ["tune", str(pipe), "--budget", "1"], ["bench", str(pipe)]):
+        assert run(arguments) in (1, 2), arguments
+        assert "not a regular file" in capsys.readouterr().err
+    assert not is_engine(tmp_path / "pipe") and kind_of(pipe) is None

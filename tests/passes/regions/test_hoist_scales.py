@@ -1,0 +1,66 @@
+"""Scales behind sums: what moves, what stays, and that the region still computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.ir.graph.reference import judge
+from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region, print_region
+from ourcc.passes.regions.hoist_scales import hoist_scales
+
+HEAD = "region @r(%x: f32[i 3, k 8], %w: i8[j 5, k 8], %s: f32[j 5], %g: f32[j 5, 2]) -> %y: f32[i 3, j 5] {\n  axes i: 3, j: 5, k: 8\n"
+
+
+def region(body: str) -> str:
+    return f"{HEAD}{body}\n}}"
+
+
+def check(body: str, expected: str) -> None:
+    before = parse_region(region(body))
+    after = hoist_scales(before)
+    assert print_region(after).strip() == print_region(parse_region(region(expected))).strip()
+    assert hoist_scales(after) == after
+    generator = np.random.default_rng(0)
+    arrays = {
+        o.name: generator.integers(-9, 9, o.type.shape).astype(o.type.dtype.numpy) * (1 if o.type.dtype.is_integer else 0.25)
+        for o in before.inputs
+    }
+    arrays = {name: array.astype(np.float32) if array.dtype.kind == "f" else array.astype(np.int8) for name, array in arrays.items()}
+    got, wanted = run_region(after, arrays)["y"], run_region(before, arrays)["y"]
+    assert judge(got, wanted, wanted.astype(np.float64)).passed
+
+
+def test_a_scale_of_the_right_factor_moves_behind_the_sum() -> None:
+    check(
+        "  %t = sum k: mul(%x[i, k], mul(cast(%w[j, k], f32), %s[j])) : f32[i, j]\n  %y[i, j] = %t",
+        "  %t_0 = sum k: mul(%x[i, k], cast(%w[j, k], f32)) : f32[i, j]\n  %t = mul(%t_0, %s[j]) : f32[i, j]\n  %y[i, j] = %t",
+    )
+
+
+def test_two_scales_move() -> None:
+    check(
+        "  %t = sum k: mul(mul(%x[i, k], %s[j]), mul(%s[j], cast(%w[j, k], f32))) : f32[i, j]\n  %y[i, j] = %t",
+        "  %t_0 = sum k: mul(%x[i, k], cast(%w[j, k], f32)) : f32[i, j]\n  %t = mul(mul(%t_0, %s[j]), %s[j]) : f32[i, j]\n  %y[i, j] = %t",
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "mul(%x[i, k], mul(cast(%w[j, k], f32), %g[j, k // 4]))",  # one scale for each block along the sum
+        "mul(%x[i, k], cast(%w[j, k], f32))",  # none
+        "mul(%x[i, k], %s[j])",  # what would be left is no product
+        "add(%x[i, k], mul(%x[i, k], %s[j]))",  # a scale of one term only
+        "mul(%x[i, k], mul(cast(%w[j, k], f32), exp(%s[j])))",  # computed, not loaded
+    ],
+)
+def test_what_stays(value: str) -> None:
+    body = f"  %t = sum k: {value} : f32[i, j]\n  %y[i, j] = %t"
+    check(body, body)
+
+
+def test_a_maximum_keeps_its_factors() -> None:
+    body = "  %t = max k: mul(%x[i, k], mul(cast(%w[j, k], f32), %s[j])) : f32[i, j]\n  %y[i, j] = %t"
+    check(body, body)

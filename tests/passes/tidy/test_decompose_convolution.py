@@ -1,0 +1,136 @@
+"""Transposed convolutions as plain ones: the same results, and what stays as it is."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from ourcc.ir.graph import Builder, ConstantData, Graph, Module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.graph.verify import verify
+from ourcc.ir.types import TensorType, f32
+from ourcc.passes.base import PassContext
+from ourcc.passes.tidy.decompose import Decompose
+from ourcc.passes.tidy.decompose_convolution import TransposedConvolution
+from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
+
+
+def transposed(constant: bool = True, groups: int = 1, bias: bool = False, symbol: bool = False, **changes: object) -> Module:
+    """conv_transpose of [2, 4, spatial ...] with a drawn window."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    window = changes.pop("window", (3, 2))
+    assert isinstance(window, tuple)
+    rank = len(window)
+    image = changes.pop("image", (6, 5, 4))
+    assert isinstance(image, tuple)
+    places = (module.declare("H", 1, 9), *(5,) * (rank - 1)) if symbol else image[:rank]
+    x = graph.add_input("x", TensorType(f32, (2, 4, *places)))
+    numbers = np.random.default_rng(0).normal(size=(4, 3, *window)).astype(np.float32)
+    numbers[0, 0] = changes.pop("first", numbers[0, 0])
+    w = module.add_constant("w", ConstantData(numbers)) if constant else graph.add_input("w", TensorType(f32, numbers.shape))
+    b = module.add_constant("b", ConstantData(np.arange(3 * groups, dtype=np.float32))) if bias else None
+    ones, zeros = (1,) * rank, (0,) * rank
+    attrs = {"strides": ones, "dilations": ones, "before": zeros, "after": zeros, "output_padding": zeros, **changes}
+    graph.set_outputs([Builder(module, graph).conv_transpose(x, w, b, groups=groups, **attrs)], ["y"])
+    return module
+
+
+def names(module: Module) -> list[str]:
+    return [op.name for op in module.main]
+
+
+UNEQUAL = "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
+
+CASES = {
+    "no stride": {},
+    "cut and holes": {"before": (1, 2), "after": (2, 0), "dilations": (2, 3)},
+    "one window for each place": {"window": (2, 2), "strides": (2, 2)},
+    "phases of several elements": {"window": (4, 6), "strides": (2, 3), "before": (1, 0), "after": (1, 2)},
+    "one stride of two": {"strides": (1, 2), "dilations": (2, 1), "before": (1, 1), "output_padding": (0, 0)},
+    "one dimension": {"window": (4,), "strides": (2,), "before": (1,), "after": (1,)},
+    "three dimensions": {"window": (2, 3, 2), "strides": (2, 1, 2)},
+}
+
+
+@pytest.mark.parametrize("symbol", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_the_phases_of_the_strides_are_channels_of_one_convolution(changes: dict[str, object], groups: int, symbol: bool) -> None:
+    module = transposed(groups=groups, bias=groups != 4, symbol=symbol, **changes)
+    shape = tuple(7 if not isinstance(size, int) else size for size in module.main.inputs[0].shape)
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    stepwise, wide = interpret(module, [x]), interpret(module, [x], wide=True)
+    assert Decompose().run(module, PassContext())
+    EliminateDeadCode().run(module, PassContext())
+    verify(module)
+    assert names(module).count("conv") == 1
+    assert "conv_transpose" not in names(module)
+    verdict = judge(interpret(module, [x])[0], stepwise[0], wide[0])
+    assert verdict.passed, verdict.reason
+
+
+def test_drawn_windows() -> None:
+    draw = random.Random(0)
+    decomposed = 0
+    for _ in range(60):
+        strides = (draw.choice((1, 2, 3)), draw.choice((1, 2, 3)))
+        taps = [draw.choice((1, 2, 3, 4) if stride == 1 else (1, 1, 2)) for stride in strides]
+        pair = {"window": tuple(stride * n for stride, n in zip(strides, taps, strict=True)), "strides": strides}
+        more = {name: (draw.choice((0, 1)), draw.choice((0, 1))) for name in ("before", "after")}
+        module = transposed(groups=draw.choice((1, 2)), bias=draw.random() < 0.5, **pair, **more)
+        x = np.random.default_rng(1).normal(size=(2, 4, 6, 5)).astype(np.float32)
+        if draw.random() < 0.5:
+            # What is infinite or no number reaches its own places, and no others.
+            x[0, draw.randrange(4), draw.randrange(6), draw.randrange(5)] = draw.choice((np.inf, -np.inf, np.nan))
+        stepwise, wide = interpret(module, [x]), interpret(module, [x], wide=True)
+        decomposed += Decompose().run(module, PassContext()) > 0
+        verdict = judge(interpret(module, [x])[0], stepwise[0], wide[0])
+        assert verdict.passed, f"{pair} {more}: {verdict.reason}"
+    assert decomposed > 50
+
+
+def test_drawn_images_that_are_cut_down_to_nothing() -> None:
+    draw, empty = random.Random(0), 0
+    while empty < 20:
+        pair = {
+            name: (draw.choice(few), draw.choice(few))
+            for name, few in (("window", (1, 2, 3)), ("strides", (1, 1, 2)), ("image", (1, 2, 3)))
+        }
+        more = {name: (draw.choice((0, 1, 2)), draw.choice((0, 1, 2))) for name in ("before", "after")}
+        sizes = [
+            (size - 1) * stride + window - before - after
+            for size, stride, window, before, after in zip(pair["image"], pair["strides"], pair["window"], *more.values(), strict=True)
+        ]
+        if min(sizes) < 0:
+            continue
+        empty += min(sizes) == 0
+        module = transposed(**pair, **more)
+        x = np.random.default_rng(1).normal(size=(2, 4, *pair["image"])).astype(np.float32)
+        stepwise, wide = interpret(module, [x]), interpret(module, [x], wide=True)
+        Decompose().run(module, PassContext())
+        verify(module)
+        verdict = judge(interpret(module, [x])[0], stepwise[0], wide[0])
+        assert verdict.passed, f"{pair} {more}: {verdict.reason}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"constant": False}, "the filters are not constant: to rearrange them costs a kernel in each call"),
+        ({"strides": (2, 2), "dilations": (1, 2)}, "the window has both strides and holes"),
+        ({"window": (4, 2), "strides": (2, 2), "before": (-1, 0)}, "the result reaches beyond the phases"),
+        ({"window": (4, 2), "strides": (2, 2), "output_padding": (2, 0)}, "the result reaches beyond the phases"),
+        ({"window": (3, 4), "strides": (2, 3)}, UNEQUAL),
+        ({"window": (2, 1), "strides": (3, 2), "output_padding": (1, 1)}, UNEQUAL),
+        ({"first": np.inf}, "an element of the filters is not finite"),
+        ({"first": np.nan, "strides": (1, 2)}, "an element of the filters is not finite"),
+        ({"window": (1, 2), "image": (2, 5), "before": (1, 0), "after": (1, 0)}, "an operand or the result has no elements"),
+    ],
+)
+def test_what_is_left_alone(changes: dict[str, object], why: str) -> None:
+    module = transposed(**changes)  # type: ignore[arg-type]
+    (op,) = module.main
+    assert TransposedConvolution().check(op, module) == why
