@@ -7,7 +7,7 @@ scalar, more lanes are a compiler vector type `f32x16`. Bools in registers are m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -26,6 +26,9 @@ ELEMENTS: dict[str, tuple[str, int]] = {
     "u64": ("uint64_t", 8),
 }
 
+WRITTEN_OUT = "inline __attribute__((always_inline))"
+CALLED = "__attribute__((noinline))"
+RARE = "__attribute__((noinline, cold))"
 _TYPE = re.compile(r"\b([fiu][0-9]+)x([0-9]+)(u?)\b")
 _CALL = re.compile(r"\b([a-z0-9_]+?)_([0-9]+)\(")
 _LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
@@ -65,6 +68,7 @@ class Library:
         self._types: dict[str, str] = {}
         self._features: dict[str, set[str]] = {}  # those that a function that is written uses, by its key
         self._used: set[str] = set()
+        self.places: dict[str, str] = {}  # of those that are no text as it stands: where gcc may put them
         self.includes: set[str] = set()
 
     def call(self, name: str, lanes: int, *args: str) -> str:
@@ -115,10 +119,14 @@ class Library:
             self._written[key] = text
         self._used |= self._features[key]
 
-    def text(self) -> str:
-        """Types, then functions, each after what it calls."""
+    def text(self, called: Container[str] = ()) -> str:
+        """Types, then functions, each after what it calls; those of `called` are not written out where they are called."""
         lines = [f"#include <{name}>" for name in sorted(self.includes | {"stdint.h", "math.h"})]
-        return "\n".join([*lines, "", *self._types.values(), "", *self._written.values()])
+        functions = (self._placed(name, CALLED if name in called else self.places.get(name, "")) for name in self._written)
+        return "\n".join([*lines, "", *self._types.values(), "", *functions])
+
+    def _placed(self, name: str, place: str) -> str:
+        return f"static {place} {self._written[name]}" if place else self._written[name]
 
     def written(self) -> Iterable[tuple[str, str]]:
         """The functions by name, each after what it calls."""
@@ -146,8 +154,8 @@ class Library:
     def _define(self, function: Function, name: str, lanes: int) -> str:
         result, args = self._fill(function.result, lanes), [self._fill(arg, lanes) for arg in function.args]
         body = self._body(function, name, lanes, result)
-        kind = "__attribute__((noinline, cold))" if function.rare else "inline __attribute__((always_inline))"
-        head = f"static {kind} {result} {name}_{lanes}({', '.join(args)})"
+        self.places[f"{name}_{lanes}"] = RARE if function.rare else WRITTEN_OUT
+        head = f"{result} {name}_{lanes}({', '.join(args)})"
         return head + " {\n" + "\n".join(f"    {line}" for line in body.strip().splitlines()) + "\n}\n"
 
     def _body(self, function: Function, name: str, lanes: int, result: str) -> str:

@@ -33,6 +33,7 @@ from .library import ELEMENTS, Function, Library
 from .placement import Placement, c_name
 from .tiles import Plan, plan_launch
 from .values import Values
+from .weight import functions_called
 from .writer import Writer
 
 
@@ -78,7 +79,8 @@ class SourceFile:
     def text(self) -> str:
         """The whole file."""
         includes = ["#define _GNU_SOURCE", '#include "ourcc.h"', "#include <sched.h>"]
-        return "\n".join([*includes, self.library.text(), *(kernel.source for kernel in self.kernels)]) + "\n"
+        sources = [kernel.source for kernel in self.kernels]
+        return "\n".join([*includes, self.library.text(functions_called(sources, self.library)), *sources]) + "\n"
 
 
 def described(name: str, instructions: Sequence[CpuInstruction]) -> str:

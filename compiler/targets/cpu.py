@@ -131,7 +131,7 @@ def add_kernel(file: SourceFile, scheduled: Scheduled, launch: Launch, name: str
     symbols = scheduled.problem.symbols
     kernel = file.add(launch, name, tuple(symbols.ranges), symbols)
     if len(scheduled.group.ops) > 1:
-        check_weight(kernel.source, file.library)
+        check_weight([kernel.source], file.library)
 
 
 def nominal_rates(level: CpuLevel) -> tuple[float, float]:

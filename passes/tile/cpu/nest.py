@@ -8,8 +8,10 @@ that varies inside is always kept, and so must be bounded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ....ir import dims
 from ....ir.dims import Dim
@@ -354,18 +356,17 @@ class _Nest:
             local, places(inner), dtype, Constant(zero(dtype), dtype) if inner.outside else None
         )
 
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """How often each named value is read."""
+        values = (value for statement in (*self.statements, *self.stores) for value in values_of(statement))
+        return Counter(part.name for value in values for part in walk(value) if isinstance(part, Ref))
+
     def _is_costly(self, statement: Let) -> bool:
         from ...fusion.facts import EXPENSIVE
 
-        uses = sum(
-            1
-            for s in (*self.statements, *self.stores)
-            for v in values_of(s)
-            for p in walk(v)
-            if isinstance(p, Ref) and p.name == statement.name
-        )
-        parts = [getattr(p, "primitive", "") for p in walk(statement.value)]
-        return uses > 1 and any(p in EXPENSIVE for p in parts)
+        parts = (getattr(part, "primitive", "") for part in walk(statement.value))
+        return self.uses[statement.name] > 1 and any(part in EXPENSIVE for part in parts)
 
     def _reduction(self, block: Block, statement: Reduce) -> None:
         rest = self._rest(statement.axes)

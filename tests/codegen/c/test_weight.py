@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import ourcc
+from ourcc.codegen.c import printer
 from ourcc.codegen.c.library import Library
 from ourcc.codegen.c.printer import SourceFile, library_functions
-from ourcc.codegen.c.weight import HEAVIEST, check_weight, weigh
+from ourcc.codegen.c.weight import CALLING, HEAVIEST, LIGHT, check_weight, functions_called, weigh
 from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
@@ -55,7 +58,7 @@ def weights(lowered: Lowered, level: CpuLevel) -> Iterator[tuple[str, int, int]]
     for name, launch in lowered.kernels.items():
         file, scheduled = SourceFile(level), lowered.scheduled[name]
         kernel = file.add(launch, name, tuple(scheduled.problem.symbols.ranges), scheduled.problem.symbols)
-        yield name, weigh(kernel.source, file.library), len(scheduled.group.ops)
+        yield name, weigh([kernel.source], file.library), len(scheduled.group.ops)
 
 
 @pytest.mark.parametrize("machine", CPU_LEVELS, ids=lambda level: level.name)
@@ -71,19 +74,55 @@ def test_what_is_printed_for_many_ops_is_bounded(machine: CpuLevel, body: Body, 
 def test_the_weight_is_what_is_written_out() -> None:
     library = Library(AVX512, library_functions())
     one, called = "const f32x16 t1 = t0 + t0;", library.scan("const f32x16 t1 = exp_f32_16(t0);")
-    assert weigh(one, library) == 1
-    assert weigh("const i64x16 t1 = t0 + t0;", library) == 2
-    assert weigh(called, library) == weigh(called, library) > 10
-    assert weigh(f"{called}\n{called}\n{one}", library) == 2 * weigh(called, library) + 1
+    assert weigh([one], library) == 1
+    assert weigh(["const i64x16 t1 = t0 + t0;"], library) == 2
+    assert weigh([called], library) == weigh([called], library) > 10
+    assert weigh([f"{called}\n{called}\n{one}"], library) == 2 * weigh([called], library) + 1
     rare = library.scan("const f32x16 t1 = far_sin_f32_16(t0, t0, t0);")
-    assert weigh(rare, library) == 1
+    assert weigh([rare], library) == 1
+
+
+def test_functions_are_called_in_heavy_files_alone() -> None:
+    library = Library(AVX512, library_functions())
+    call = library.scan("const f32x16 t1 = exp_f32_16(add_rounded);")
+    weight = weigh([call], library)
+    light, heavy = [call] * (LIGHT // weight), [call] * (LIGHT // weight + 1)
+    assert functions_called(light, library) == frozenset()
+    assert "exp_f32_16" in functions_called(heavy, library)
+    assert weigh(light, library) == len(light) * weight
+    assert weigh(heavy, library) < CALLING + 2 * weight
+    assert "noinline)) f32x16 exp_f32_16(" in library.text(functions_called(heavy, library))
+    assert "noinline)) f32x16 exp_f32_16(" not in library.text()
+
+
+def test_calls_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [helper.make_node(op, [f"x{n}"], [f"x{n + 1}"]) for n, op in enumerate(("Erf", "Sin", "Tanh", "Softplus") * 12)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1003]) for name in ("x0", f"x{len(nodes)}")]
+    model = helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=[helper.make_opsetid("", 17)])
+    x = {"x0": np.random.default_rng(0).standard_normal(1003, dtype=np.float32) * 40}
+
+    def answer() -> bytes:
+        (result,) = ourcc.build(model, targets=["x86-64-v3"]).run(x).values()
+        return np.asarray(result).tobytes()
+
+    chosen: list[frozenset[str]] = []
+
+    def spy(sources: Sequence[str], library: Library) -> frozenset[str]:
+        chosen.append(functions_called(sources, library))
+        return chosen[-1]
+
+    monkeypatch.setattr(printer, "functions_called", spy)
+    called = answer()
+    assert any("sin_f32" in name for names in chosen for name in names)
+    monkeypatch.setattr(printer, "functions_called", lambda sources, library: frozenset())
+    assert answer() == called
 
 
 def test_a_heavy_kernel_is_refused_with_what_to_do() -> None:
     library = Library(AVX2, library_functions())
-    check_weight("x = y;\n" * HEAVIEST, library)
+    check_weight(["x = y;\n" * HEAVIEST], library)
     with pytest.raises(UnsupportedError, match="weighs 8,001 vector statements") as refused:
-        check_weight("x = y;\n" * (HEAVIEST + 1), library)
+        check_weight(["x = y;\n" * (HEAVIEST + 1)], library)
     assert "fewer ops" in str(refused.value)
 
 
