@@ -16,6 +16,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Store, subscripted, values_of, walk
+from ....ir.region.cost import EXPENSIVE
 from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
@@ -355,8 +356,6 @@ class _Nest:
         )
 
     def _is_costly(self, statement: Let) -> bool:
-        from ...fusion.facts import EXPENSIVE
-
         uses = sum(
             1
             for s in (*self.statements, *self.stores)

@@ -11,7 +11,7 @@ import pytest
 from ourcc.codegen.c.library import Library
 from ourcc.codegen.c.printer import SourceFile, library_functions
 from ourcc.codegen.c.weight import HEAVIEST, check_weight, weigh
-from ourcc.compiler.targets.cpu import lower_cpu
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel
