@@ -18,15 +18,15 @@ from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
 from ..runtime.contents import EngineContents
+from .backends.backend import backend_of
+from .backends.built import Built, Packed
+from .backends.reopen import exchange, module_of
+from .backends.tuning import Tuning
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
 from .engines.recorded import recorded_targets, recorded_workload
-from .engines.reopen import exchange, module_of
 from .options import BuildOptions
 from .progress import SILENT, Progress
-from .targets.backends import backend_of
-from .targets.built import Built, Packed
 from .targets.target import LANGUAGES, Target
-from .targets.tuning import Tuning
 
 GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "

@@ -234,7 +234,7 @@ form that it takes on the way.
 | 8 | [`autotune/`](../autotune) | cost model, measuring, search, records and stores | candidates -> choice |
 | 9 | [`codegen/c/`](../codegen/c), [`codegen/triton/`](../codegen/triton) | printers and the compilers behind them | tile program -> kernel |
 | 10 | [`codegen/host/`](../codegen/host) | the host program | plan -> one C function |
-| 11 | [`compiler/targets/`](../compiler/targets) | the registry of targets and a backend for each family, which takes steps 5 to 10 | graph module -> a part of an engine |
+| 11 | [`compiler/targets/`](../compiler/targets), [`compiler/backends/`](../compiler/backends) | the registry of targets; a backend for each family, which takes steps 5 to 10 | graph module -> a part of an engine |
 | 12 | [`runtime/`](../runtime) | the engine file, its loader, an executor per part | engine file -> answers |
 
 ## The house
@@ -255,7 +255,8 @@ Six rooms with rooms inside; an arrow says that one room imports another (those 
 Imports point down: `compiler > autotune > {codegen, passes, runtime} > ir`. `passes` and `codegen` do not know each
 other; the tile program is all they share. `runtime` knows `ir` and nothing above, so that loading an engine brings
 neither torch nor sympy. What a pass must know of its target or of the sizes it is handed as data (the sign of codes, the most
-bytes to join, the workload). `tests/meta` checks all of this.
+bytes to join, the workload). What lies in one folder, modules and rooms, forms no circle of imports. `tests/meta` checks all
+of this.
 
 ## What makes a root package work
 

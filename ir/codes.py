@@ -13,6 +13,8 @@ from .expression import Apply, Constant, Index
 from .tile import program
 from .types import DType, i8, u8
 
+MOST_TERMS = ((1 << 31) - 1) // (255 * 128)
+"""So many products of 8-bit codes fit a sum of 32 bits, whatever they are."""
 Node = Any
 """A scalar expression of a region, or a value of a tile program."""
 

@@ -12,10 +12,10 @@ from ...ir.graph.parse import parse_module
 from ...ir.workload import Point, Workload
 from ...runtime.engine import Engine
 from ...runtime.replace import replace_file
+from ..engines.kinds import is_engine
 from ..engines.outputs import check_places
 from ..engines.recorded import workload_of
 from ..models.inputs import Array, read_inputs, seeded_inputs
-from ..models.kinds import is_engine
 from ..models.shapes import wanted_sizes
 from ..options import BenchOptions
 from ..progress import SILENT, Progress

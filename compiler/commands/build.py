@@ -10,13 +10,13 @@ from typing import Any
 from ...runtime.contents import EngineContents
 from ...runtime.engine import Engine
 from ...runtime.replace import replace_file
+from ..backends.tuning import write_journal
 from ..engines.outputs import check_places
 from ..engines.trust import open_contents
 from ..models.importing import import_model
 from ..options import BuildOptions
 from ..pipeline import compile_again, compile_module
 from ..progress import SILENT, Progress
-from ..targets.tuning import write_journal
 
 
 def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Engine:

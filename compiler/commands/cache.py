@@ -15,12 +15,12 @@ from ...codegen.c.compile import find_compiler
 from ...ir.errors import UsageError
 from ...ir.target import CPU_LEVELS, cpu_level
 from ...runtime.replace import replace_file
+from ..backends.tuning import cpu_environment, producer, read_journal
 from ..engines.outputs import check_output
 from ..engines.trust import open_contents
 from ..options import CacheOptions
 from ..progress import SILENT, Progress
 from ..report.table import Cell, Report, Table
-from ..targets.tuning import cpu_environment, producer, read_journal
 
 COLUMNS = (
     *("id", "problem", "computes", "architecture", "device", "compiler"),

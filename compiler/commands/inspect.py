@@ -9,9 +9,9 @@ from ...ir.errors import EngineError, UsageError
 from ...ir.graph.text import module_text
 from ...runtime.contents import EngineContents
 from ...runtime.families import why_not
+from ..engines.kinds import is_engine
 from ..engines.recorded import recorded_workload, workload_of
 from ..engines.trust import open_contents
-from ..models.kinds import is_engine
 from ..options import BuildOptions, InspectOptions
 from ..progress import SILENT, Progress
 from ..report.engine import describe_engine, describe_module
@@ -172,7 +172,7 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
     name = _part(options, contents)
     if options.ir == "simplify" or options.ir is None:
         return contents.graph
-    from ..engines.reopen import module_of
+    from ..backends.reopen import module_of
     from ..pipeline import stage_text
 
     build = replace(options.build, targets=(parse_target(name),), workload=recorded_workload(contents))

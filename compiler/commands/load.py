@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 
 from ...runtime.engine import Engine
+from ..engines.kinds import check_engine
 from ..engines.trust import records_of_checks, watch
-from ..models.kinds import check_engine
 from ..options import environment
 from ..progress import SILENT, Progress
 from ..targets.registry import loaded_as

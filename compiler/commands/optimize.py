@@ -10,8 +10,8 @@ from ...ir.graph.parse import parse_module
 from ...ir.graph.text import module_text
 from ...passes.manager import PassManager
 from ...passes.pipeline import parse_pipeline
+from ..engines.kinds import MODELS, is_engine
 from ..engines.trust import open_contents
-from ..models.kinds import MODELS, is_engine
 from ..options import OptimizeOptions
 from ..progress import SILENT, Progress
 from ..report.table import Report
@@ -35,7 +35,7 @@ def _module(options: OptimizeOptions, progress: Progress) -> Module:
 
         return import_model(options.program, options.build, progress)
     if is_engine(options.program):
-        from ..engines.reopen import module_of
+        from ..backends.reopen import module_of
 
         return module_of(open_contents(options.program, options.build.environment.directory, options.trust, progress))
     return parse_module(_text(options.program))

@@ -94,9 +94,9 @@ def _openvino(model: Path, threads: int) -> Run:
 
 def _torch(model: Path, compiled: bool, threads: int) -> Run:
     need("torch", f"the peer {'inductor' if compiled else 'eager'}")
-    from ..importers.torch import exported_module
+    from ..importers.torch.pt2.program import read_program
 
-    return torch_run(exported_module(model), compiled, threads)
+    return torch_run(read_program(model).module(), compiled, threads)
 
 
 def torch_run(module: Any, compiled: bool, threads: int) -> Run:

@@ -13,17 +13,17 @@ from ...ir.target import CpuLevel, cpu_level
 from ...runtime.contents import CPU, EngineContents
 from ...runtime.file import write_engine
 from ...runtime.native import cpu_flags, why_not
+from ..backends.built import Packed
+from ..backends.cpu import CpuBackend
+from ..backends.reopen import exchange, module_of
+from ..backends.tuning import Tuning
 from ..engines.outputs import check_places, keep_signature
 from ..engines.recorded import recorded_targets, recorded_workload
-from ..engines.reopen import exchange, module_of
 from ..engines.trust import open_contents
 from ..options import BuildOptions, TuneOptions
 from ..progress import SILENT, Progress
 from ..report.table import Report, Table
-from ..targets.built import Packed
-from ..targets.cpu import CpuBackend
 from ..targets.registry import parse_target
-from ..targets.tuning import Tuning
 
 
 def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:

@@ -14,7 +14,7 @@ from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judg
 from ...ir.types import from_numpy
 from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
-from ..engines.reopen import module_of
+from ..backends.reopen import module_of
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import Precision, precisions

@@ -1,1 +1,1 @@
-"""Engines as files on a command's way: what they tell of their making, whom they are trusted from, where they are written."""
+"""Engines as files on a command's way: which files are engines, what they tell, whom they are trusted from, where they go."""

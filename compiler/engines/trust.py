@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..models.kinds import check_engine
 from ..progress import SILENT, Progress
+from .kinds import check_engine
 
 if TYPE_CHECKING:
     from ...runtime.contents import EngineContents

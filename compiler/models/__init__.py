@@ -1,1 +1,1 @@
-"""What users bring: which file is what, how a model is imported, its shapes and the inputs to try it with."""
+"""What users bring: how a model is imported, its shapes and the inputs to try it with."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...ir.errors import UnsupportedError, UsageError
 from ...ir.graph import Module
+from ..engines.kinds import is_engine
 from ..options import BuildOptions
 from ..progress import SILENT, Progress
-from .kinds import is_engine
 
 
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:

@@ -1,1 +1,1 @@
-"""Targets: what an engine can be built for, and how a module becomes a part of one."""
+"""Targets: what an engine can be built for, by name, and what this machine is."""

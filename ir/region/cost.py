@@ -16,6 +16,12 @@ from ..expression import Apply, Index
 from .region import Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 
 FREE = frozenset({"cast", "round", "bitcast"})
+EXPENSIVE = frozenset(
+    (
+        "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma"
+    ).split()
+)
+"""Primitives that cost far more than an addition."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,6 @@ a buffer:
 A pointwise value or a reduction that several groups read, or the caller, can be *stored beside* the results of the first
 group that reads it: that computes it and stores it for the others. So a group may have several results.
 
-`facts` says what an op is by itself, `choices` holds what is decided so far, `legality` and `profit` say of one value why
+`regions/facts` says what an op is by itself; here `choices` holds what is decided so far, `legality` and `profit` say of one value why
 it is not computed where it is read, `decision` is what reports show, and `partition` drives them.
 """

@@ -10,7 +10,7 @@ from ...ir.dims import Dim
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region import Store
 from ..regions.compose import viewed
-from .facts import Facts, describe
+from ..regions.facts import Facts, describe
 
 PARTS = 16
 """What is made of more values than this is reckoned with as one."""

@@ -10,10 +10,10 @@ from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
 from ..regions.compose import plain_axes
+from ..regions.facts import Facts, loads_of
 from ..regions.simplify_region import simplify_region
 from ..weights.weights import STORED
 from .choices import Choices
-from .facts import Facts, loads_of
 
 RESULTS = 8
 """At most so many values are stored beside the results of one group: each is one more place that is written at once."""

@@ -14,9 +14,9 @@ from ...ir.errors import is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
-from ..lower.shadows import copy_out, seen_outside, shadows_of
 from ..regions.compose import CannotInline, Group, compose
 from ..regions.hoist_scales import hoist_scales
+from ..regions.shadows import copy_out, seen_outside, shadows_of
 from ..regions.simplify_region import simplify_region
 from ..regions.split_groups import split_groups
 from . import legality, profit

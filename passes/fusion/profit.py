@@ -12,9 +12,9 @@ from ...ir.graph import Op, Value
 from ...ir.region import Load, Reduce, Region, Store, walk
 from ...ir.region.cost import cost_of
 from ...ir.workload import size_at
+from ..regions.facts import Facts
 from . import legality
 from .choices import Choices
-from .facts import Facts
 from .legality import Question, Rule, refusal
 
 # --- computed where it is read ----------------------------------------------------------------------------------------

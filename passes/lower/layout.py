@@ -19,10 +19,10 @@ from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, walk
 from ...ir.types import i8, u8
 from ...ir.workload import size_at
-from ..fusion.facts import has_kernel
-from ..tile.blocks import in_blocks
-from ..tile.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
-from .shadows import seen_outside
+from ..regions.blocks import in_blocks
+from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
+from ..regions.facts import has_kernel
+from ..regions.shadows import seen_outside
 
 PANEL = 16
 
@@ -99,7 +99,7 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
     """Memory orders for the images of a graph: results of convolutions and poolings and what is computed from them.
 
     The caller's inputs stay row-major. So do results of the graph and what host steps see, unless the kernel that
-    computes them gains more than the copy into row-major order costs that they then need (`shadows.py`).
+    computes them gains more than the copy into row-major order costs that they then need (`regions/shadows.py`).
     """
     hosted = frozenset(op for op in graph if not has_kernel(op))
     outside = seen_outside(graph, hosted)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...ir import dims
+from ...ir.codes import MOST_TERMS
 from ...ir.dims import Dim
 from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Module, Op, Value
@@ -15,7 +16,6 @@ from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
 from ..base import Pass, PassContext
 from ..weights.weights import Weight, values_of, weights_of
-from .integer_products import MOST_TERMS
 
 LARGEST, LEAST = 127, 2.0**-126
 BLOCK = 32
@@ -32,7 +32,7 @@ class QuantizeActivations(Pass):
 
     Rows are independent of each other, so a result does not depend on the batch. A row with NaN or infinity stays one: its
     scale is not finite. `integer_products` multiplies codes by those of channels. Weights in a format whose codes are integers of 8 bits
-    (`decode`) have activations with scales in blocks; `passes/tile/affine.py` sums up their products as integers.
+    (`decode`) have activations with scales in blocks; `passes/regions/affine.py` sums up their products as integers.
     """
 
     numerics: ClassVar[Numerics] = "LOSSY"

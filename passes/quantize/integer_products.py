@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...ir import dims
+from ...ir.codes import MOST_TERMS
 from ...ir.dims import Dim
 from ...ir.errors import InternalError
 from ...ir.graph import Builder, Module, Op, Value
@@ -21,8 +22,6 @@ from ..weights.weights import values_of
 
 Array = np.ndarray[Any, Any]
 
-MOST_TERMS = ((1 << 31) - 1) // (255 * 128)
-"""So many products of 8-bit codes fit a sum of 32 bits, whatever they are."""
 FOUR = 4
 """The contracted axis is padded to whole groups of so many: instructions take four products of bytes at once."""
 

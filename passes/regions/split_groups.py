@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.region import Region, accesses
-from ..tile.contraction import Contraction, read_contraction
+from .contraction import Contraction, read_contraction
 from .simplify_region import split_axis
 
 LEAST = 4

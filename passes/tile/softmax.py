@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...ir import dims
 from ...ir.expression import Apply, Constant, Index
 from ...ir.region import Let, Reduce, Ref, Region, Scalar, Statement, Store, walk
-from .contraction import axes_of
+from ..regions.contraction import axes_of
 
 
 @dataclass(frozen=True)

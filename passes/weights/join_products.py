@@ -18,8 +18,8 @@ from ...ir.ops.structure import region_of
 from ...ir.region import Load
 from ...ir.types import TensorType
 from ..base import Pass, PassContext
-from ..fusion.facts import classify, has_kernel, loads_of
 from ..match import operand
+from ..regions.facts import classify, has_kernel, loads_of
 from .weights import values_of
 
 Joined: TypeAlias = "dict[tuple[Value, ...], Value]"

@@ -110,7 +110,7 @@ def module_of(name: str) -> Any:
 
 def problems(name: str) -> Iterator[Problem]:
     """What the strategies of this machine's level are asked for a model."""
-    from ourcc.compiler.targets.cpu import lower_cpu
+    from ourcc.compiler.backends.cpu import lower_cpu
 
     found: list[Problem] = []
 

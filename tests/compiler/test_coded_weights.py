@@ -8,9 +8,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.compiler.options import Quantize, build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets.cuda import lower_cuda
 from ourcc.ir import scalar
 from ourcc.ir.formats import FORMATS, Field, Format, Reader
 from ourcc.ir.formats.affine import code_fields, divided, pack_codes, read_code

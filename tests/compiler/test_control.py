@@ -11,10 +11,10 @@ from torch._higher_order_ops.associative_scan import associative_scan_op
 from torch._higher_order_ops.scan import scan
 
 import ourcc
+from ourcc.compiler.backends.built import pack
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
-from ourcc.compiler.targets.built import pack
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.compiler.torch import backend
 from ourcc.ir.graph.parse import parse_module

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets import cpu
 from ourcc.ir.errors import EngineError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuInstruction

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ourcc.compiler.targets.cuda import lower_cuda
+from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.target import gpu_target

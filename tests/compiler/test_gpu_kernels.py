@@ -12,11 +12,11 @@ import pytest
 
 from ourcc.codegen.triton import TritonKernel, print_launch
 from ourcc.codegen.triton.interpret import interpret as run_kernel
+from ourcc.compiler.backends.built import pack
+from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
-from ourcc.compiler.targets.built import pack
-from ourcc.compiler.targets.cuda import lower_cuda
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
 from ourcc.ir.graph.reference import interpret, judge

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import ourcc
+from ourcc.compiler.backends import cpu as target_cpu
+from ourcc.compiler.backends.cpu import levels_for, levels_of
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands import inspect as inspection
 from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.tune import tune
 from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_again, compile_module
-from ourcc.compiler.targets import cpu as target_cpu
-from ourcc.compiler.targets.cpu import levels_for, levels_of
 from ourcc.compiler.targets.registry import TARGETS, loaded_as
 from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.models.kinds import kind_of
+from ourcc.compiler.engines.kinds import kind_of
 from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options, parse_requirement
 from ourcc.compiler.targets.registry import parse_target
 from ourcc.ir.errors import EngineError, UnsupportedError, UsageError

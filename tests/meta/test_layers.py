@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import networkx
@@ -132,11 +132,42 @@ def test_the_check_itself_finds_breaches(path: str, text: str, message: str, tmp
     assert any(message in breach for breach in breaches(Path(path)))
 
 
+def needs() -> dict[str, set[str]]:
+    """The modules that each module imports, at its top or inside of functions."""
+    names = {_module(path) for path in MODULES}
+    found = {_module(path): {_nearest(name, names) for _, name, _ in imports(path)} for path in MODULES}
+    return {name: {other for other in others if other not in (None, name)} for name, others in found.items()}
+
+
+def circles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """What imports each other, by one or several steps."""
+    return sorted(sorted(circle) for circle in networkx.strongly_connected_components(networkx.DiGraph(edges)) if len(circle) > 1)
+
+
+def beside(imported: Mapping[str, Collection[str]], folder: str) -> set[tuple[str, str]]:
+    """Which of what lies in a folder, a module or a whole room, imports which other."""
+    pairs = [(name, other) for name, others in imported.items() for other in others]
+    inside = [pair for pair in pairs if all(name.startswith(f"{folder}.") for name in pair)]
+    depth = folder.count(".") + 2
+    found = {tuple(".".join(name.split(".")[:depth]) for name in pair) for pair in inside}
+    return {(a, b) for a, b in found if a != b}
+
+
 def test_no_modules_import_each_other() -> None:
     """Not even inside functions: what two modules need of each other belongs into a third, or is handed over."""
-    names = {_module(path) for path in MODULES}
-    needs = {_module(path): {_nearest(name, names) for _, name, _ in imports(path)} - {None, _module(path)} for path in MODULES}
-    assert [sorted(circle) for circle in networkx.strongly_connected_components(networkx.DiGraph(needs)) if len(circle) > 1] == []
+    assert circles((name, other) for name, others in needs().items() for other in others) == []
+
+
+@pytest.mark.parametrize("folder", sorted({".".join(("ourcc", *path.parent.parts)) for path in MODULES}))
+def test_no_rooms_import_each_other(folder: str) -> None:
+    """In each folder the modules and the rooms, each with all that is in it, have an order in which they can be read."""
+    assert circles(beside(needs(), folder)) == []
+
+
+def test_rooms_that_lean_on_each_other_are_found() -> None:
+    imported = {"ourcc.passes.a.x": ["ourcc.passes.b.x"], "ourcc.passes.b.y": ["ourcc.passes.c"], "ourcc.passes.c": ["ourcc.passes.a.y"]}
+    assert circles(beside(imported, "ourcc.passes")) == [["ourcc.passes.a", "ourcc.passes.b", "ourcc.passes.c"]]
+    assert circles(beside(imported, "ourcc.passes.a")) == []
 
 
 def _module(path: Path) -> str:
@@ -149,7 +180,7 @@ def _nearest(name: str, modules: set[str]) -> str | None:
 
 
 ASKS = re.compile(r"\.family\s*[!=]=|startswith\(\"sm_|==\s*\"cuda\"")
-KNOWS = ("compiler/targets/backends.py", "compiler/targets/registry.py", "runtime/contents.py")
+KNOWS = ("compiler/backends/backend.py", "compiler/targets/registry.py", "runtime/contents.py")
 
 
 def test_nobody_asks_what_family_a_target_is_of() -> None:

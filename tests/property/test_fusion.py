@@ -18,7 +18,7 @@ from harness import compared, failing
 
 from ourcc.codegen.c.printer import SourceFile
 from ourcc.codegen.c.weight import HEAVIEST, weigh
-from ourcc.compiler.targets.cpu import lower_cpu
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.graph.reference import Array, bind_symbols

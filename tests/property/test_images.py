@@ -10,9 +10,9 @@ import pytest
 from generator import Case
 from harness import failing
 
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import simplify
-from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Op, Value
 from ourcc.ir.graph.text import module_text

@@ -14,8 +14,8 @@ import pytest
 from generator import Case
 from harness import compared, drawn, optimized
 
+from ourcc.compiler.backends.built import pack
 from ourcc.compiler.pipeline import GRAPH_PIPELINE, lower
-from ourcc.compiler.targets.built import pack
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError, VerifyError

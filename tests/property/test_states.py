@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ourcc.compiler.backends.built import pack
 from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.targets.built import pack
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....ir.target import CpuInstruction, CpuLevel
-from ..contraction import Contraction, plain_load, stride_of
+from ...regions.contraction import Contraction, plain_load, stride_of
 from ..schedule import Problem
 
 SIDE = 16

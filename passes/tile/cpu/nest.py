@@ -18,6 +18,7 @@ from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.expression import Constant
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scan, Store, subscripted, values_of, walk
+from ....ir.region.cost import EXPENSIVE
 from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import CpuLevel
 from ....ir.tile.program import GridAxis, Launch, TileProgram, TileType, Value
@@ -363,8 +364,6 @@ class _Nest:
         return Counter(part.name for value in values for part in walk(value) if isinstance(part, Ref))
 
     def _is_costly(self, statement: Let) -> bool:
-        from ...fusion.facts import EXPENSIVE
-
         parts = (getattr(part, "primitive", "") for part in walk(statement.value))
         return self.uses[statement.name] > 1 and any(part in EXPENSIVE for part in parts)
 

@@ -15,8 +15,8 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.target import CpuLevel
 from ....ir.tile.program import TileProgram
-from ..blocks import in_blocks
-from ..contraction import FOUR, Contraction, in_fours, plain_load, read_contraction
+from ...regions.blocks import in_blocks
+from ...regions.contraction import FOUR, Contraction, in_fours, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Order, Problem, Schedule
 from .matrix import matrix_blocks, matrix_instruction, matrix_seconds

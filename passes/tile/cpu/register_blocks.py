@@ -18,7 +18,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Valu
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
-from ..contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ...regions.contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion

@@ -11,7 +11,7 @@ from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
-from ..contraction import plain_load
+from ...regions.contraction import plain_load
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
 from ..softmax import Attention, read_attention

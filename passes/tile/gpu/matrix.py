@@ -13,7 +13,7 @@ from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
-from ..contraction import Contraction, plain_load, read_contraction
+from ...regions.contraction import Contraction, plain_load, read_contraction
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion

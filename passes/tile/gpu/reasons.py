@@ -6,7 +6,7 @@ from ....ir import dims
 from ....ir.expression import Apply
 from ....ir.region import Load, Reduce, Region, walk
 from ....ir.target import GpuTarget
-from ..contraction import read_contraction
+from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from ..softmax import read_attention
 from .attention import attention_operands

@@ -12,7 +12,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ....ir.workload import Point
-from ..contraction import Contraction, read_contraction
+from ...regions.contraction import Contraction, read_contraction
 from ..lower import upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
 from ..schedule import seconds as seconds_of

@@ -10,7 +10,7 @@ from itertools import product
 from ....ir import dims
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
-from ..contraction import Contraction, read_contraction
+from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Order, Problem, Schedule
 from .matrix import FEWEST, instruction_order, k_step, merged, multiply, operands_of, sizes_of

@@ -10,7 +10,7 @@ from ....ir import dims
 from ....ir.region.stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..contraction import Contraction, plain_load, read_contraction
+from ...regions.contraction import Contraction, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Order, Problem, Schedule, by_tile
 from .matrix import FEWEST

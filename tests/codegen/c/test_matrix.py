@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.printer import SourceFile, print_launch
+from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets import cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of

@@ -14,7 +14,7 @@ from ourcc.codegen.c import printer
 from ourcc.codegen.c.library import Library
 from ourcc.codegen.c.printer import SourceFile, library_functions
 from ourcc.codegen.c.weight import CALLING, HEAVIEST, LIGHT, check_weight, functions_called, weigh
-from ourcc.compiler.targets.cpu import lower_cpu
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel

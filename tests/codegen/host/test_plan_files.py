@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.host.c import PIECE, PIECES, print_plans
+from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
 from ourcc.compiler.options import BuildOptions, parse_tuning
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets.cpu import lower_cpu, print_cpu
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge

@@ -354,8 +354,8 @@ def test_imports_leave_out_what_is_not_signed_and_take_the_rest(
 
 
 def test_builds_take_only_signed_records_from_stores_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ourcc.compiler.backends.tuning import Tuning
     from ourcc.compiler.options import build_options
-    from ourcc.compiler.targets.tuning import Tuning
 
     monkeypatch.setenv("OURCC_CACHE", f"{tmp_path / 'local'},{tmp_path / 'team'}")
     tuning = Tuning(replace(build_options({}), trust=Trust((OUR_KEY,))))

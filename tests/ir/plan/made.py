@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ourcc.compiler.backends.built import pack
 from ourcc.compiler.pipeline import lower
-from ourcc.compiler.targets.built import pack
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module

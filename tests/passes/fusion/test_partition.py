@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ourcc.compiler.targets.cpu import lower_cpu, print_cpu
+from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module

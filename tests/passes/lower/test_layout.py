@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ourcc.compiler.targets.cpu import lower_cpu
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.target import AVX512
 from ourcc.passes.lower.layout import channels_last

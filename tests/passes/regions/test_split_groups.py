@@ -10,9 +10,9 @@ from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.types import TensorType, f32
+from ourcc.passes.regions.contraction import Contraction, read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.regions.split_groups import split_groups
-from ourcc.passes.tile.contraction import Contraction, read_contraction
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import ourcc
-from ourcc.compiler.importers.torch import exported_module
 from ourcc.compiler.importers.torch.pt2.program import import_pt2, read_program
 from ourcc.ir.errors import ModelError, UnsupportedError
 from ourcc.ir.graph.text import module_text
@@ -108,7 +107,7 @@ def test_a_program_comes_back(saved: Any, same: Any, model: Any, inputs: tuple[t
     same(import_pt2(path), built, inputs)
     with torch.no_grad():
         expected = torch.utils._pytree.tree_leaves(built(*inputs))
-    for got, value in zip(exported_module(path)(*inputs), expected, strict=True):
+    for got, value in zip(read_program(path).module()(*inputs), expected, strict=True):
         assert torch.equal(got, value)
 
 

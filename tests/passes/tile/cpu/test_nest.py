@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir.dims import Facts
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.region.text import parse_region

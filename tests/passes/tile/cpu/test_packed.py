@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.parse import parse_module
@@ -19,8 +19,8 @@ from ourcc.ir.tile.program import For, Full, Let, TileProgram, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.lower.schedule import cheapest
+from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
-from ourcc.passes.tile.contraction import read_contraction
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.cpu.register_blocks import CHAIN, STEP
 from ourcc.passes.tile.schedule import Problem

@@ -17,7 +17,7 @@ from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import TensorType
-from ourcc.passes.tile.contraction import read_contraction
+from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.tile.gpu.tensor import Tensor
 from ourcc.passes.tile.schedule import Problem
 

@@ -1,4 +1,4 @@
-"""What fusion asks of one op by itself: its region, its kind, its rows, and what its functions cost."""
+"""What is asked of one op by itself: its region, its kind, its rows, and what its functions cost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from ...ir.expression import Apply
 from ...ir.graph import Op, Value
 from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, Scan, Store, subscripted, walk
-from ..regions.compose import plain_axes
-
-EXPENSIVE = frozenset(
-    (
-        "div pow exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma"
-    ).split()
-)
+from ...ir.region.cost import EXPENSIVE
+from .compose import plain_axes
 
 
 @dataclass(frozen=True)
@@ -132,4 +127,4 @@ def is_contraction(statement: Reduce) -> bool:
     )
 
 
-__all__ = ["EXPENSIVE", "Facts", "classify", "describe", "has_kernel", "is_contraction", "loads_of"]
+__all__ = ["Facts", "classify", "describe", "has_kernel", "is_contraction", "loads_of"]

@@ -16,9 +16,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
+from ourcc.compiler.backends.tuning import Tuning, read_lock
 from ourcc.compiler.cli.main import run as command_line
 from ourcc.compiler.options import build_options, environment
-from ourcc.compiler.targets.tuning import Tuning, read_lock
 from ourcc.ir.errors import CompilerError, EngineError, UsageError
 from ourcc.ir.graph.reference import judge
 from ourcc.ir.target import gpu_target
@@ -175,7 +175,7 @@ def test_why_names_the_nearest_record_and_what_differs(ask: Run, model: Path, tm
     ask("build", model, "-o", tmp_path / "a.ourcc")
     assert ask("cache", "why", "kernel_0")["kernel"][0]["now"] == "no store holds any record"
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "2")
-    monkeypatch.setattr("ourcc.compiler.targets.tuning.producer", lambda: "ourcc 99")
+    monkeypatch.setattr("ourcc.compiler.backends.tuning.producer", lambda: "ourcc 99")
     answer = ask("cache", "why", f"{tmp_path / 'a.ourcc'}:kernel_0")
     assert answer["kernel"][0]["now"] == "missed: the nearest record differs in 1 fields"
     (difference,) = answer["nearest record"]
@@ -254,7 +254,7 @@ def test_an_engine_that_cannot_be_tuned_here_says_why(ask: Run, model: Path, tmp
 def test_a_constant_that_the_engine_lacks_is_an_error(ask: Run, model: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from ourcc.compiler.engines.reopen import module_of
+    from ourcc.compiler.backends.reopen import module_of
 
     ask("build", model, "-o", tmp_path / "a.ourcc", "--tune", "off")
     contents = read_engine(tmp_path / "a.ourcc")

@@ -15,9 +15,9 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Index
 from ...ir.region import Region, accesses, scalars
-from ..regions.simplify_region import split_axis
 from .affine import with_scales_outside
 from .contraction import read_contraction
+from .simplify_region import split_axis
 
 
 @functools.lru_cache(maxsize=64)

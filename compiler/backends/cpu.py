@@ -26,8 +26,8 @@ from ...runtime.native import cpu_flags, withheld
 from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
+from ..targets.target import NATIVE, Target
 from .built import Built, Packed
-from .target import NATIVE, Target
 from .tuning import Tuning
 
 
@@ -86,7 +86,7 @@ def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
     """The levels without those that have nothing for the module which the one below has not."""
     operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
     products = {tuple(_multiplied(value) for value in pair if value is not None) for pair in operands}
-    # Blocks of codes are unsigned on the right (passes/tile/affine.py), where instructions want them first.
+    # Blocks of codes are unsigned on the right (passes/regions/affine.py), where instructions want them first.
     products |= {("u8", "i8")} & {pair[::-1] for pair in products}
     found = levels[:1]
     for below, level in pairwise(levels):

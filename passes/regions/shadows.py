@@ -9,8 +9,8 @@ from ...ir.errors import InternalError
 from ...ir.graph import Graph, Op, Value
 from ...ir.ops.structure import region_of
 from ...ir.ops.table import OPS
-from ..regions.compose import Group, in_order
-from ..regions.simplify_region import simplify_region
+from .compose import Group, in_order
+from .simplify_region import simplify_region
 
 Orders = Mapping[Value, tuple[int, ...]]
 

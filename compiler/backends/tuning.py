@@ -26,7 +26,7 @@ from ..engines.trust import NOBODY_ASKED, Trust, open_contents
 from ..options import BuildOptions
 from ..options import Environment as Variables
 from ..progress import SILENT, Progress
-from .machine import read_cpu
+from ..targets.machine import read_cpu
 
 JOURNAL = "last_build.json"
 

@@ -14,8 +14,8 @@ from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.verify import verify_region
 from ourcc.ir.types import TensorType, f32, i8, i32
 from ourcc.passes.fusion.partition import partition
-from ourcc.passes.tile.blocks import in_blocks, split_axis
-from ourcc.passes.tile.contraction import Contraction, in_fours, read_contraction
+from ourcc.passes.regions.blocks import in_blocks, split_axis
+from ourcc.passes.regions.contraction import Contraction, in_fours, read_contraction
 
 BLOCKS = 3
 

@@ -10,8 +10,8 @@ from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
 from ..options import BuildOptions
 from ..progress import Progress
+from ..targets.target import Target
 from .built import Built, Packed
-from .target import Target
 from .tuning import Tuning
 
 

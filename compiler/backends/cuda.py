@@ -28,8 +28,8 @@ from ...runtime.contents import PLANS, PartContents
 from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
+from ..targets.target import Target
 from .built import Built, Packed
-from .target import Target
 from .tuning import Tuning
 
 VECTOR = 16

@@ -17,8 +17,8 @@ from ...ir.plan import storage
 from ...ir.types import TensorType
 from ...runtime.contents import EngineContents
 from ...runtime.weights import Constant
-from ..targets.built import Built, unpack
-from ..targets.tuning import Tuning
+from .built import Built, unpack
+from .tuning import Tuning
 
 
 def module_of(contents: EngineContents) -> Module:

@@ -14,13 +14,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import dims
-from ...ir.codes import bounds, number_of
+from ...ir.codes import MOST_TERMS, bounds, number_of
 from ...ir.expression import Apply, Constant
 from ...ir.region import Load, Reduce, Ref, Region, Scalar, Statement
 from ...ir.types import DType, f32, i8, i32, u8
-from ..quantize.integer_products import MOST_TERMS
-from ..regions.hoist_scales import factors_of, fresh
 from .contraction import axes_of
+from .hoist_scales import factors_of, fresh
 
 BYTE = 255
 
