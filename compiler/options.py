@@ -483,6 +483,10 @@ class InspectOptions:
     """How a model is built to be looked at, for `target` if one is named."""
     trust: Trust = NOBODY_ASKED
     fusion: bool = False
+    graph: Path | None = None
+    """The picture to draw."""
+    diff: Path | None = None
+    """The model or engine to compare with."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..options import InspectOptions, build_options
-from .frame import READABLE, shape_option, trust_option, workload_option
+from .frame import READABLE, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -22,6 +23,13 @@ from .trust import trusted_key_option
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--fusion", is_flag=True, help="Where each value is computed or kept, why, and what is at stake; patterns that were missed.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
+@click.option(
+    "--graph",
+    type=WRITABLE,
+    metavar="OUT.svg|html",
+    help="Draw a MODEL's ops or an ENGINE's kernels; the page can be searched. --ir simplify or plan chooses.",
+)
+@click.option("--diff", type=READABLE, metavar="ENGINE|MODEL", help="Which ops only one of the two has, and what is changed in others.")
 @click.option(
     "--target", metavar="NAME", help="Show this target or level (default: the best here); a MODEL is compiled for it (default: native)."
 )
@@ -37,6 +45,8 @@ def command(
     memory: bool,
     fusion: bool,
     precision: bool,
+    graph: Path | None,
+    diff: Path | None,
     target: str | None,
     shapes: tuple[str, ...],
     workload: tuple[str, ...],
@@ -49,7 +59,8 @@ def command(
     A MODEL is compiled in memory for --kernels, --source, --memory, --fusion and --precision; nothing is written.
     """
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion)
+    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff)
+    check_places({"--graph": graph}, {"the subject": subject, "--diff": diff})
     from ..commands import inspect as command
 
     with show_progress(as_json=as_json) as progress:

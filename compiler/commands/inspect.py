@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...ir.errors import EngineError, UsageError
+from ...ir.graph import Module
+from ...ir.graph.parse import parse_module
 from ...ir.graph.text import module_text
 from ...runtime.contents import EngineContents
 from ...runtime.families import why_not
+from ...runtime.replace import replace_file
 from ..engines.kinds import is_engine
 from ..engines.recorded import recorded_workload, workload_of
 from ..engines.trust import open_contents
@@ -22,6 +27,12 @@ from ..spelling import nearest
 from ..targets.registry import loaded_as, parse_target
 from ..targets.target import LANGUAGES
 
+if TYPE_CHECKING:
+    from ..report.graph.nodes import Node
+
+PICTURES = (".svg", ".html")
+DRAWN = ("import", "simplify", "plan")
+"""The stages that can be drawn."""
 STAGES = ("import", "simplify", "regions", "tiles", "plan", *LANGUAGES)
 
 
@@ -35,6 +46,10 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if is_built and options.build.workload is not None:
         raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
+    if options.diff is not None:
+        return _difference(options, options.diff, progress)
+    if options.graph is not None:
+        return _graph(options, options.graph, progress)
     if options.ir is not None:
         return Report(text=_engine_text(options, progress) if is_built else _model_text(options, options.ir, progress))
     looks = options.kernels or options.memory or options.fusion or options.precision or options.source is not None
@@ -47,11 +62,18 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
 
 def _check_views(options: InspectOptions) -> None:
     """Tables are shown together; a program's text, and a kernel's, stand alone."""
-    texts = {"--ir": options.ir is not None, "--source": options.source is not None}
+    drawn = {"--graph": options.graph is not None, "--diff": options.diff is not None}
+    # A picture is of a stage: there --ir only chooses.
+    texts = drawn | {"--ir": options.ir is not None and options.graph is None, "--source": options.source is not None}
     flags = {"--kernels": options.kernels, "--memory": options.memory, "--fusion": options.fusion, "--precision": options.precision}
     asked = [name for name, is_asked in (texts | flags).items() if is_asked]
     if any(texts.values()) and len(asked) > 1:
-        raise UsageError(f"got {' and '.join(asked)}, expected --ir or --source alone", hint="ask for one after the other")
+        alone = ", ".join(name for name in asked if texts.get(name))
+        raise UsageError(f"got {' and '.join(asked)}, expected {alone} alone", hint="ask for one after the other")
+    if options.graph is not None and options.graph.suffix not in PICTURES:
+        raise UsageError(f"--graph {str(options.graph)!r}: expected a name that ends in {' or '.join(PICTURES)}", hint="name a picture")
+    if options.graph is not None and options.ir not in (None, *DRAWN):
+        raise UsageError(f"got --graph and --ir {options.ir}, expected one of {', '.join(DRAWN)}", hint="other stages are text alone")
 
 
 def _contents(options: InspectOptions, progress: Progress) -> EngineContents:
@@ -180,12 +202,69 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
 
 
 def _model_text(options: InspectOptions, stage: str, progress: Progress) -> str:
+    from ..pipeline import stage_text
+
+    module = _model(options, options.subject, stage, progress)
+    return module_text(module) if stage in ("import", "simplify") else stage_text(module, _build_options(options), stage)
+
+
+def _model(options: InspectOptions, path: Path, stage: str, progress: Progress) -> Module:
+    """A model as it is imported, or simplified for all stages that follow."""
     from ..models.importing import import_model
-    from ..pipeline import simplify, stage_text
+    from ..pipeline import simplify
 
     build = _build_options(options)
-    module = import_model(options.subject, build, progress)
-    if stage == "import":
-        return module_text(module)
-    simplify(module, build, progress)
-    return module_text(module) if stage == "simplify" else stage_text(module, build, stage)
+    module = import_model(path, build, progress)
+    if stage != "import":
+        simplify(module, build, progress)
+    return module
+
+
+# --- pictures and comparisons -----------------------------------------------------------------------------------------
+
+
+def _graph(options: InspectOptions, picture: Path, progress: Progress) -> Report:
+    """Draw the functions of a program, or of a plan, below each other."""
+    from ..report.graph.diagram import diagram_of
+    from ..report.graph.draw import svg
+    from ..report.graph.viewer import html
+
+    stage, programs = _drawn(options, progress)
+    progress.stage("draw")
+    functions = [(name, *diagram_of(nodes)) for name, nodes in programs.items()]
+    title = f"{options.subject.name}, {stage}"
+    text = (svg if picture.suffix == ".svg" else html)(title, functions)
+    replace_file(picture, [text.encode()])
+    accounts = {name: str(account) for name, _, account in functions}
+    return Report({"graph": str(picture), "stage": stage, **accounts})
+
+
+def _drawn(options: InspectOptions, progress: Progress) -> tuple[str, dict[str, tuple[Node, ...]]]:
+    """The stage that is drawn, and the nodes of each of its functions."""
+    from ..report.graph.kernels import of_plan
+    from ..report.graph.nodes import of_graph
+
+    is_built = is_engine(options.subject)
+    stage = options.ir or ("plan" if is_built else "import")
+    if stage == "plan":
+        contents = _contents(options, progress) if is_built else _built(options, progress)
+        part = _part(options, contents)
+        return f"kernels for {part}", {name: of_plan(contents, part, name) for name in contents.parts[part].plans}
+    module = parse_module(_engine_text(options, progress)) if is_built else _model(options, options.subject, stage, progress)
+    return stage, {name: of_graph(graph) for name, graph in module.functions.items()}
+
+
+def _difference(options: InspectOptions, other: Path, progress: Progress) -> Report:
+    """Two programs beside each other; a model is simplified where the other is an engine, which keeps its simplified program."""
+    from ..report.difference import differences
+
+    paths = (options.subject, other)
+    stage = "simplify" if any(map(is_engine, paths)) else "import"
+    left, right = (_program(options, path, stage, progress) for path in paths)
+    return differences(left, right, (str(options.subject), str(other)))
+
+
+def _program(options: InspectOptions, path: Path, stage: str, progress: Progress) -> Module:
+    if is_engine(path):
+        return parse_module(_contents(replace(options, subject=path), progress).graph)
+    return _model(options, path, stage, progress)

@@ -15,7 +15,7 @@ from ...codegen.c.compile import Compiler
 from ...ir.errors import ToolchainError
 from ...ir.target import level_for
 
-LIBRARIES = ("onnx", "numpy", "ml_dtypes", "sympy", "fsspec", "cryptography", "platformdirs", "click", "rich")
+LIBRARIES = ("onnx", "numpy", "ml_dtypes", "sympy", "networkx", "fsspec", "cryptography", "platformdirs", "click", "rich")
 EXTRAS = ("torch", "triton", "onnxruntime", "redis", "ziglang", "transformers", "openvino")
 # Features beyond a level that decide which instructions may be used, in the kernel's spelling.
 NOTABLE_FEATURES = (

@@ -24,7 +24,7 @@ EDGES = {
     "triton": ("codegen/triton/", "compiler/"),
     "sympy": ("ir/dims.py", "compiler/importers/"),
     "transformers": (),
-    "networkx": ("ir/", "passes/", "autotune/"),
+    "networkx": ("ir/", "passes/", "autotune/", "compiler/report/graph/"),
     "redis": ("autotune/",),
     "fsspec": ("autotune/",),
     "rich": ("compiler/",),
