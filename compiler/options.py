@@ -13,11 +13,11 @@ from ..ir.digits import whole_number
 from ..ir.dims import Dim, Facts, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
+from ..ir.spelling import nearest
 from ..ir.workload import Workload, parse_workload
 from ..passes.quantize import QUANTIZATIONS
 from .engines.outputs import check_output
 from .engines.trust import NOBODY_ASKED, Trust
-from .spelling import nearest
 from .targets.registry import TARGETS, parse_targets
 from .targets.target import Target
 

@@ -15,6 +15,8 @@ from .types import DType, i8, u8
 
 MOST_TERMS = ((1 << 31) - 1) // (255 * 128)
 """So many products of 8-bit codes fit a sum of 32 bits, whatever they are."""
+FOUR = 4
+"""Instructions add up the products of so many bytes at once."""
 Node = Any
 """A scalar expression of a region, or a value of a tile program."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .errors import ParseError
+from .errors import InternalError, ParseError
 
 MAXIMUM_TERMS = 4096
 MAXIMUM_DEGREE = 32
@@ -232,6 +232,13 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
                 factor *= EVALUATE[atom.kind](left, right)
         total += factor
     return total
+
+
+def number(dim: Dim) -> int:
+    """The integer that a size is, where it is known to be one."""
+    if not isinstance(dim, int):
+        raise InternalError(f"size {dim} is not settled, expected an integer")
+    return dim
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..ir.errors import EngineError, InputError
+from ..ir.spelling import nearest
 from .contents import Port, Ports
 from .program import Program
 from .states import KeptStates, StateMemory
@@ -16,14 +17,7 @@ class Functions(dict[str, "Function"]):
     """Functions by name; an error for another name lists them."""
 
     def __missing__(self, name: object) -> Function:
-        raise InputError(f"there is no function {name!r}, the engine has {', '.join(self)}", hint=_near(name, self))
-
-
-def _near(name: object, known: Iterable[str]) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f"did you mean {found[0]!r}?" if found else None
+        raise InputError(f"there is no function {name!r}, the engine has {', '.join(self)}", hint=nearest(str(name), self))
 
 
 class Executor(Protocol):

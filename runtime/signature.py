@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..ir import dims
-from ..ir.dims import Dim, Facts
+from ..ir.dims import Facts
 from ..ir.errors import EngineError, InputError
+from ..ir.sizes import solves_of
 from .contents import Port
-
-
-@dataclass(frozen=True)
-class _Solve:
-    """symbol = (size of an input's axis - rest) / factor."""
-
-    port: int
-    axis: int
-    symbol: str
-    factor: int
-    rest: Dim
 
 
 class Signature:
@@ -38,29 +27,15 @@ class Signature:
         self.numbers = tuple(numbers)
         self.facts = facts
         self.fixed = {name: r.low for name, r in facts.ranges.items() if r.low is not None and r.low == r.high}
-        self.solves = tuple(self._order())
-        found = set(self.fixed) | {solve.symbol for solve in self.solves} | {name for name, _ in self.numbers}
+        settled = (*self.fixed, *(name for name, _ in self.numbers))
+        self.solves = tuple(solves_of((port.type.shape for port in self.inputs), settled))
+        found = {*settled, *(solve.symbol for solve in self.solves)}
         for name in sorted(set(used) - found - set(later)):
             raise EngineError(
                 f"symbol {name} of the engine is the size of no input and the value of none, so a call cannot give it a value"
             )
         self.later = frozenset(later) - found
         self.names = {port.name: number for number, port in enumerate(self.inputs)}
-
-    def _order(self) -> Iterable[_Solve]:
-        known = set(self.fixed) | {name for name, _ in self.numbers}
-        places = [(p, a, size) for p, port in enumerate(self.inputs) for a, size in enumerate(port.type.shape) if not isinstance(size, int)]
-        progress = True
-        while progress:
-            progress = False
-            for p, a, size in places:
-                unknown = dims.symbols(size) - known
-                linear = _linear(size, next(iter(unknown))) if len(unknown) == 1 else None
-                if linear is not None:
-                    (name,) = unknown
-                    yield _Solve(p, a, name, *linear)
-                    known.add(name)
-                    progress = True
 
     def order(self, given: Mapping[str, Any]) -> list[Any]:
         """Named inputs in the order of the signature; InputError for a missing or an unexpected one."""
@@ -104,8 +79,8 @@ class Signature:
             values[name] = value
             origins[name] = port.name
         for solve in self.solves:
-            port = self.inputs[solve.port]
-            size = shapes[solve.port][solve.axis]
+            port = self.inputs[solve.place]
+            size = shapes[solve.place][solve.axis]
             quotient, remainder = divmod(size - dims.evaluate(solve.rest, values), solve.factor)
             low = self.facts.ranges.get(solve.symbol, dims.UNBOUNDED).low
             if remainder or (quotient < 0 and low is not None and low >= 0):
@@ -145,12 +120,3 @@ class Signature:
 def _origins(names: Iterable[str], values: Mapping[str, int], origins: Mapping[str, str]) -> str:
     """What symbols are, and from which inputs."""
     return ", ".join(f"{name} is {values[name]}" + (f" from input {origins[name]!r}" if name in origins else "") for name in sorted(names))
-
-
-def _linear(size: Dim, name: str) -> tuple[int, Dim] | None:
-    """(factor, rest) where size = factor * name + rest, factor positive and rest free of name; else None."""
-    at_zero, at_one = dims.substitute(size, {name: 0}), dims.substitute(size, {name: 1})
-    factor = at_one - at_zero
-    if not isinstance(factor, int) or factor <= 0 or size != dims.symbol(name) * factor + at_zero:
-        return None
-    return factor, at_zero

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...ir import dims
-from ...ir.codes import dtype_of, mask_of, number_of, tabulate
+from ...ir.codes import FOUR, dtype_of, mask_of, number_of, tabulate
 from ...ir.dims import Dim
 from ...ir.target import CpuLevel
 from ...ir.tile.program import Dot, Load, TileApply, Value, walk
@@ -24,8 +24,6 @@ from .tables import SIZE
 from .values import Code, Values
 from .writer import LANE
 
-FOUR = 4
-"""Bytes of a 32-bit lane."""
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _PAIR = """
 f32x@N r = fma_f32_@N((f32x@N)(x << 16), (f32x@N)(w << 16), acc);

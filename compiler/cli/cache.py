@@ -8,9 +8,9 @@ from typing import Literal
 import click
 
 from ...ir.errors import UsageError
+from ...ir.spelling import nearest
 from ..engines.trust import Trust
 from ..options import CacheOptions
-from ..spelling import nearest
 from .frame import command as frame
 from .main import Group
 from .output import print_report, show_progress

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from ...ir.errors import UsageError
+from ...ir.spelling import nearest
 from ..engines.outputs import check_output
-from ..spelling import nearest
 from .output import QUIET, WIDE, listening
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ import click
 
 from ... import __version__
 from ...ir.errors import CompilerError, InternalError, UsageError
-from ..spelling import nearest
+from ...ir.spelling import nearest
 from .streams import open_streams, tell, unwritten
 
 USAGE_STATUS = 2

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...ir.errors import IndexRangeError, InputError, UsageError
+from ...ir.spelling import function_of
 from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..report.table import Cell, Report, Table
-from ..spelling import function_of
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress

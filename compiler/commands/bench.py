@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...ir.errors import UsageError
 from ...ir.graph.parse import parse_module
+from ...ir.spelling import function_of
 from ...ir.workload import Point, Workload
 from ...runtime.engine import Engine
 from ...runtime.replace import replace_file
@@ -20,7 +21,6 @@ from ..models.shapes import wanted_sizes
 from ..options import BenchOptions
 from ..progress import SILENT, Progress
 from ..report.table import Cell, Report, Table
-from ..spelling import function_of
 from ..targets.machine import read_cpu
 from .load import load
 from .measure import Timing, compare, rows

@@ -11,6 +11,7 @@ from ...ir.errors import EngineError, UsageError
 from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.text import module_text
+from ...ir.spelling import nearest
 from ...runtime.contents import EngineContents
 from ...runtime.families import why_not
 from ...runtime.replace import replace_file
@@ -23,7 +24,6 @@ from ..report.engine import describe_engine, describe_module
 from ..report.fusion import fusion_tables
 from ..report.kernels import kernel_table, memory_tables
 from ..report.table import Report, Table
-from ..spelling import nearest
 from ..targets.registry import loaded_as, parse_target
 from ..targets.target import LANGUAGES
 

@@ -11,6 +11,7 @@ from ...ir.errors import InputError
 from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judge
+from ...ir.spelling import function_of
 from ...ir.types import from_numpy
 from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
@@ -21,7 +22,6 @@ from ..models.precision import Precision, precisions
 from ..options import VerifyOptions, build_options
 from ..progress import SILENT, Progress
 from ..report.table import Report, Table
-from ..spelling import function_of
 from .load import load
 from .peers import Run, make_peer
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from ...ir import dims
 from ...ir.errors import UnsupportedError, UsageError
 from ...ir.graph import Module
+from ...ir.spelling import nearest
 from ..options import AxisSize, ShapeRequest
-from ..spelling import nearest
 
 Wish = int | tuple[int, int | None] | str
 Named = str | int | None

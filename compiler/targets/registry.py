@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...ir.errors import UsageError
-from ..spelling import nearest
+from ...ir.spelling import nearest
 from .target import NATIVE, CpuTarget, CudaTarget, Target
 
 _LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")

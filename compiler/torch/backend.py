@@ -11,6 +11,7 @@ from typing import Any
 
 from ...ir import dims
 from ...ir.errors import EngineError, IndexRangeError, InputError, Source, UnsupportedError, UsageError, ZeroDivisorError
+from ...ir.spelling import nearest
 from ...passes.base import Missed
 from ...runtime.contents import Contract
 from ...runtime.engine import Engine
@@ -22,7 +23,6 @@ from ..importers.torch.views import Root
 from ..importers.torch.walk import Fallback, Imported, Result, import_graph
 from ..importers.torch.whole import left
 from ..options import BuildOptions, build_options
-from ..spelling import nearest
 from ..targets.registry import target_names, target_of_gpu
 from ..targets.target import Here, Target
 from .mutations import WrittenTensors, overwrite

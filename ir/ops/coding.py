@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import scalar
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
 from ..formats import FORMATS, Format, format_of
@@ -97,5 +97,5 @@ def _() -> Iterator[Sample]:
 
 
 def _drawn(kind: TensorType) -> Tensor:
-    shape = [int(str(size)) for size in kind.shape]
+    shape = [dims.number(size) for size in kind.shape]
     return draw(*shape, dtype=kind.dtype, low=0.01, high=2.0) if kind.dtype.is_float else draw(*shape, dtype=kind.dtype, low=-128, high=255)

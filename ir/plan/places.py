@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from .. import dims
 from ..dims import Dim, Expr, Facts, Function
 from ..errors import VerifyError
+from ..sizes import Solve, solves_of
 from ..types import TensorType
 from . import storage
 from .plan import SLOT_ALIGNMENT, Plan
@@ -238,42 +239,10 @@ def _column(place: Place, period: Dim, facts: Facts) -> tuple[Dim, Dim] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Solve:
-    """symbol = (size of an input's axis - rest) / factor."""
-
-    place: int
-    axis: int
-    symbol: str
-    factor: int
-    rest: Dim
-
-
 def known_at_entry(plan: Plan) -> tuple[set[str], tuple[Solve, ...]]:
     """The symbols that a call gives values, the caller's own integers included, and how sizes of the inputs tell them."""
     known = {name for name, bounds in plan.symbols.ranges.items() if bounds.low is not None and bounds.low == bounds.high}
     known |= {name for name, _ in plan.numbers}
     named: Mapping[str, Buffer] = plan.named
-    types = [(place, named[name].type) for place, (_, name) in enumerate(plan.inputs) if name in named]
-    sizes = [(place, axis, size) for place, type in types for axis, size in enumerate(type.shape) if not isinstance(size, int)]
-    solves: list[Solve] = []
-    found = True
-    while found:
-        found = False
-        for place, axis, size in sizes:
-            unknown = dims.symbols(size) - known
-            solve = _solved(place, axis, size, min(unknown)) if len(unknown) == 1 else None
-            if solve is not None:
-                known |= unknown
-                solves.append(solve)
-                found = True
-    return known, tuple(solves)
-
-
-def _solved(place: int, axis: int, size: Expr, name: str) -> Solve | None:
-    """How a size tells the value of `name`: size = factor * name + rest with a positive factor."""
-    rest = dims.substitute(size, {name: 0})
-    factor = dims.substitute(size, {name: 1}) - rest
-    if not isinstance(factor, int) or factor <= 0 or size != factor * dims.symbol(name) + rest:
-        return None
-    return Solve(place, axis, name, factor, rest)
+    solves = tuple(solves_of((named[name].type.shape if name in named else () for _, name in plan.inputs), known))
+    return known | {solve.symbol for solve in solves}, solves

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...ir import dims
-from ...ir.codes import MOST_TERMS
+from ...ir.codes import FOUR, MOST_TERMS
 from ...ir.dims import Dim
 from ...ir.errors import InternalError
 from ...ir.graph import Builder, Module, Op, Value
@@ -21,9 +21,6 @@ from ..match import Replacement, operand, producer, uniform
 from ..weights.weights import values_of
 
 Array = np.ndarray[Any, Any]
-
-FOUR = 4
-"""The contracted axis is padded to whole groups of so many: instructions take four products of bytes at once."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir import dims
+from ...ir.codes import FOUR
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Index
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
@@ -119,10 +120,6 @@ def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple
         return over
     tested = {name for s in load.subscripts if load.other is not None and str(s) not in over for name in dims.symbols(s)}
     return tuple(sorted(over, key=lambda name: (name not in tested, stride_of(load, region, name) == 1)))
-
-
-FOUR = 4
-"""Products of 8-bit integers that vector instructions add up at once."""
 
 
 def in_fours(region: Region, found: Contraction) -> bool:

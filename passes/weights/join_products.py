@@ -73,12 +73,12 @@ class Part:
     @property
     def columns(self) -> int:
         """How many columns the product has."""
-        return int(str(self.weight.shape[self.along]))
+        return dims.number(self.weight.shape[self.along])
 
     @property
     def bytes(self) -> int:
         """How many bytes the weight has."""
-        return int(str(self.weight.type.nbytes))
+        return dims.number(self.weight.type.nbytes)
 
 
 def why_not(product: Op, module: Module, graph: Graph) -> str | None:
@@ -252,7 +252,7 @@ def _join(rewriter: Rewriter, parts: Sequence[Part], known: Joined) -> None:
 def _beside(module: Module, weights: Sequence[Value], along: int) -> Value:
     """A constant with the columns of all weights, made when somebody asks for its values."""
     shape = list(weights[0].shape)
-    shape[along] = sum(int(str(weight.shape[along])) for weight in weights)
+    shape[along] = sum(dims.number(weight.shape[along]) for weight in weights)
     type = TensorType(weights[0].dtype, tuple(shape))
     parts = [weight.constant for weight in weights if weight.constant is not None]
 

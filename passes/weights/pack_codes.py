@@ -181,7 +181,7 @@ def _beside(parameter: Array, code: Value, axis: int, group: int | None, op: Op)
     """Scales or zero points as a field: one for each group along the axis, and for every other index."""
     if group is not None:
         return parameter
-    shape = [1 if n == axis else int(str(size)) for n, size in enumerate(code.shape)]
+    shape = [1 if n == axis else dims.number(size) for n, size in enumerate(code.shape)]
     if parameter.size > 1:
         parameter = parameter.reshape([-1 if n == op.attrs["axis"] % len(shape) else 1 for n in range(len(shape))])
     return np.broadcast_to(parameter.reshape(-1) if parameter.size == 1 else parameter, shape)

@@ -236,7 +236,7 @@ class Node:
         sizes = self.sizes(position, what)
         if any(not isinstance(size, int) for size in sizes):
             raise UnsupportedError(f"{what} depends on a symbolic size", hint="give the sizes of the inputs that it comes from (shapes)")
-        return tuple(int(str(size)) for size in sizes)
+        return tuple(dims.number(size) for size in sizes)
 
     def array(self, position: int, what: str) -> np.ndarray[Any, Any]:
         """An operand that must be a constant, of any dtype."""
@@ -288,7 +288,7 @@ class Node:
         """A shape that must not be symbolic."""
         if not value.type.is_static:
             raise UnsupportedError(f"{what} has the symbolic shape {value.type}", hint="give its sizes at import (shapes)")
-        return tuple(int(str(size)) for size in value.shape)
+        return tuple(dims.number(size) for size in value.shape)
 
     def fix(self, size: Dim, value: Dim) -> None:
         """Have the symbol of an input be the one number with which this node means something."""

@@ -78,7 +78,7 @@ class FoldingBuilder(Builder):
             return None
         if _is_symbolic(op.attrs):
             return None
-        self.folded += CALL + sum(int(str(size)) for size in sizes)
+        self.folded += CALL + sum(dims.number(size) for size in sizes)
         if self.folded > FOLDED_ELEMENTS:
             return None
         operands = tuple(None if v is None or v.constant is None else v.constant.array for v in op.operands)

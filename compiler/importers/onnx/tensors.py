@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ....ir import types
+from ....ir import dims, types
 from ....ir.errors import ModelError, Source, UnsupportedError
 from ....ir.graph import ConstantData
 from ....ir.types import DType, TensorType
@@ -88,7 +88,7 @@ def constant_data(tensor: onnx.TensorProto, files: ExternalFiles, source: Source
 
 
 def _sizes(type: TensorType) -> tuple[int, ...]:
-    return tuple(int(str(size)) for size in type.shape)
+    return tuple(dims.number(size) for size in type.shape)
 
 
 def _stored_bytes(type: TensorType) -> int:

@@ -544,7 +544,7 @@ class _Walker:
             strides = self._strides(argument.meta.get("val"))
             operands.append(value)
             return Operand(
-                len(operands) - 1, tuple(int(str(s)) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None
+                len(operands) - 1, tuple(dims.number(s) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None
             )
         if isinstance(value, (dims.Expr, Number)):
             operands.append(self.scalars.value(value))

@@ -87,8 +87,8 @@ class _Launch:
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
-        self.depth = int(str(self.extents[found.inner[0]]))
-        self.features = int(str(self.extents[found.feature]))
+        self.depth = dims.number(self.extents[found.inner[0]])
+        self.features = dims.number(self.extents[found.feature])
         self.high = self.extents[found.column]
         self.rows = 1
         if found.row is not None:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....ir import dims
+from ....ir.codes import FOUR
 from ....ir.dims import Dim
 from ....ir.target import CpuLevel
 from ....ir.tile.program import TileProgram
 from ...regions.blocks import in_blocks
-from ...regions.contraction import FOUR, Contraction, in_fours, plain_load, read_contraction
+from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Order, Problem, Schedule
 from .matrix import matrix_blocks, matrix_instruction, matrix_seconds

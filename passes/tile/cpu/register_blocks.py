@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from ....ir import dims
+from ....ir.codes import FOUR
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
 from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
@@ -18,7 +19,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Valu
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
-from ...regions.contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ...regions.contraction import Contraction, group_of, in_fours, plain_load, stride_of, whole_step
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
 from ..sparse import with_expansion

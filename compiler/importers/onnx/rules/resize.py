@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
@@ -124,7 +125,7 @@ def _fit(
         raise UnsupportedError("keeps the aspect ratio of symbolic sizes", hint="fix those sizes at import (shapes)")
     ratio = min(known) if policy == "not_larger" else max(known)
     for axis in axes:
-        targets[axis], scales[axis] = math.floor(int(str(shape[axis])) * ratio + 0.5), ratio
+        targets[axis], scales[axis] = math.floor(dims.number(shape[axis]) * ratio + 0.5), ratio
 
 
 def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, float]]:

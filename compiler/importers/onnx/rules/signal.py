@@ -68,7 +68,7 @@ def transform(n: Node, x: Value, axis: int, length: int, inverse: bool, onesided
     # The transformed axis goes last, beside it the parts of the number in front.
     order = (*(a for a in range(x.type.rank - 1) if a != axis), axis)
     parts = []
-    for place in range(int(str(x.shape[-1]))):
+    for place in range(dims.number(x.shape[-1])):
         part = slice_axis(n, x, x.type.rank - 1, place, 1)
         parts.append(transpose(n, n.b.reshape(part, shape=x.shape[:-1]), order))
     results = [n.b.matmul(_matrix(n, parts[0]), matrix) for matrix in (real, imaginary)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .....ir import dims
 from .....ir.graph import Value
 from ..context import Node, aten
 
@@ -17,7 +18,7 @@ def _attention(n: Node, q: Value, k: Value, v: Value, mask: Value | None, dropou
     width = q.shape[-1]
     if scale is None and not isinstance(width, int):
         raise n.fail(f"the width {width} of a head is symbolic")
-    factor = float(scale) if scale is not None else 1.0 / math.sqrt(int(str(width)))
+    factor = float(scale) if scale is not None else 1.0 / math.sqrt(dims.number(width))
     # Torch's kernels give 0 for a row that a mask leaves empty.
     result: Value = n.b.attention(q, k, v, mask, scale=factor, causal=causal, safe=True)
     return result
@@ -51,7 +52,7 @@ def _log_sum(n: Node, q: Value, k: Value, mask: Value | None, causal: bool, scal
     expected = n.results[1]
     if mask is not None or causal or expected is None or q.shape[-3] != k.shape[-3]:
         raise n.fail("its second result is read, and a mask stands in the way")
-    factor = float(scale) if scale is not None else 1.0 / math.sqrt(int(str(q.shape[-1])))
+    factor = float(scale) if scale is not None else 1.0 / math.sqrt(dims.number(q.shape[-1]))
     scores = n.b.mul(n.b.matmul(q, k, transpose_b=True), n.value(factor, q.dtype))
     return n.cast(n.reshape(n.b.logsumexp(scores, axes=(q.type.rank - 1,)), expected.shape), expected.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
 from ..context import Node, aten
@@ -83,7 +84,7 @@ def _even(n: Node, x: Value, rank: int) -> tuple[int, ...]:
     sizes = tuple(zip(x.shape[-rank:], n.shape[-rank:], strict=True))
     if not all(isinstance(size, int) and isinstance(out, int) and out and size % out == 0 for size, out in sizes):
         raise n.fail(f"windows differ in size: {x.shape[-rank:]} into {n.shape[-rank:]}")
-    return tuple(int(str(size)) // int(str(out)) for size, out in sizes)
+    return tuple(dims.number(size) // dims.number(out) for size, out in sizes)
 
 
 def _side_by_side(window: tuple[int, ...]) -> dict[str, Any]:

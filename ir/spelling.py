@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.errors import UsageError
+from .errors import UsageError
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
