@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ourcc.codegen.c.compile import find_compiler
-from ourcc.compiler.options import environment
+from ourcc.compiler.environment import environment
 from ourcc.compiler.targets.machine import library_version, measure_rates, read_cpu
 
 PACKAGES = ("ourcc", "torch", "onnxruntime", "transformers", "numpy")

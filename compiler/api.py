@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .options import Options, build_options, parse_threads
+from .environment import parse_threads
+from .options import Options, build_options
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from ..passes.quantize.words import (
 )
 from ..passes.weights.weights import Weight, weight_of
 from ..runtime.contents import Contract, ContractRow
-from .options import BuildOptions, Requirement
+from .options import BuildOptions
+from .requests import Requirement
 
 KERNEL, HOST, FALLBACK = "kernel", "host step", "aten call"
 """What an op runs as."""

@@ -26,7 +26,7 @@ def log_levels_kept() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def object_files() -> Path:
     """The folder of object files of whoever runs the tests."""
-    from ourcc.compiler.options import environment
+    from ourcc.compiler.environment import environment
 
     folder = environment().objects
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

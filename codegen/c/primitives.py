@@ -64,7 +64,7 @@ def apply(library: Library, name: str, dtype: DType, lanes: int, args: list[str]
     `number` says that the first operand is known not to be NaN.
     """
     if name not in PRIMITIVES:
-        raise UnsupportedError(f"the c printer does not know primitive {name!r}", hint="it must be one of ir/scalar.py")
+        raise UnsupportedError(f"the c printer does not know primitive {name!r}", hint="it must be one of ir/scalar")
     kind = register(dtype)
     if dtype.kind == "bool":
         return _on_masks(library, name, lanes, args)
@@ -144,7 +144,7 @@ def wrap(library: Library, dtype: DType, lanes: int, text: str) -> str:
 
 
 def cast(library: Library, source: DType, target: DType, lanes: int, x: str) -> str:
-    """`cast` of ir/scalar.py between register types."""
+    """`cast` of ir/scalar/primitive.py between register types."""
     if source == target:
         return x
     before, after = register(source), register(target)

@@ -23,8 +23,8 @@ from ...runtime.contents import ContractRow, EngineContents
 from ...runtime.native import cpu_flags
 from ...runtime.replace import replace_file
 from ..engines.trust import NOBODY_ASKED, Trust, open_contents
+from ..environment import Environment as Variables
 from ..options import BuildOptions
-from ..options import Environment as Variables
 from ..progress import SILENT, Progress
 from ..targets.machine import read_cpu
 

@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from ..engines.trust import Trust
-from ..options import PEERS, BenchOptions, build_options, parse_choice, parse_threads
+from ..environment import parse_threads
+from ..options import PEERS, BenchOptions, build_options
+from ..requests import parse_choice
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress

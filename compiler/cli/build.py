@@ -11,7 +11,8 @@ import click
 from ...ir.errors import UsageError
 from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
-from ..options import QUANTIZE_SERVED, SPARSITIES, build_options
+from ..options import build_options
+from ..requests import QUANTIZE_SERVED, SPARSITIES
 from .frame import READABLE, WRITABLE, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress

@@ -9,7 +9,7 @@ import click
 
 from ...codegen.c.compile import Compiler, find_compiler
 from ...ir.errors import ToolchainError
-from ..options import Environment, environment
+from ..environment import Environment, environment
 from ..report.table import Cell, Report, Table
 from ..targets import machine
 from ..targets.registry import TARGETS

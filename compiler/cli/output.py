@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...ir.errors import ContractError
-from ..options import environment, said_columns
+from ..environment import environment, said_columns
 from ..progress import SILENT, Progress
 from ..report.fit import fit, format_cell, wrap
 from ..report.table import Report, Table

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...ir.errors import CompilerError
-from ..options import environment
+from ..environment import environment
 
 _PACKAGES = ("ourcc", "numpy", "onnx", "onnxruntime", "torch", "triton", "networkx", "sympy", "ml_dtypes", "msgspec")
 

@@ -8,7 +8,8 @@ import click
 
 from ...ir.errors import UsageError
 from ..engines.trust import Trust
-from ..options import TuneOptions, parse_tuning
+from ..options import TuneOptions
+from ..requests import parse_tuning
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress

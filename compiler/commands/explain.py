@@ -15,8 +15,8 @@ from ...ir.graph import Module
 from ...passes.base import Missed
 from ...passes.fusion.decision import Decision
 from ...passes.lower.build_plan import Kept
+from ..importers.torch.imported import Imported
 from ..importers.torch.nodes import user_line
-from ..importers.torch.walk import Imported
 from ..importers.torch.whole import left
 from ..models.importing import import_model
 from ..options import BuildOptions

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...runtime.engine import Engine
 from ..engines.kinds import check_engine
 from ..engines.trust import records_of_checks, watch
-from ..options import environment
+from ..environment import environment
 from ..progress import SILENT, Progress
 from ..targets.registry import loaded_as
 

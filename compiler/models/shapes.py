@@ -9,7 +9,7 @@ from ...ir import dims
 from ...ir.errors import UnsupportedError, UsageError
 from ...ir.graph import Module
 from ...ir.spelling import nearest
-from ..options import AxisSize, ShapeRequest
+from ..requests import AxisSize, ShapeRequest
 
 Wish = int | tuple[int, int | None] | str
 Named = str | int | None

@@ -18,9 +18,10 @@ from ...runtime.engine import Engine
 from ..contract import SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops
 from ..importers.torch.decompositions import decompositions
 from ..importers.torch.fallback import callback, with_strides
+from ..importers.torch.imported import Fallback, Imported, Result
 from ..importers.torch.tensors import tensor_of
 from ..importers.torch.views import Root
-from ..importers.torch.walk import Fallback, Imported, Result, import_graph
+from ..importers.torch.walk import import_graph
 from ..importers.torch.whole import left
 from ..options import BuildOptions, build_options
 from ..targets.registry import target_names, target_of_gpu

@@ -14,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 import ourcc
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.contract import contract_of, enforce, fallback_rows, is_notable, source_ops, violations
-from ourcc.compiler.options import BuildOptions, build_options, parse_requirement
+from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.requests import parse_requirement
 from ourcc.ir.errors import ContractError, Source, UnsupportedError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.types import TensorType, f32

@@ -21,8 +21,9 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands import inspect as inspection
 from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.tune import tune
-from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options, parse_tuning
+from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS, loaded_as
 from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module

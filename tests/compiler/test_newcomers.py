@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ourcc
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.engines.kinds import kind_of
-from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options, parse_requirement
+from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options
+from ourcc.compiler.requests import parse_requirement
 from ourcc.compiler.targets.registry import parse_target
 from ourcc.ir.errors import EngineError, UnsupportedError, UsageError
 from ourcc.ir.workload import Point, Workload

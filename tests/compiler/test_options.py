@@ -6,20 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ourcc.compiler.options import (
-    AxisSize,
-    BuildOptions,
-    Environment,
-    Requirement,
-    Tuning,
-    build_options,
-    environment,
-    parse_duration,
-    parse_requirement,
-    parse_shape,
-    parse_threads,
-    parse_tuning,
-)
+from ourcc.compiler.environment import Environment, environment, parse_threads
+from ourcc.compiler.options import BuildOptions, build_options
+from ourcc.compiler.requests import AxisSize, Requirement, Tuning, parse_duration, parse_requirement, parse_shape, parse_tuning
 from ourcc.ir.dims import symbol
 from ourcc.ir.errors import UsageError
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from ourcc.compiler.options import BuildOptions, parse_tuning
+from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.errors import EngineError, IndexRangeError, InputError, VerifyError
 from ourcc.ir.graph import Builder, Graph, Module

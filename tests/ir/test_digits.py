@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ourcc.compiler.environment import parse_threads, said_columns
 from ourcc.compiler.importers.onnx.symbols import _wish
-from ourcc.compiler.options import parse_duration, parse_shape, parse_threads, parse_tuning, said_columns
+from ourcc.compiler.requests import parse_duration, parse_shape, parse_tuning
 from ourcc.ir.digits import is_whole, whole_number
 from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import CompilerError

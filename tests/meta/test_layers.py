@@ -22,7 +22,7 @@ EDGES = {
     "onnx": ("compiler/",),
     "onnxruntime": ("compiler/",),
     "triton": ("codegen/triton/", "compiler/"),
-    "sympy": ("ir/dims.py", "compiler/importers/"),
+    "sympy": ("ir/dims/", "compiler/importers/"),
     "transformers": (),
     "networkx": ("ir/", "passes/", "autotune/", "compiler/report/graph/"),
     "redis": ("autotune/",),

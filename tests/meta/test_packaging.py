@@ -165,7 +165,7 @@ def test_an_editable_install_leads_to_the_tree(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     names = zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).namelist()
-    assert any(name.endswith((".pth", "finder.py")) for name in names) and "ourcc/ir/dims.py" not in names
+    assert any(name.endswith((".pth", "finder.py")) for name in names) and "ourcc/ir/errors.py" not in names
 
 
 def test_extras_name_what_they_install() -> None:

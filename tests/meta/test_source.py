@@ -27,12 +27,12 @@ BANNED_CALLS = {
     "yaml.load": (),
     "os.system": (),
     "os.popen": (),
-    "os.getenv": ("compiler/options.py",),
+    "os.getenv": ("compiler/environment.py",),
     "breakpoint": (),
 }
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 # The second place reads nothing of ours: it hands a cleaned environment on to Triton's child processes.
-BANNED_NAMES = {"os.environ": ("compiler/options.py", "codegen/triton/")}
+BANNED_NAMES = {"os.environ": ("compiler/environment.py", "codegen/triton/")}
 
 
 def breaches(path: Path, text: str) -> Iterator[str]:

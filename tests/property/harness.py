@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from ourcc.codegen.c.printer import SourceFile
 from ourcc.codegen.host.c import print_plans
 from ourcc.compiler.backends import cpu as target_cpu
-from ourcc.compiler.options import BuildOptions, parse_tuning
+from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value

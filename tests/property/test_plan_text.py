@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from harness import drawn
 
-from ourcc.compiler.options import BuildOptions, parse_tuning
+from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import lower, simplify
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts, Range

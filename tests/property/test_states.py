@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from ourcc.compiler.backends.built import pack
-from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
+from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module, lower, simplify
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module

@@ -7,6 +7,7 @@ from ....ir.extras import need
 # Every road to torch comes through here, so that a missing torch is said with the extra's name.
 need("torch", "PyTorch models (.pt2 files, torch modules)")
 
-from .walk import Imported, import_graph  # noqa: E402
+from .imported import Imported  # noqa: E402
+from .walk import import_graph  # noqa: E402
 
 __all__ = ["Imported", "import_graph"]

@@ -10,9 +10,10 @@ from ....ir import dims
 from ....ir.errors import CompilerError, UnsupportedError, UsageError
 from ....ir.graph import Module
 from .decompositions import decompositions
+from .imported import Imported, Kept
 from .nodes import plain
 from .symbols import bounds_of
-from .walk import Imported, Kept, import_graph
+from .walk import import_graph
 
 Wish: TypeAlias = int | str | tuple[int, int | None]
 """A size, a name or a range for a symbol."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ....ir import dims
@@ -17,6 +16,7 @@ from . import rules
 from .context import Node, Number, find_rule
 from .control import is_control, run_control
 from .fallback import AtenCall, Operand, unusual_strides
+from .imported import Fallback, Feed, Imported, Kept, Result
 from .nodes import (
     describe,
     is_effect,
@@ -31,77 +31,13 @@ from .nodes import (
     used,
 )
 from .refusals import refusal
+from .returned import Returned
 from .scalars import Refused, Scalars, bind_numbers, flat, given_sizes, symbol_of
 from .symbols import Symbols
 from .tensors import array_of, dtype_of
-from .views import NO_VIEWS, Replay, Root, Shared, Views, shared
+from .views import Replay, Shared, Views, shared
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
-
-
-@dataclass(frozen=True)
-class Feed:
-    """An engine input: a tensor argument of the graph, or (`is_number`) an integer one, an i64 scalar."""
-
-    argument: int
-    is_number: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """What the graph returns at one place: an output of the engine (`is_number`: as a Python number), a size that arguments
-    give, one of the `views` (`slot`), or None.
-    """
-
-    position: int | None = None
-    size: Dim | None = None
-    slot: int | None = None
-    is_number: bool = False
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A node that runs as an ATen call, and why."""
-
-    operator: str
-    source: Source
-    why: str
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A placeholder that is a state of the program: its name, and what it holds when a session begins."""
-
-    name: str
-    initial: Any
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A module with what its caller must know: where inputs come from, what the outputs are, the calls into torch.
-
-    `states` are the arguments that the engine writes where they lie, `written` those that a copy of an output goes to.
-
-    `strides` are torch's strides of the engine's outputs where they are unusual, `offsets` where in their memory they begin,
-    `views` what shares them. Symbols in these
-    are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
-
-    Where `is_left`, nothing was imported and torch runs the graph.
-    """
-
-    module: Module
-    feeds: tuple[Feed, ...]
-    results: tuple[Result, ...]
-    calls: tuple[AtenCall, ...]
-    fallbacks: tuple[Fallback, ...]
-    places: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
-    is_left: bool = False
-    strides: tuple[tuple[Dim, ...] | None, ...] = ()
-    offsets: tuple[Dim, ...] = ()
-    views: Views = NO_VIEWS
-    given: Mapping[str, int] = field(default_factory=dict)
-    states: Mapping[str, int] = field(default_factory=dict)
-    written: Mapping[int, int] = field(default_factory=dict)
 
 
 def import_graph(
@@ -127,13 +63,13 @@ def import_graph(
     next values; arguments that the graph writes are states as well. `into` is a module, and the name of the function that
     the graph becomes there.
     """
-    walker = _Walker(graph_module, into or (Module(name), "main"), frozen or {}, names, call_back)
+    walker = Walker(graph_module, into or (Module(name), "main"), frozen or {}, names, call_back)
     walker.symbols.ranges, walker.symbols.wanted = ranges or {}, wanted or {}
     walker.kept = dict(states or {})
     return walker.run(outputs, ties or {})
 
 
-class _Walker:
+class Walker:
     """The state of one import."""
 
     def __init__(
@@ -189,7 +125,7 @@ class _Walker:
         if self.problems:
             raise self._unsupported()
         returned = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        results, views, written = self._outputs(returned, wanted, {name: self._argument(returned[n]) for n, name in ties.items()})
+        results, views, written = self._outputs(returned, wanted, {name: self.argument(returned[n]) for n, name in ties.items()})
         bind_numbers(self.module, self.graph, self.symbols)
         count = len(self.feeds)
         order = sorted(zip(self.feeds, self.graph.arguments, strict=True), key=lambda pair: pair[0].argument)
@@ -323,12 +259,12 @@ class _Walker:
             return
         if is_control(node):
             types = [type for type in self._types(node.meta["val"]) if type is not None]
-            self.values[node] = run_control(self, node, [self._argument(argument) for argument in node.args], types)
+            self.values[node] = run_control(self, node, [self.argument(argument) for argument in node.args], types)
             return
         fake = node.meta.get("val")
         name = operator_name(node.target)
         if name.startswith("aten._local_scalar_dense"):
-            self.values[node] = self.scalars.captured(self._argument(node.args[0]), fake)
+            self.values[node] = self.scalars.captured(self.argument(node.args[0]), fake)
             return
         if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
             self.values[node] = self.scalars.number(getattr(node.target, "__name__", ""), fake, [self._read(a) for a in node.args])
@@ -360,11 +296,11 @@ class _Walker:
                 inner._call(node)
             elif node.op == "output":
                 returned = node.args[0]
-        return [inner._argument(value) for value in (returned if isinstance(returned, (tuple, list)) else (returned,))]
+        return [inner.argument(value) for value in (returned if isinstance(returned, (tuple, list)) else (returned,))]
 
     def _overwrite(self, node: Any) -> None:
         """An argument gets a new value, which is what is read of it from then on."""
-        argument, value = node.args[0], self._argument(node.args[1])
+        argument, value = node.args[0], self.argument(node.args[1])
         if not isinstance(value, Value) or value.type != self._type(argument.meta["val"]):
             raise UnsupportedError(f"{argument.name} is overwritten by what is not of its type", source=self.b.source)
         self.stored[argument] = self.values[argument] = self.values[node] = value
@@ -388,7 +324,7 @@ class _Walker:
         if not hasattr(fake, "shape") and (not free or (self.call_back and free <= self.places.keys())):
             return
         text = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else f"{fake} does not hold"
-        self.scalars.required(name, self._argument(condition), text, node.kwargs)
+        self.scalars.required(name, self.argument(condition), text, node.kwargs)
 
     def _effect(self, node: Any) -> None:
         """An operator with a side effect and no result, called in the order that its token says."""
@@ -443,8 +379,8 @@ class _Walker:
         why = refusal(node.target, *torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val")))
         if why is not None:
             raise UnsupportedError(f"torch refuses it: {why}")
-        arguments = [self._argument(argument) for argument in node.args]
-        keywords = {name: self._argument(argument) for name, argument in node.kwargs.items()}
+        arguments = [self.argument(argument) for argument in node.args]
+        keywords = {name: self.argument(argument) for name, argument in node.kwargs.items()}
         try:
             answer = rule(view, *arguments, **keywords)
         except TypeError as error:
@@ -477,7 +413,7 @@ class _Walker:
             return tuple(self._read(part) for part in argument)
         return self.values[argument] if hasattr(argument, "op") else argument
 
-    def _argument(self, argument: Any) -> Any:
+    def argument(self, argument: Any) -> Any:
         import torch
 
         if isinstance(argument, torch.fx.Node):
@@ -486,7 +422,7 @@ class _Walker:
                 raise UnsupportedError(value.why, source=self.b.source)
             return value
         if isinstance(argument, (tuple, list)):
-            return tuple(self._argument(part) for part in argument)
+            return tuple(self.argument(part) for part in argument)
         if isinstance(argument, torch.Tensor):
             return self.module.add_constant("c", ConstantData(array_of(argument)), self.b.source)
         return argument
@@ -541,7 +477,7 @@ class _Walker:
     def _node_operand(self, argument: Any, operands: list[Value]) -> Any:
         value = self.values[argument]
         if isinstance(value, Value):
-            strides = self._strides(argument.meta.get("val"))
+            strides = self.strides_of(argument.meta.get("val"))
             operands.append(value)
             return Operand(
                 len(operands) - 1, tuple(dims.number(s) for s in strides) if strides and all(isinstance(s, int) for s in strides) else None
@@ -554,7 +490,7 @@ class _Walker:
             raise UnsupportedError(f"an ATen call needs {argument.name}: {why}", source=self.b.source, hint="take it out of the model")
         return value
 
-    def _strides(self, fake: Any) -> tuple[Dim, ...] | None:
+    def strides_of(self, fake: Any) -> tuple[Dim, ...] | None:
         """Torch's strides of a value where they are not those of dense memory."""
         import torch
 
@@ -566,7 +502,7 @@ class _Walker:
             return None
         return strides if unusual_strides(self.symbols.shape(fake.shape), strides, self.module.facts) else None
 
-    def _is_given(self, sizes: Sequence[Dim]) -> bool:
+    def is_given(self, sizes: Sequence[Dim]) -> bool:
         """Whether arguments alone decide sizes."""
         return all(dims.symbols(size) <= self.places.keys() for size in sizes)
 
@@ -585,7 +521,7 @@ class _Walker:
     def _outputs(
         self, outputs: Sequence[Any], wanted: Mapping[int, str] | None, ties: Mapping[str, Value]
     ) -> tuple[tuple[Result, ...], Views, Mapping[int, int]]:
-        returned = _Returned(self, wanted)
+        returned = Returned(self, wanted)
         replay = Replay(returned.root, returned.size)
         slots = replay.add(self.shared.roots)
         results: list[Result] = []
@@ -609,79 +545,3 @@ class _Walker:
                 raise UnsupportedError(f"state {name!r} is {state.type} and becomes {value.type}", source=value.source, hint=hint)
         self.graph.set_outputs(returned.values, returned.labels, tied)
         return tuple(results), replay.result(), written
-
-
-class _Returned:
-    """The engine's outputs as they are found: one for each value, however often it is returned or viewed."""
-
-    def __init__(self, walker: _Walker, wanted: Mapping[int, str] | None) -> None:
-        self.walker = walker
-        self.wanted = wanted
-        self.values: list[Value] = []
-        self.labels: list[str] = []
-        self.positions: dict[Any, int] = {}
-
-    def result(self, output: Any, number: int) -> Result:
-        """What stands at one place of the graph's result, where it shares memory with nothing."""
-        value = self.walker._argument(output)
-        label = None if self.wanted is None else self.wanted[number]
-        if isinstance(value, Value):
-            return Result(self.tensor(output, value, label))
-        if isinstance(value, (int, dims.Expr)) and self.walker._is_given((value,)):
-            return Result(size=value)
-        if isinstance(value, (dims.Expr, Number)):
-            return Result(self.scalar(output, value, label), is_number=True)
-        if value is None:
-            return Result()
-        raise UnsupportedError(f"output {number} of the graph is a {type(value).__name__}, expected a tensor, a size or None")
-
-    def tensor(self, node: Any, value: Value, label: str | None = None, is_viewed: bool = False) -> int:
-        """The position of a tensor; where the data decide its strides, only what is viewed needs them."""
-        fake: Any = getattr(node, "meta", {}).get("val")
-        if is_viewed:
-            self.walker.symbols.shape(fake.stride())  # one that has no form is refused
-        strides = self.walker._strides(fake)
-        if strides is not None and not self.walker._is_given(strides):
-            strides = self.sizes(strides) if is_viewed else None
-        return self._position(node, value, label, strides, self._offset(fake))
-
-    def _offset(self, fake: Any) -> Dim:
-        """Where an output begins in its memory, which torch reads off a graph that writes its arguments: it may view one of them."""
-        if not self.walker.overwritten or not hasattr(fake, "storage_offset"):
-            return 0
-        offset = self.walker.symbols.dim(fake.storage_offset())
-        return offset if self.walker._is_given((offset,)) else 0
-
-    def scalar(self, key: Any, value: Dim | Number, label: str | None = None) -> int:
-        """The position of a number that a call decides."""
-        if key in self.positions and label is None:
-            return self.positions[key]
-        return self._position(key, self.walker.scalars.value(value), label, None)
-
-    def sizes(self, sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Sizes of what a call makes again; the engine gives the symbols that no argument does."""
-        for name in sorted(set().union(*(dims.symbols(size) for size in sizes)) - self.walker.places.keys()):
-            self.walker.given[name] = self.scalar(name, dims.symbol(name))
-        return sizes
-
-    def root(self, node: Any) -> Root:
-        """Where a tensor that others view comes from."""
-        if node.op == "call_function":
-            return Root("output", self.tensor(node, self.walker._argument(node), is_viewed=True))
-        return Root("argument", self.walker.numbers[node]) if node.op == "placeholder" else Root("attribute", str(node.target))
-
-    def size(self, node: Any) -> Any:
-        """A number in the arguments of a view."""
-        value = self.walker._argument(node)
-        if isinstance(value, (Value, Number, tuple)):
-            raise UnsupportedError(f"the view of an output needs {node.name}, which is no size", hint="return a clone of it")
-        return self.sizes((value,))[0] if isinstance(value, dims.Expr) else value
-
-    def _position(self, key: Any, value: Value, label: str | None, strides: tuple[Dim, ...] | None, offset: Dim = 0) -> int:
-        if label is not None or key not in self.positions:
-            self.positions[key] = len(self.values)
-            self.walker.strides.append(strides)
-            self.walker.offsets.append(offset)
-            self.labels.append(label or f"output{len(self.labels)}")
-            self.values.append(value)
-        return self.positions[key]

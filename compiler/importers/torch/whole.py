@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....ir.graph import Graph, Module
+from .imported import Fallback, Imported
 from .nodes import operator_name, source_of
-from .walk import Fallback, Imported
 
 
 def left(graph_module: Any, why: str) -> Imported:

@@ -10,8 +10,9 @@ import pytest
 
 from ourcc.codegen.host.c import PIECE, PIECES, print_plans
 from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
-from ourcc.compiler.options import BuildOptions, parse_tuning
+from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge

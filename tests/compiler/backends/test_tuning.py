@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ourcc
 from ourcc.compiler.backends.tuning import Tuning, read_lock
 from ourcc.compiler.cli.main import run as command_line
-from ourcc.compiler.options import build_options, environment
+from ourcc.compiler.environment import environment
+from ourcc.compiler.options import build_options
 from ourcc.ir.errors import CompilerError, EngineError, UsageError
 from ourcc.ir.graph.reference import judge
 from ourcc.ir.target import gpu_target

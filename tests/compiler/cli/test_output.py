@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ourcc.compiler.cli.output import Bars, format_cell, print_report
-from ourcc.compiler.options import said_columns
+from ourcc.compiler.environment import said_columns
 from ourcc.compiler.report.table import Report, Table
 
 LONG_ERROR = """

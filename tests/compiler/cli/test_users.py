@@ -18,8 +18,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.compiler.cli.main import COMMANDS, run
-from ourcc.compiler.options import QUANTIZE_FORMATS, QUANTIZE_SERVED, SPARSITIES
 from ourcc.compiler.pipeline import QUANTIZE_PASSES, SPARSITY_PASSES
+from ourcc.compiler.requests import QUANTIZE_FORMATS, QUANTIZE_SERVED, SPARSITIES
 
 
 @pytest.fixture(scope="module")

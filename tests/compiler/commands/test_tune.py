@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ourcc.autotune.store import open_store
 from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.tune import tune
-from ourcc.compiler.options import TuneOptions, Tuning, build_options, environment
+from ourcc.compiler.environment import environment
+from ourcc.compiler.options import TuneOptions, build_options
+from ourcc.compiler.requests import Tuning
 
 
 def test_the_gain_is_that_of_the_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ourcc.compiler.models.shapes import dimension_wishes, in_options
-from ourcc.compiler.options import parse_shape
+from ourcc.compiler.requests import parse_shape
 from ourcc.ir.errors import UnsupportedError, UsageError
 
 INPUTS = {"ids": ("batch", "S", 4), "x": (None,)}

@@ -10,7 +10,7 @@ import pytest
 from ourcc.codegen.c.compile import Compiler
 from ourcc.compiler.cli import doctor
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.options import Environment
+from ourcc.compiler.environment import Environment
 from ourcc.compiler.targets import machine
 from ourcc.compiler.targets.target import Here
 from ourcc.ir.errors import ToolchainError

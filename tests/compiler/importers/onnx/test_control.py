@@ -15,8 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from ourcc.compiler.backends.built import pack
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.importers.onnx.context import UnsupportedModelError
-from ourcc.compiler.options import BuildOptions, build_options, parse_tuning
+from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module, lower, simplify
+from ourcc.compiler.requests import parse_tuning
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import control
 from ourcc.ir.errors import CompilerError, EngineError, InputError, UnsupportedError, VerifyError

@@ -14,8 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ourcc.compiler.importers.torch.decompositions import decompositions
 from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.importers.torch.fallback import AtenCall, Operand
+from ourcc.compiler.importers.torch.imported import Imported
 from ourcc.compiler.importers.torch.tensors import array_of, tensor_of
-from ourcc.compiler.importers.torch.walk import Imported, import_graph
+from ourcc.compiler.importers.torch.walk import import_graph
 from ourcc.compiler.importers.torch.whole import left
 from ourcc.ir.errors import UnsupportedError
 from ourcc.ir.graph.reference import interpret

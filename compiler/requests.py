@@ -1,0 +1,182 @@
+"""What users write for one option and how it is read: shapes, requirements, times for tuning, choices of words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..ir.digits import whole_number
+from ..ir.dims import Dim, symbols
+from ..ir.dims_text import parse_dim
+from ..ir.errors import CompilerError, UsageError
+from ..ir.spelling import nearest
+from ..passes.quantize import QUANTIZATIONS
+from .targets.registry import TARGETS
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+QUANTIZE_SERVED = tuple(QUANTIZATIONS)
+"""The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
+QUANTIZE_FORMATS = ("fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", *QUANTIZE_SERVED)
+SPARSITIES = ("2:4",)
+
+
+@dataclass(frozen=True)
+class AxisSize:
+    """What one axis may be: a size or expression over symbols, a range, or one of some buckets."""
+
+    size: Dim | None = None
+    low: int | None = None
+    high: int | None = None
+    buckets: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if self.buckets:
+            return "|".join(str(bucket) for bucket in self.buckets)
+        bounds = "" if self.low is None else f"{self.low}..{'' if self.high is None else self.high}"
+        return ":".join(part for part in ("" if self.size is None else str(self.size), bounds) if part)
+
+
+@dataclass(frozen=True)
+class ShapeRequest:
+    """The axes wanted for one input, or the range of one symbol of the model (then a single axis)."""
+
+    name: str
+    axes: tuple[AxisSize, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}={','.join(str(axis) for axis in self.axes)}"
+
+
+_AXIS_HELP = "a size (128), a range (1..64), a symbol (B) or a symbol with its range (B:1..64)"
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
+_BUCKETS = re.compile(r"[0-9]{1,18}(\|[0-9]{1,18})+")
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_shape(text: str) -> ShapeRequest:
+    """Read NAME=AXIS,AXIS...; commas inside parentheses belong to an expression."""
+    name, equals, sizes = text.partition("=")
+    if not equals or not name.strip() or not sizes.strip():
+        raise UsageError(f"shape: got {text!r}, expected NAME=AXIS,AXIS...", hint=f"an axis is {_AXIS_HELP}")
+    return ShapeRequest(name.strip(), tuple(_parse_axis(axis.strip(), text) for axis in _split_axes(sizes)))
+
+
+def _split_axes(text: str) -> list[str]:
+    axes, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            axes.append("")
+        else:
+            axes[-1] += character
+    return axes
+
+
+def _parse_axis(text: str, whole: str) -> AxisSize:
+    if _BUCKETS.fullmatch(text):
+        buckets = tuple(sorted({int(bucket) for bucket in text.split("|")}))
+        return AxisSize(buckets=buckets)
+    if match := _RANGE.fullmatch(text):
+        return _ranged(None, match, whole)
+    name, colon, bounds = text.partition(":")
+    if colon:
+        match = _RANGE.fullmatch(bounds.strip())
+        if match is None or not _SYMBOL.fullmatch(name.strip()):
+            raise UsageError(f"shape {whole!r}: got axis {text!r}, expected SYMBOL:LOW..HIGH")
+        return _ranged(parse_dim(name.strip()), match, whole)
+    try:
+        size = parse_dim(text)
+    except CompilerError as error:
+        raise UsageError(f"shape {whole!r}: {error.message}", hint=f"an axis is {_AXIS_HELP}") from error
+    if isinstance(size, int) and size < 0:
+        raise UsageError(f"shape {whole!r}: got size {size}, expected at least 0")
+    if any(not _SYMBOL.fullmatch(name) for name in symbols(size)):
+        raise UsageError(f"shape {whole!r}: got axis {text!r}, expected symbols of letters, digits and underscores")
+    return AxisSize(size)
+
+
+def _ranged(size: Dim | None, match: re.Match[str], whole: str) -> AxisSize:
+    low, high = int(match[1]), int(match[2]) if match[2] else None
+    if high is not None and high < low:
+        raise UsageError(f"shape {whole!r}: got the range {low}..{high}, expected its end to be at least {low}")
+    return AxisSize(size, low, high)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One promise of the contract: `no-fallback`, `no-host`, `target:NAME`, or `OP:FORMAT` for every source op of that name."""
+
+    subject: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        return self.subject if self.value is None else f"{self.subject}:{self.value}"
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read no-fallback, no-host, target:NAME or OP:FORMAT."""
+    subject, colon, value = text.strip().partition(":")
+    if subject in ("no-fallback", "no-host") and not colon:
+        return Requirement(subject)
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, "int8-activation", *SPARSITIES)
+    if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
+        return Requirement(subject, value)
+    if colon and subject:
+        kind = "target" if subject == "target" else "format"
+        raise UsageError(f"require {text!r}: unknown {kind}: got {value!r}, expected one of {', '.join(known)}", hint=nearest(value, known))
+    raise UsageError(
+        f"require: got {text!r}, expected no-fallback, no-host, target:NAME or OP:FORMAT",
+        hint=nearest(text, ("no-fallback", "no-host", "target:cpu", "linear:int8-weight")),
+    )
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How much measuring: none, what stores hold, the best `count` schedules a problem, or `seconds` in all."""
+
+    mode: Literal["off", "cached", "count", "budget"] = "cached"
+    count: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return {"count": str(self.count), "budget": f"{self.seconds:g}s"}.get(self.mode, self.mode)
+
+
+UNTUNED = Tuning()
+BUDGET = Tuning("budget", seconds=300.0)
+"""The time that `ourcc tune` takes where nobody says one."""
+
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of 500ms, 90s, 5m or 1h."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"duration: got {text!r}, expected a positive number with ms, s, m or h, like 5m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_tuning(text: str | int) -> Tuning:
+    """Read off, cached, a number of schedules, or a duration."""
+    word = str(text).strip()
+    if word in ("off", "cached"):
+        return Tuning("off" if word == "off" else "cached")
+    if count := whole_number(word, 8):
+        return Tuning("count", count=count)
+    if _DURATION.fullmatch(word):
+        return Tuning("budget", seconds=parse_duration(word))
+    raise UsageError(
+        f"tune: got {word!r}, expected off, cached, a number of schedules, or a duration like 5m", hint=nearest(word, ("off", "cached"))
+    )
+
+
+def parse_choice(text: str, known: Sequence[str], what: str) -> str:
+    """`text` if it is one of the known words; a UsageError names the nearest."""
+    if text not in known:
+        hint = nearest(text, known) if isinstance(text, str) else None
+        raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=hint)
+    return text

@@ -1,0 +1,375 @@
+"""Index expressions: integer polynomials over symbols with floor division, in one canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..errors import InternalError, ParseError
+
+MAXIMUM_TERMS = 4096
+MAXIMUM_DEGREE = 32
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An unknown integer: a model's symbolic size, or an axis of a region or tile program."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Function:
+    """An atom that polynomials do not cover: `div`, `mod` (both flooring), `max` or `min` of two dimensions."""
+
+    kind: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.kind in ("max", "min"):
+            return f"{self.kind}({self.left}, {self.right})"
+        # `a // b*c` would read back as (a // b) * c.
+        right = f"({self.right})" if "*" in str(self.right) else _wrap(self.right)
+        return f"{_wrap(self.left)} {'//' if self.kind == 'div' else '%'} {right}"
+
+
+Atom: TypeAlias = Symbol | Function
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+class Expr:
+    """A canonical integer polynomial over atoms; immutable, hashable, never a constant (constants are ints)."""
+
+    __slots__ = ("_hash", "_text", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        # Terms are sorted by text; nested divisions would print their parts over and over.
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self._hash == other._hash and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        return f"Expr({self})"
+
+    def __str__(self) -> str:
+        if self._text is None:
+            parts: list[str] = []
+            for monomial, factor in self.terms:
+                text = _term(monomial, abs(factor))
+                sign = "-" if factor < 0 else "+"
+                parts.append((f"{sign} " if parts else sign.replace("+", "")) + text)
+            self._text = " ".join(parts)
+        return self._text
+
+    def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, Expr):
+            # The constant stands last: most sums need no sorting.
+            constant = other if self.terms[-1][0] else other + self.terms[-1][1]
+            rest = self.terms if self.terms[-1][0] else self.terms[:-1]
+            return self if not other else Expr((*rest, ((), constant)) if constant else rest)
+        return built([*self.terms, *other.terms])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return Expr(tuple((m, -f) for m, f in self.terms))
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return other + (-self)
+
+    def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, Expr):
+            return self if other == 1 else Expr(tuple((m, f * other) for m, f in self.terms)) if other else 0
+        if len(self.terms) * len(terms_of(other)) > MAXIMUM_TERMS:
+            # Only a hostile text multiplies sums of many symbols over and over.
+            raise ParseError(f"dimension has more than {MAXIMUM_TERMS} terms when multiplied out")
+        if _degree(self) + _degree(other) > MAXIMUM_DEGREE:
+            raise ParseError(f"dimension multiplies more than {MAXIMUM_DEGREE} sizes")
+        return built([(_sorted(m + n), f * g) for m, f in self.terms for n, g in terms_of(other)])
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floor_divide(self, other)
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return floor_divide(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return remainder(self, other)
+
+    def __rmod__(self, other: int) -> Dim:
+        return remainder(other, self)
+
+
+Dim: TypeAlias = int | Expr
+
+
+def symbol(name: str) -> Expr:
+    """The expression that is one symbol."""
+    return Expr((((Symbol(name),), 1),))
+
+
+def ceil_div(value: Dim, by: Dim) -> Dim:
+    """value / by, rounded up; `by` is positive."""
+    return (value + by - 1) // by
+
+
+def product(values: Iterable[Dim]) -> Dim:
+    """The product of dimensions; 1 for none."""
+    result: Dim = 1
+    for value in values:
+        result = result * value
+    return result
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dimensions."""
+    return _extreme("max", left, right)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dimensions."""
+    return _extreme("min", left, right)
+
+
+def symbols(dim: Dim) -> frozenset[str]:
+    """The names of all symbols in `dim`."""
+    if isinstance(dim, int):
+        return frozenset()
+    found: set[str] = set()
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            found |= {atom.name} if isinstance(atom, Symbol) else symbols(atom.left) | symbols(atom.right)
+    return frozenset(found)
+
+
+def magnitude(dim: Dim) -> int:
+    """The largest number that stands in `dim`, its sign left out."""
+    if isinstance(dim, int):
+        return abs(dim)
+    found = 0
+    for monomial, factor in dim.terms:
+        inner = (max(magnitude(atom.left), magnitude(atom.right)) for atom in monomial if isinstance(atom, Function))
+        found = max(found, abs(factor), *inner)
+    return found
+
+
+def within(value: object) -> Iterator[Expr]:
+    """The expressions in an attribute's value, however deep in tuples and lists."""
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from within(part)
+
+
+def has_division(dim: Dim) -> bool:
+    """Whether a division or a remainder stands in `dim`, at any depth."""
+    if isinstance(dim, int):
+        return False
+    functions = [atom for monomial, _ in dim.terms for atom in monomial if isinstance(atom, Function)]
+    return any(atom.kind in ("div", "mod") or has_division(atom.left) or has_division(atom.right) for atom in functions)
+
+
+def rebuild(dim: Dim, part: Callable[[Atom], Any]) -> Any:
+    """`dim` with each atom replaced by what `part` gives for it, in the arithmetic of the parts."""
+    if isinstance(dim, int):
+        return dim
+    result: Any = 0
+    for monomial, factor in dim.terms:
+        term: Any = factor
+        for atom in monomial:
+            term = term * part(atom)
+        result = result + term
+    return result
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by dimensions, simplified again; symbols not in `values` stay."""
+
+    def part(atom: Atom) -> Dim:
+        if isinstance(atom, Symbol):
+            return values.get(atom.name, Expr((((atom,), 1),)))
+        return APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
+
+    result: Dim = rebuild(dim, part)
+    return result
+
+
+def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
+    """The integer that `dim` has for these symbol values; a KeyError names a symbol without a value."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                factor *= values[atom.name]
+            else:
+                left, right = evaluate(atom.left, values), evaluate(atom.right, values)
+                factor *= EVALUATE[atom.kind](left, right)
+        total += factor
+    return total
+
+
+def number(dim: Dim) -> int:
+    """The integer that a size is, where it is known to be one."""
+    if not isinstance(dim, int):
+        raise InternalError(f"size {dim} is not settled, expected an integer")
+    return dim
+
+
+# --- canonical form ---------------------------------------------------------------------------------------------------
+
+
+def _wrap(dim: Dim) -> str:
+    text = str(dim)
+    return f"({text})" if " " in text or text.startswith("-") else text
+
+
+def _term(monomial: Monomial, factor: int) -> str:
+    texts = [f"({atom})" if isinstance(atom, Function) and atom.kind in ("div", "mod") else str(atom) for atom in monomial]
+    if len(texts) == 1 and factor == 1 and isinstance(monomial[0], Function):
+        return str(monomial[0]) if monomial[0].kind in ("max", "min") else f"({monomial[0]})"
+    return "*".join(([str(factor)] if factor != 1 or not texts else []) + texts)
+
+
+def _sorted(atoms: Iterable[Atom]) -> Monomial:
+    return tuple(sorted(atoms, key=str))
+
+
+def terms_of(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, Expr):
+        return dim.terms
+    return (((), dim),) if dim else ()
+
+
+def _degree(dim: Dim) -> int:
+    return max((len(monomial) for monomial, _ in dim.terms), default=0) if isinstance(dim, Expr) else 0
+
+
+def built(terms: Iterable[tuple[Monomial, int]]) -> Dim:
+    collected: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        collected[monomial] = collected.get(monomial, 0) + factor
+    kept = [(m, f) for m, f in collected.items() if f]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    # Constants last, then by text: one order, whatever the order of construction was.
+    kept.sort(key=lambda term: (not term[0], [str(atom) for atom in term[0]]))
+    return Expr(tuple(kept))
+
+
+def applied(kind: str, left: Dim, right: Dim) -> Dim:
+    return Expr((((Function(kind, left, right),), 1),))
+
+
+def exact_quotient(value: Dim, by: Dim) -> Dim | None:
+    """value / by where `by` is one term that divides every term of value, else None."""
+    by_terms = terms_of(by)
+    if len(by_terms) != 1:
+        return 1 if value == by else None
+    (divisor, factor), result = by_terms[0], []
+    for monomial, coefficient in terms_of(value):
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % factor:
+            return None
+        result.append((tuple(rest), coefficient // factor))
+    return built(result)
+
+
+def floor_divide(value: Dim, by: Dim) -> Dim:
+    if isinstance(by, int):
+        if by == 0:
+            raise ParseError(f"division of {value} by zero")
+        if by == 1:
+            return value
+        if isinstance(value, int):
+            return value // by
+        if by > 0:
+            whole = built([(m, f // by) for m, f in value.terms if m and f % by == 0])
+            rest = built([(m, f) for m, f in value.terms if not m or f % by])
+            if isinstance(rest, int):
+                return whole + rest // by
+            constant = sum(f for m, f in rest.terms if not m)
+            carry = constant // by
+            rest = rest - carry * by
+            constant -= carry * by
+            nested = _single_function(rest - constant, "div")
+            if nested is not None and isinstance(nested.right, int):
+                # (x // a + c) // b is (x + c*a) // (a*b), whatever the signs of x, a and c.
+                return whole + carry + floor_divide(nested.left + constant * nested.right, nested.right * by)
+            return whole + carry + applied("div", rest, by)
+        return applied("div", value, by)
+    exact = exact_quotient(value, by)
+    return exact if exact is not None else applied("div", value, by)
+
+
+def remainder(value: Dim, by: Dim) -> Dim:
+    if isinstance(by, int):
+        if by == 0:
+            raise ParseError(f"remainder of {value} by zero")
+        if by == 1:
+            return 0
+        if isinstance(value, int):
+            return value % by
+        if by > 0:
+            rest = built([(m, f % by if not m else f) for m, f in value.terms if f % by])
+            if isinstance(rest, int):
+                return rest % by
+            inner = _single_function(rest, "mod")
+            if inner is not None and isinstance(inner.right, int) and inner.right <= by:
+                return rest
+            return applied("mod", rest, by)
+        return applied("mod", value, by)
+    if exact_quotient(value, by) is not None:
+        return 0
+    return applied("mod", value, by)
+
+
+def _extreme(kind: str, left: Dim, right: Dim) -> Dim:
+    if left == right:
+        return left
+    difference = left - right
+    if isinstance(difference, int):
+        return left if (difference > 0) == (kind == "max") else right
+    first, second = sorted((left, right), key=str)
+    return applied(kind, first, second)
+
+
+def _single_function(dim: Dim, kind: str) -> Function | None:
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        monomial, factor = dim.terms[0]
+        if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Function) and monomial[0].kind == kind:
+            return monomial[0]
+    return None
+
+
+APPLY: dict[str, Callable[[Dim, Dim], Dim]] = {"div": floor_divide, "mod": remainder, "max": maximum, "min": minimum}
+EVALUATE: dict[str, Callable[[int, int], int]] = {
+    "div": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": lambda a, b: a if a >= b else b,
+    "min": lambda a, b: a if a <= b else b,
+}
