@@ -1,0 +1,21 @@
+"""Words that are nearly right are told which word was meant; others are not guessed at."""
+
+from __future__ import annotations
+
+import pytest
+
+from ourcc.ir.errors import UsageError
+from ourcc.ir.spelling import function_of, nearest
+
+
+def test_the_nearest_word_is_suggested() -> None:
+    assert nearest("simplfy", ["import", "simplify"]) == "did you mean 'simplify'?"
+    assert nearest("zzz", ["import", "simplify"]) is None
+    assert nearest("simplfy", ["import", "simplify"], cutoff=0.99) is None
+
+
+def test_the_function_of_an_engine() -> None:
+    assert function_of(["main", "other"], None) == "main" and function_of(["main", "other"], "other") == "other"
+    with pytest.raises(UsageError, match="--function othr: the engine has main, other") as found:
+        function_of(["main", "other"], "othr")
+    assert found.value.hint == "did you mean 'other'?"
