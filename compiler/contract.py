@@ -93,12 +93,6 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
     return Contract(tuple(rows))
 
 
-def fallback_rows(module: Module) -> list[ContractRow]:
-    """One row for each op that runs as a call back into the framework."""
-    calls = [op for graph in module.functions.values() for op in graph if op.name == "aten_call"]
-    return [_fallback(op.source.name if op.source else kind_of(op), op, "compiled") for op in calls]
-
-
 def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str]) -> None:
     """ContractError if a promise does not hold, with the rows that break it."""
     broken = {str(requirement): lines for requirement in requirements if (lines := violations(contract, requirement, targets))}

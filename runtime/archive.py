@@ -13,7 +13,6 @@ from dataclasses import dataclass
 PAGE = 4096
 LOCAL_SIZE = 30
 END_SIZE = 22
-ZIP64_END_SIZE = 56 + 20
 _LIMIT = 0xFFFFFFFF
 _COUNT_LIMIT = 0xFFFF
 _DATE = 0x0021  # 1980-01-01, the first day a zip can name

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ..errors import InternalError, Source
-from ..types import TensorType
 from .dead import bound_by, is_linked
 from .graph import Builder, Graph, Module, Op, Value
 
@@ -17,7 +16,7 @@ Numerics = Literal["EXACT", "REASSOCIATES", "LOSSY"]
 
 @dataclass(frozen=True)
 class Event:
-    """One change: which rule or pass, what it did (insert, replace, erase, retype), to what, from which source."""
+    """One change: which rule or pass, what it did (insert, replace, erase), to what, from which source."""
 
     rule: str
     action: str
@@ -67,13 +66,6 @@ class Rewriter:
         self.graph.set_operand(op, position, value)
         self.touched.append(op)
         self._emit("operand", before, repr(value), op.source)
-
-    def retype(self, value: Value, type: TensorType) -> None:
-        """Give a value a sharper type."""
-        before = repr(value)
-        value.type = type
-        self.touched.extend(value.uses)
-        self._emit("retype", before, repr(value), value.source)
 
     def rename(self, value: Value, name: str) -> None:
         """Give a value another name."""

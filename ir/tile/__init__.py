@@ -1,6 +1,6 @@
 """Tile programs: words, text, verifier, bounds and interpreter."""
 
-from .address import at_lanes, flatten, physical_size, stride_of
+from .address import at_lanes, flatten, stride_of
 from .bounds import (
     Check,
     absolute_axes,
@@ -9,7 +9,6 @@ from .bounds import (
     checks_of,
     domain_checks,
     names_value,
-    needs_mask,
     open_ends,
     varies_over,
 )
@@ -33,10 +32,8 @@ __all__ = [
     "flatten",
     "launch_scope",
     "names_value",
-    "needs_mask",
     "non_negative",
     "open_ends",
-    "physical_size",
     "simplify",
     "stride_of",
     "varies_over",

@@ -24,14 +24,6 @@ def flatten(operand: Param | Local, subscripts: tuple[Dim, ...]) -> Dim:
     return _row_major(shape, subscripts)
 
 
-def physical_size(operand: Param | Local) -> Dim:
-    """The number of elements in memory of a contiguous or packed operand, padding included."""
-    shape = tuple(extent for _, extent in operand.dims)
-    if isinstance(operand, Param) and operand.layout is not None:
-        return dims.product(operand.layout.extents(shape))
-    return dims.product(shape)
-
-
 def at_lanes(scope: Scope, address: Dim, lanes: dict[str, Dim]) -> Dim:
     """`address` with the lanes of these axes fixed, simplified; a lane is a number or an expression."""
     values: dict[str, Dim] = {}

@@ -27,7 +27,6 @@ __all__ = [
     "domain_checks",
     "launch_scope",
     "names_value",
-    "needs_mask",
     "open_ends",
     "simplify",
     "varies_over",
@@ -121,11 +120,6 @@ def checks_of(scope: Scope, access: Load | Store) -> tuple[Check, ...]:
 def names_value(subscript: Dim) -> bool:
     """Whether a subscript names a value of the program, as gathers and scatters do."""
     return any(name.startswith("%") for name in dims.symbols(subscript))
-
-
-def needs_mask(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> bool:
-    """Whether any lane of the access has to be tested."""
-    return bool(access_checks(scope, shape, subscripts))
 
 
 # --- domains ----------------------------------------------------------------------------------------------------------

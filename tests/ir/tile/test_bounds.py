@@ -14,7 +14,7 @@ from ourcc.ir.dims import NO_FACTS, Dim, Facts, symbol
 from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.expression import Constant
-from ourcc.ir.tile.bounds import Check, access_checks, bounds_checks, domain_checks, needs_mask, varies_over
+from ourcc.ir.tile.bounds import Check, access_checks, bounds_checks, domain_checks, varies_over
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import AxisDecl, For, GridAxis, Index, Launch, Let, Load, Local, Param, Statement, TileProgram, TileType
 from ourcc.ir.tile.proof import at_most, simplify
@@ -47,7 +47,7 @@ def test_tiles_that_divide_their_domain_need_no_mask() -> None:
 
 def test_a_known_divisor_of_a_symbol_replaces_the_mask() -> None:
     facts = NO_FACTS.with_range("B", 1, None, divisor=16)
-    assert not needs_mask(scope_of(GridAxis("i", 0, B, 8), facts=facts), (B,), (symbol("i"),))
+    assert access_checks(scope_of(GridAxis("i", 0, B, 8), facts=facts), (B,), (symbol("i"),)) == ()
     assert checks(scope_of(GridAxis("i", 0, B, 32), facts=facts), "B", "i") == [" <= i < B"]
 
 
