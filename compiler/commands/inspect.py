@@ -28,7 +28,7 @@ from ..targets.registry import loaded_as, parse_target
 from ..targets.target import LANGUAGES
 
 if TYPE_CHECKING:
-    from ..report.graph.nodes import Node
+    from ..report.graph.vertices import Vertex
 
 PICTURES = (".svg", ".html")
 DRAWN = ("import", "simplify", "plan")
@@ -239,10 +239,10 @@ def _graph(options: InspectOptions, picture: Path, progress: Progress) -> Report
     return Report({"graph": str(picture), "stage": stage, **accounts})
 
 
-def _drawn(options: InspectOptions, progress: Progress) -> tuple[str, dict[str, tuple[Node, ...]]]:
+def _drawn(options: InspectOptions, progress: Progress) -> tuple[str, dict[str, tuple[Vertex, ...]]]:
     """The stage that is drawn, and the nodes of each of its functions."""
     from ..report.graph.kernels import of_plan
-    from ..report.graph.nodes import of_graph
+    from ..report.graph.vertices import of_graph
 
     is_built = is_engine(options.subject)
     stage = options.ir or ("plan" if is_built else "import")

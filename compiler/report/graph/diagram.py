@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .fold import Part, fold
-from .nodes import Node
+from .vertices import Vertex
 
 NAMED = 6
 """So many kinds of op are named where ops are only counted, and so many values that come from far off."""
@@ -57,7 +57,7 @@ class Account:
         return ", ".join(said)
 
 
-def diagram_of(nodes: Sequence[Node]) -> tuple[Diagram, Account]:
+def diagram_of(nodes: Sequence[Vertex]) -> tuple[Diagram, Account]:
     """The diagram of a program, and what became of its nodes."""
     parts = fold(nodes)
     made = _Maker(nodes).diagram(parts, (0,))
@@ -76,7 +76,7 @@ def _counted(parts: Sequence[Part], times: int) -> int:
 class _Maker:
     """Boxes and arrows from the parts of one program."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Vertex]) -> None:
         self.nodes = nodes
         self.made = {name: place for place, node in enumerate(nodes) for name in node.writes}
         self.readers: dict[str, list[int]] = {}

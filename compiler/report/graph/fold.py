@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .nodes import Node
+from .vertices import Vertex
 
 SAVED = 4
 """A fold saves so many boxes at least."""
@@ -40,7 +40,7 @@ class Part:
         return (self.stop - self.start) // self.copies
 
 
-def fold(nodes: Sequence[Node]) -> tuple[Part, ...]:
+def fold(nodes: Sequence[Vertex]) -> tuple[Part, ...]:
     """The nodes as parts, in order."""
     found = _Search(nodes).parts(0, len(nodes))
     return _counted(found, nodes, everything=_boxes(found) > 4 * MOST) if _boxes(found) > MOST else found
@@ -53,7 +53,7 @@ def _boxes(parts: Sequence[Part]) -> int:
 class _Search:
     """Repeats of one program: nodes as numbers, equal for equal ones, and where what they read is made."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Vertex]) -> None:
         numbers: dict[tuple[str, int], int] = {}
         self.tokens = np.array([numbers.setdefault((node.alike, len(node.reads)), len(numbers)) for node in nodes], np.int32)
         made = {name: place for place, node in enumerate(nodes) for name in node.writes}
@@ -150,7 +150,7 @@ def _filled(start: int, stop: int, folds: Sequence[Part]) -> Iterator[Part]:
     yield from (Part(place, place + 1) for place in range(at, stop))
 
 
-def _counted(parts: Sequence[Part], nodes: Sequence[Node], everything: bool) -> tuple[Part, ...]:
+def _counted(parts: Sequence[Part], nodes: Sequence[Vertex], everything: bool) -> tuple[Part, ...]:
     """The parts with neighbours as one: ops between folds, and folds as well where there are too many of them."""
     runs: list[list[Part]] = [[]]
     for part in parts:

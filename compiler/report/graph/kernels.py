@@ -11,10 +11,10 @@ from ....ir.plan import Alias, Buffer, Call, Check, Copy, Host, Launch, Plan, St
 from ....ir.plan.steps import reads, writes
 from ....ir.plan.text import step_lines
 from ....runtime.contents import EngineContents
-from .nodes import Node, of_ops
+from .vertices import Vertex, of_ops
 
 
-def of_plan(contents: EngineContents, part: str, function: str) -> tuple[Node, ...]:
+def of_plan(contents: EngineContents, part: str, function: str) -> tuple[Vertex, ...]:
     """The nodes of one function of a part."""
     return _Reader(contents, part, function).nodes()
 
@@ -33,20 +33,20 @@ class _Reader:
         self.held: dict[str, str] = {}
         self.versions: dict[str, int] = {}
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Vertex, ...]:
         found = [self._port("input", name, buffer) for name, buffer in self.plan.inputs]
         found += [self._port("state", b.storage.name, b.name) for b in self.plan.buffers if isinstance(b.storage, storage.State)]
         found += [self._step(step) for step in self.plan.steps]
         found += [self._port("output", name, buffer) for name, buffer in self.plan.outputs]
         return (*found, *(self._port("new state", name, buffer) for name, buffer in self.plan.ties))
 
-    def _port(self, kind: str, name: str, buffer: str) -> Node:
+    def _port(self, kind: str, name: str, buffer: str) -> Vertex:
         type = str(self.plan.named[buffer].type)
         written = (self._written(buffer),) if kind in ("input", "state") else ()
         read = () if written else self._read([buffer])
-        return Node(kind, name, (type,), f"{kind} {name}: {type}", read, written, f"{kind} {type}")
+        return Vertex(kind, name, (type,), f"{kind} {name}: {type}", read, written, f"{kind} {type}")
 
-    def _step(self, step: Step) -> Node:
+    def _step(self, step: Step) -> Vertex:
         kind, title, lines = self._said(step)
         read = self._read(reads(step))
         types = [f"{self._buffer(name).type}" for name in writes(step) if name]
@@ -54,7 +54,7 @@ class _Reader:
         same = ", ".join(f"{self._buffer(name).type}" if name else "_" for name in (*reads(step), *writes(step)))
         alike = f"{title} {kind} ({same}) {' '.join(each.alike for each in inside)}"
         written = tuple(self._written(name) for name in writes(step) if name)
-        return Node(kind, title, (*types, *lines), "\n".join(step_lines(step)), read, written, alike, inside)
+        return Vertex(kind, title, (*types, *lines), "\n".join(step_lines(step)), read, written, alike, inside)
 
     def _said(self, step: Step) -> tuple[str, str, tuple[str, ...]]:
         """The kind of a step, its title, and what else its box says."""
@@ -71,7 +71,7 @@ class _Reader:
             return "check", "check", (step.subject,)
         return "host", "copy" if isinstance(step, Copy) else "zero", ()
 
-    def _inside(self, step: Launch) -> tuple[Node, ...]:
+    def _inside(self, step: Launch) -> tuple[Vertex, ...]:
         """The ops that a kernel computes here: those of the user's that the launch names."""
         kernels = {step.name, *(variant.kernel for variant in step.variants)}
         names = [name for kernel in sorted(kernels) for source in step.sources for name in self.values.get((kernel, source), ())]

@@ -11,7 +11,7 @@ import pytest
 
 from ourcc.compiler.report.graph.diagram import diagram_of
 from ourcc.compiler.report.graph.draw import Function, svg
-from ourcc.compiler.report.graph.nodes import of_graph
+from ourcc.compiler.report.graph.vertices import of_graph
 from ourcc.compiler.report.graph.viewer import SCRIPT, html
 from ourcc.ir.errors import Source
 from ourcc.ir.graph import Builder, Graph, Module

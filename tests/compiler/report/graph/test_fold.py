@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from ourcc.compiler.report.graph.diagram import diagram_of
 from ourcc.compiler.report.graph.fold import MOST, Part, fold
-from ourcc.compiler.report.graph.nodes import Node
+from ourcc.compiler.report.graph.vertices import Vertex
 
 
-def chain(kinds: Sequence[str], reads: Sequence[tuple[str, ...]] | None = None) -> list[Node]:
+def chain(kinds: Sequence[str], reads: Sequence[tuple[str, ...]] | None = None) -> list[Vertex]:
     """Nodes that each read the one before, or what is said."""
     before = [(), *((f"v{place}",) for place in range(len(kinds)))]
     return [
-        Node("op", kind, (), f"text {place}", before[place] if reads is None else reads[place], (f"v{place}",), kind)
+        Vertex("op", kind, (), f"text {place}", before[place] if reads is None else reads[place], (f"v{place}",), kind)
         for place, kind in enumerate(kinds)
     ]
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ourcc.compiler.report.graph.diagram import NAMED, Arrow, Box, Diagram, diagram_of
-from ourcc.compiler.report.graph.nodes import Node
 from ourcc.compiler.report.graph.placement import LONG, Drawing, place, plain
+from ourcc.compiler.report.graph.vertices import Vertex
 
 
 @st.composite
@@ -50,8 +50,8 @@ def test_boxes_do_not_overlap_and_arrows_point_down(diagram: Diagram) -> None:
 
 def test_an_arrow_from_far_off_is_said_in_words() -> None:
     count = LONG + 4
-    nodes = [Node("op", f"op{n}", (), "", (f"v{n - 1}",) if n else (), (f"v{n}",), f"op{n}") for n in range(count)]
-    nodes.append(Node("op", "end", (), "", (f"v{count - 1}", "v0"), ("end",), "end"))
+    nodes = [Vertex("op", f"op{n}", (), "", (f"v{n - 1}",) if n else (), (f"v{n}",), f"op{n}") for n in range(count)]
+    nodes.append(Vertex("op", "end", (), "", (f"v{count - 1}", "v0"), ("end",), "end"))
     drawing = place(diagram_of(nodes)[0])
     assert drawing.boxes[-1].lines == ("end", "reads v0") and len(drawing.lines) == count
 

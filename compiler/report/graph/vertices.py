@@ -10,7 +10,7 @@ from ....ir.graph.text import attributes_text, op_text, value_text
 
 
 @dataclass(frozen=True)
-class Node:
+class Vertex:
     """One thing that is computed: `lines` is what its box says, `text` all that there is to say.
 
     `reads` and `writes` name values in this program. Two nodes are `alike` where a reader need see only one of them: the same op
@@ -24,10 +24,10 @@ class Node:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     alike: str = ""
-    inside: tuple[Node, ...] = ()
+    inside: tuple[Vertex, ...] = ()
 
 
-def of_graph(graph: Graph) -> tuple[Node, ...]:
+def of_graph(graph: Graph) -> tuple[Vertex, ...]:
     """The nodes of a function."""
     inputs = [_port("input", value.name, value) for value in graph.arguments]
     inputs += [_port("state", name, held) for name, held, _ in graph.ties]
@@ -36,17 +36,17 @@ def of_graph(graph: Graph) -> tuple[Node, ...]:
     return (*inputs, *of_ops(graph), *outputs)
 
 
-def of_ops(ops: Iterable[Op]) -> tuple[Node, ...]:
+def of_ops(ops: Iterable[Op]) -> tuple[Vertex, ...]:
     """The nodes of some ops; constants stand in the boxes of what reads them."""
     return tuple(_node(op) for op in ops)
 
 
-def _node(op: Op) -> Node:
+def _node(op: Op) -> Vertex:
     types = tuple(str(value.type) for value in op.results)
     attributes = attributes_text(op).strip("{}")
     weights = tuple(f"{value_text(value)} {value.type}" for value in op.operands if value is not None and value.constant is not None)
     operands = ", ".join(_operand(value) for value in op.operands)
-    return Node(
+    return Vertex(
         "op",
         op.name,
         (*types, *((attributes,) if attributes else ()), *weights),
@@ -62,9 +62,9 @@ def _operand(value: Value | None) -> str:
     return "_" if value is None else f"{'@' if value.constant is not None else '%'}{value.type}"
 
 
-def _port(kind: str, name: str, value: Value) -> Node:
+def _port(kind: str, name: str, value: Value) -> Vertex:
     reads, writes = ((), (value.name,)) if kind in ("input", "state") else ((value.name,), ())
-    return Node(kind, name, (str(value.type),), f"{kind} {name}: {value.type}", reads, writes, f"{kind} {value.type}")
+    return Vertex(kind, name, (str(value.type),), f"{kind} {name}: {value.type}", reads, writes, f"{kind} {value.type}")
 
 
-__all__ = ["Node", "of_graph", "of_ops"]
+__all__ = ["Vertex", "of_graph", "of_ops"]
