@@ -7,16 +7,18 @@ become `codes[j, 16*a + c] >> 4*b` and `scale[j, a]`, with k = 32*a + 16*b + c.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Index
-from ...ir.region import Region, accesses, scalars
+from ...ir.region import Region, Statement, accesses, scalars, transform
 from .affine import with_scales_outside
 from .contraction import read_contraction
+from .selections import find_selections
 from .simplify_region import split_axis
 
 
@@ -55,17 +57,25 @@ def _divisors(region: Region, name: str) -> list[int]:
     extent = region.axis(name).extent
     if not isinstance(extent, int):
         return []
-    found: set[int] = set()
-    for dim in _places(region):
-        found |= _steps(dim, name)
-    sizes = sorted((size for size in found if 1 < size < extent), reverse=True)
+    # Kept numbers of a sparse factor are counted by themselves: where they stand in a group of it divides no sum.
+    counted, least = {name: 1}, 1
+    body: list[Statement] = []
+    for statement in region.body:
+        sparse = find_selections(region, statement.value, name)
+        numbers = {each.expression: each.number for each in sparse}
+        counted |= {each.kept: each.group // each.chosen for each in sparse}
+        least = max(least, *(each.group for each in sparse), 1)
+        body.append(replace(statement, value=transform(statement.value, numbers.get)))
+    places = list(_places(body))
+    found = {step * times for dim in places for counter, times in counted.items() for step in _steps(dim, counter)}
+    sizes = sorted((size for size in found if least < size < extent), reverse=True)
     return sizes if all(large % small == 0 for large, small in pairwise((extent, *sizes))) else []
 
 
-def _places(region: Region) -> Iterator[Dim]:
-    for _, subscripts in accesses(region.body):
+def _places(body: Sequence[Statement]) -> Iterator[Dim]:
+    for _, subscripts in accesses(body):
         yield from subscripts
-    yield from (part.value for part in scalars(region.body) if isinstance(part, Index))
+    yield from (part.value for part in scalars(body) if isinstance(part, Index))
 
 
 def _steps(dim: Dim, name: str) -> set[int]:

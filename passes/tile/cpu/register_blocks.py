@@ -21,7 +21,7 @@ from ....ir.tile.program import Ref as TileRef
 from ...regions.contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
-from ..sparse import with_expansion
+from ..expand import with_expansion
 from .matrix import LADDER
 
 WHOLE = 4096
