@@ -13,6 +13,7 @@ from ...ir.formats import Format, format_of, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
+from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 
@@ -78,6 +79,6 @@ def _encode(
         known[stored] = tuple(module.add_constant(f"{stored.name}.{name}", array, stored.source) for name, array in arrays.items())
     fields, sparse = known[stored], weight.sparse
     if sparse is not None:
-        fields, format = (*fields, *sparse.operands[1:]), sparse_name(format)
+        fields, format = (*fields, operand(sparse, 1)), sparse_name(format)
     value = rewriter.builder(weight.op).decode(*fields, format=format, axis=weight.contracted, dtype=stored.dtype)
     rewriter.set_operand(weight.op, weight.position, value)

@@ -12,6 +12,7 @@ from ...ir.formats import FORMATS, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
+from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 Array = np.ndarray[Any, Any]
@@ -62,6 +63,6 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, tuple[Value
     value, scale = known[stored]
     builder = rewriter.builder(weight.op)
     if weight.sparse is not None:
-        places = weight.sparse.operands[1:]
-        value = builder.decode(value, *places, format=sparse_name(value.dtype.name), axis=weight.contracted, dtype=value.dtype)
+        places = operand(weight.sparse, 1)
+        value = builder.decode(value, places, format=sparse_name(value.dtype.name), axis=weight.contracted, dtype=value.dtype)
     rewriter.set_operand(weight.op, weight.position, builder.dequantize(value, scale, axis=weight.channel, dtype=stored.dtype))

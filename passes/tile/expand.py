@@ -11,8 +11,8 @@ from ...ir.expression import Apply, Index
 from ...ir.region import Load, Ref, Region, Scalar, transform
 from ...ir.tile.program import Expand2to4, TileType, Unpack, Value
 from ...ir.types import u8
-from ..regions.selections import Selection, find_selections
 from ..regions.contraction import axes_of
+from ..regions.selections import Selection, find_selections
 from .lower import Block
 
 GROUP, CHOSEN = 4, 2
@@ -63,8 +63,8 @@ def _packed(found: Selection) -> _Fields | None:
     if not (isinstance(masked, Apply) and masked.primitive == "bit_and"):
         return None
     shifted, mask = sorted(masked.args, key=lambda arg: number_of(arg) is not None)
-    bits = int(number_of(mask) or 0).bit_length()
-    if not (isinstance(shifted, Apply) and shifted.primitive == "shift_right") or bits not in (1, 2, 4) or number_of(mask) != (1 << bits) - 1:
+    bits = next((bits for bits in (1, 2, 4) if number_of(mask) == (1 << bits) - 1), 0)
+    if not (isinstance(shifted, Apply) and shifted.primitive == "shift_right" and bits):
         return None
     load, amount = shifted.args
     while isinstance(load, Apply) and load.primitive == "cast" and load.dtype.is_integer:
@@ -78,9 +78,7 @@ def _packed(found: Selection) -> _Fields | None:
     return None if varies else _Fields(replace(load, subscripts=subscripts), place, bits)
 
 
-def _expanded(
-    block: Block, found: Selection, packed: _Fields, tile_axis: str, base: Dim, size: int, extent: int
-) -> Value:
+def _expanded(block: Block, found: Selection, packed: _Fields, tile_axis: str, base: Dim, size: int, extent: int) -> Value:
     """expand_2to4 of the kept numbers and their positions on axes of their own, which end here."""
     outer = list(block.axes)
     half = block.axis("kept", base // CHOSEN, size // CHOSEN, extent // CHOSEN)

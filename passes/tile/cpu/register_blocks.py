@@ -19,9 +19,9 @@ from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ...regions.contraction import FOUR, Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
-from ..expand import with_expansion
 from .matrix import LADDER
 
 WHOLE = 4096
