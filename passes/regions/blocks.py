@@ -7,14 +7,14 @@ become `codes[j, 16*a + c] >> 4*b` and `scale[j, a]`, with k = 32*a + 16*b + c.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Index
+from ...ir.expression import Constant, Index
 from ...ir.region import Region, Statement, accesses, scalars, transform
 from .affine import with_scales_outside
 from .contraction import read_contraction
@@ -57,22 +57,19 @@ def _divisors(region: Region, name: str) -> list[int]:
     extent = region.axis(name).extent
     if not isinstance(extent, int):
         return []
-    # Kept numbers of a sparse factor are counted by themselves: where they stand in a group of it divides no sum.
-    counted, least = {name: 1}, 1
-    body: list[Statement] = []
-    for statement in region.body:
-        sparse = find_selections(region, statement.value, name)
-        numbers = {each.expression: each.number for each in sparse}
-        counted |= {each.kept: each.group // each.chosen for each in sparse}
-        least = max(least, *(each.group for each in sparse), 1)
-        body.append(replace(statement, value=transform(statement.value, numbers.get)))
-    places = list(_places(body))
-    found = {step * times for dim in places for counter, times in counted.items() for step in _steps(dim, counter)}
-    sizes = sorted((size for size in found if least < size < extent), reverse=True)
+    found: set[int] = set()
+    for dim in _places(region, name):
+        found |= _steps(dim, name)
+    sizes = sorted((size for size in found if 1 < size < extent), reverse=True)
     return sizes if all(large % small == 0 for large, small in pairwise((extent, *sizes))) else []
 
 
-def _places(body: Sequence[Statement]) -> Iterator[Dim]:
+def _places(region: Region, name: str) -> Iterator[Dim]:
+    """The index expressions of a region, but for those by which numbers are selected along an axis: these are expanded as a whole."""
+    body: list[Statement] = []
+    for statement in region.body:
+        selected = {each.expression: Constant(0, each.number.dtype) for each in find_selections(region, statement.value, name)}
+        body.append(replace(statement, value=transform(statement.value, selected.get)))
     for _, subscripts in accesses(body):
         yield from subscripts
     yield from (part.value for part in scalars(body) if isinstance(part, Index))

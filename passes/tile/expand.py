@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ...ir import dims
 from ...ir.codes import number_of
@@ -11,20 +12,27 @@ from ...ir.expression import Apply, Index
 from ...ir.region import Load, Ref, Region, Scalar, transform
 from ...ir.tile.program import Expand2to4, TileType, Unpack, Value
 from ...ir.types import u8
-from ..regions.contraction import axes_of
+from ..regions.contraction import axes_of, plain_load
 from ..regions.selections import Selection, find_selections
 from .lower import Block
 
 GROUP, CHOSEN = 4, 2
+MOST = 512
+"""Numbers that are computed wait in a cache tile, where a sum has at most so many."""
+Lanes: TypeAlias = tuple[str, int]
+"""A tile axis and how many lanes it has."""
 EXPANDED = "%expanded"
 """With a number after it, the name under which a factor reads its expanded tile."""
 
 
-def with_expansion(block: Block, region: Region, value: Scalar, along: str, tile_axis: str, base: Dim, extent: int) -> Scalar:
+def with_expansion(
+    block: Block, region: Region, value: Scalar, along: str, tile_axis: str, base: Dim, extent: int, lanes: Lanes | None = None
+) -> Scalar:
     """The factor with its 2:4 numbers read from tiles: element `base + lane` of `along` at each lane of `tile_axis`.
 
     `base` is a multiple of 8, as many numbers as the positions of a byte serve. If `extent` is none, or positions are not packed, the
-    factor comes back as it is, and each element looks for its number.
+    factor comes back as it is, and each element looks for its number. Numbers that are more than loaded are computed in a loop of their
+    own where it is known along which `lanes` they lie.
     """
     size = region.axis(along).extent
     if not isinstance(size, int):
@@ -35,9 +43,10 @@ def with_expansion(block: Block, region: Region, value: Scalar, along: str, tile
             continue
         if axes_of(found.number) - {found.kept} != axes_of(packed.load) - {packed.place}:
             continue
+        whole = lanes if base == 0 and extent == size <= MOST and plain_load(found.number) is None else None
         name = f"{EXPANDED}.{len(block.readers)}"
-        block.readers[name] = lambda inner, found=found, packed=packed: _expanded(  # type: ignore[misc]
-            inner, found, packed, tile_axis, base, size, extent
+        block.readers[name] = lambda inner, found=found, packed=packed, whole=whole: _expanded(  # type: ignore[misc]
+            inner, found, packed, tile_axis, base, size, extent, whole
         )
         value = transform(value, lambda part, found=found, name=name: Ref(name, found.number.dtype) if part == found.expression else None)  # type: ignore[misc]
     return value
@@ -78,12 +87,18 @@ def _packed(found: Selection) -> _Fields | None:
     return None if varies else _Fields(replace(load, subscripts=subscripts), place, bits)
 
 
-def _expanded(block: Block, found: Selection, packed: _Fields, tile_axis: str, base: Dim, size: int, extent: int) -> Value:
-    """expand_2to4 of the kept numbers and their positions on axes of their own, which end here."""
+def _expanded(
+    block: Block, found: Selection, packed: _Fields, tile_axis: str, base: Dim, size: int, extent: int, whole: Lanes | None
+) -> Value:
+    """expand_2to4 of the kept numbers, in a cache tile for `whole` lanes, and their positions on axes of their own, which end here."""
+    local = None if whole is None else _computed(block, found, whole, extent // CHOSEN)
     outer = list(block.axes)
     half = block.axis("kept", base // CHOSEN, size // CHOSEN, extent // CHOSEN)
     block.index[found.kept] = dims.symbol(half)
-    values = block.lower(found.number)
+    if local is None or whole is None:
+        values = block.lower(found.number)
+    else:
+        values = block.load(local, (dims.symbol(half), dims.symbol(f"{whole[0]}.lane")), found.number.dtype)
     byte = block.axis("places", base // packed.served, -(-size // packed.served), extent // packed.served)
     block.index[packed.place] = dims.symbol(byte)
     bytes_ = block.lower(packed.load)
@@ -92,3 +107,13 @@ def _expanded(block: Block, found: Selection, packed: _Fields, tile_axis: str, b
     block.axes = outer
     axes = tuple(tile_axis if a == half else a for a in values.type.axes)
     return Expand2to4(values, positions, half, tile_axis, TileType(found.number.dtype, axes))
+
+
+def _computed(block: Block, found: Selection, lanes: Lanes, count: int) -> str:
+    """A cache tile of the kept numbers, computed one after the other."""
+    columns, width = lanes
+    local = block.local("numbers", found.number.dtype, (("kept", count), ("lane", width)))
+    with block.loop("each", "scalar", 0, count, 1) as each:
+        block.index[found.kept] = dims.symbol(each)
+        block.store(local, (dims.symbol(each), dims.symbol(f"{columns}.lane")), block.lower(found.number))
+    return local
