@@ -101,7 +101,7 @@ def test_numbers_that_are_computed_wait_in_a_cache_tile() -> None:
         module, data, _ = linear(kept)
         _, programs = computed(module, data, AVX512)
         locals_ = [s for p in programs for launch in p.launches for s in statements(launch.body) if isinstance(s, Local)]
-        assert [dict(each.extents)["kept"] for each in locals_] == ([32] if waits else [])
+        assert [dict(each.dims)["kept"] for each in locals_] == ([32] if waits else [])
 
 
 @pytest.mark.parametrize("kept", ["f32", "int8", "fp8.e4m3", "int4.g32"])
