@@ -19,13 +19,9 @@ from ..ir.target import CpuLevel
 from ..ir.tile.program import TileProgram
 from ..ir.types import DType, i32
 from ..passes.tile.schedule import Candidate, Problem
-from ..passes.tile.sparse import Expansion, find_expansion
 from .record import Failure, scrub
 
 MOST_BYTES = 1 << 30
-_PAIRS = tuple(low | high << 2 for low in range(4) for high in range(low + 1, 4))
-PLACES = tuple(low | high << 4 for low in _PAIRS for high in _PAIRS)
-"""Bytes of 2:4 positions: two groups, in each of them two different places in order."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +32,12 @@ class Buffer:
     dtype: DType
     count: int
     bound: int = 2
-    among: tuple[int, ...] = ()  # bytes that alone are valid
 
     def to_json(self) -> dict[str, Any]:
         """What the child needs to make it."""
         size = math.ceil(self.count * self.dtype.bits / 8)
         kind = "complex" if self.dtype.kind == "complex" else "float" if self.dtype.is_float else "index"
-        drawn = "among" if self.among else "bytes" if self.dtype.bits < 8 else kind
+        drawn = "bytes" if self.dtype.bits < 8 else kind
         return {
             "role": self.role,
             "dtype": self.dtype.numpy.name,
@@ -50,7 +45,6 @@ class Buffer:
             "bytes": size,
             "draw": drawn,
             "bound": self.bound,
-            "among": list(self.among),
         }
 
 
@@ -72,8 +66,6 @@ def unmeasurable(problem: Problem, sizes: Mapping[str, int]) -> str | None:
             inner = [p for _, gather in part.gathers for p in walk(gather)]
             if any(isinstance(p, Load) and not (p.dtype.is_integer or p.dtype.kind == "bool") for p in inner):
                 return "an index is computed from numbers that are no integers"
-    if not all(expansion.packed for expansion in _expansions(problem.region)):
-        return "2:4 positions with a byte each cannot be made up"
     total = 0.0
     for operand in (*problem.region.inputs, *problem.region.outputs):
         if operand.type.dtype.bits == 0:
@@ -86,15 +78,13 @@ def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: C
     """Print each candidate as a file; one that cannot be made is a failure of its own, whatever went wrong."""
     sources = Sources()
     bound = _index_bound(problem.region, sizes)
-    positions = {expansion.positions for expansion in _expansions(problem.region)}
     places: dict[str, int] = {}
     for operand in (*problem.region.inputs, *problem.region.outputs):
         layout = problem.layouts.get(operand.name)
         shape: tuple[Dim, ...] = operand.type.shape if layout is None else layout.extents(operand.type.shape)
         role = "out" if operand in problem.region.outputs else "in"
         places[operand.name] = len(sources.buffers)
-        among = PLACES if operand.name in positions else ()
-        sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound, among))
+        sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound))
     for number, (strategy, schedule) in enumerate(candidates):
         before = len(sources.buffers)
         try:
@@ -199,11 +189,6 @@ def allowed_ulps(region: Region, dtype: DType, sizes: Mapping[str, int]) -> floa
         if isinstance(statement, Reduce):
             longest *= max(1.0, math.prod(dims.evaluate(region.axis(name).extent, sizes) for name in statement.over))
     return (16.0 if dtype.bits >= 32 else 4.0) * (1.0 + math.sqrt(longest) / 4)
-
-
-def _expansions(region: Region) -> list[Expansion]:
-    found = [find_expansion(region, s.value, along) for s in region.body if isinstance(s, Reduce) for along in s.over]
-    return [expansion for expansion in found if expansion is not None]
 
 
 def _index_bound(region: Region, sizes: Mapping[str, int]) -> int:

@@ -61,8 +61,6 @@ def draw(buffer: dict[str, Any], random: np.random.Generator) -> Array:
     count, size = int(buffer["count"]), int(buffer["bytes"])
     if buffer["role"] != "in":
         return np.zeros(size, np.uint8)
-    if buffer["draw"] == "among":
-        return random.choice(np.array(buffer["among"], np.uint8), count)
     if buffer["draw"] == "bytes":
         return random.integers(0, 256, size, dtype=np.uint8)
     dtype = _dtype(buffer["dtype"])

@@ -72,7 +72,11 @@ def formats_page() -> str:
         "`--quantize NAME-weight` stores weights so and computes in the model's own precision. `int8` and `NAME-a8` round activations to "
         "int8 as well while the engine runs, by the largest magnitude of each token (`int8`) or of each block of 32 of its numbers "
         "(`-a8`; `a8` alone for models that bring coded weights, as `MatMulNBits` does): products are exact sums of integers, "
-        "scaled. There is no calibration, and a result does not depend on the batch."
+        "scaled. There is no calibration, and a result does not depend on the batch.\n\n"
+        "`2:4.NAME` is the format of that name, or a dtype as in `2:4.f32`, with two of every four numbers kept (`--sparsity 2:4`): "
+        "the fields are those of half as many numbers, `per` twice as many places, and `places u8 / 8` says in 2 bits where in its four "
+        "each one stands. A group of scales is as many kept numbers, in twice as many places; the others are 0, whatever zero "
+        "point there is. A number takes half of the bits below and one more: `2:4.int4.g32` 3.25."
     )
     heads = ("format", "what it is", "fields", "bits a number", "made here", "`--quantize`")
     return "\n\n".join(("# Number formats", NOTICE, text, _table(heads, rows))) + "\n"

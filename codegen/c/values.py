@@ -341,13 +341,13 @@ class Values:
         return self.define(target, code, lanes), lanes
 
     def _expand(self, value: Expand2to4, spot: Spot) -> Code:
-        """Element r of group g is the value of its pair whose position is r; the second wins, as if stored last."""
+        """Element r of group g is the value of its pair whose position is r, of two such the first."""
         place = spot.positions[value.after]
         group = place // 4
         rest = self.access.tidy(place % 4, spot.lanes)
         dtype, kind = value.type.dtype, register(value.positions.type.dtype)
         result = self.library.call(f"splat_{register(dtype)}", spot.lanes, primitives.constant(_zero(dtype)))
-        for half in (0, 1):
+        for half in (1, 0):
             at = self.moved(spot, **{value.before: group * 2 + half})
             positions = f"({self._lanes_of(value.positions, at)} & 3)"
             wanted = self._as_vector(rest, kind, spot.lanes)

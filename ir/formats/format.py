@@ -36,8 +36,8 @@ class Field:
 class Reader(Protocol):
     """What decoding reads from: arrays, or the operands of a region."""
 
-    def word(self, field: str, place: Place) -> Array:
-        """A field's element, in its own dtype but for narrow floats, which are read as f32; `place` counts words along the coded axis."""
+    def word(self, field: str, place: Place, own: bool = False) -> Array:
+        """A field's element, but for `own` narrow floats as f32, all else in its own dtype; `place` counts words along the coded axis."""
 
     def number(self, place: Place, dtype: DType) -> Array:
         """A place as data."""
@@ -58,7 +58,8 @@ class Format:
     Sizes along the coded axis are multiples of `group`, the numbers that belong together. `least` and `most` bound the
     codes. `encode` gives the fields of an f32 array whose last axis is coded and whose last but one is that of channels;
     None where this package does not quantize to the format. Codes that are floats have a `mantissa` of so many bits. `doc` says
-    what it is and who defines it.
+    what it is and who defines it. Numbers that are `plain` lie there in that dtype; of those that are sparse some are `kept`, in
+    another format.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Format:
     most: float = 127
     encode: Callable[[Tensor], Mapping[str, Tensor]] | None = None
     mantissa: int | None = None
+    plain: DType | None = None
+    kept: Format | None = None
 
     @property
     def digits(self) -> int:
@@ -93,12 +96,14 @@ class Format:
         """The place of a field among the fields."""
         return next(number for number, each in enumerate(self.fields) if each.name == field)
 
-    def decode(self, reader: Reader, place: Place) -> Array:
-        """The number at a place, f32."""
+    def difference(self, reader: Reader, place: Place) -> Array:
+        """The code at a place less the zero point."""
         value = self.code(reader, place)
-        if self.zero is not None:
-            value = scalar.sub(scalar.cast(value, i32), self.zero(reader, place))
-        value = scalar.cast(value, f32)
+        return value if self.zero is None else scalar.sub(scalar.cast(value, i32), self.zero(reader, place))
+
+    def decode(self, reader: Reader, place: Place) -> Array:
+        """The number at a place, f32 or as plain ones are."""
+        value = scalar.cast(self.difference(reader, place), self.plain or f32)
         if self.scale is not None:
             value = scalar.mul(value, self.scale(reader, place))
         return value if self.offset is None else scalar.add(value, self.offset(reader, place))
@@ -139,7 +144,7 @@ class Format:
         return tuple(sizes)
 
     def decoded(self, fields: Mapping[str, Tensor], axis: int = -1) -> Tensor:
-        """The f32 array that the fields code along `axis`; fields that were widened are narrowed again."""
+        """The array that the fields code along `axis`, f32 or of plain numbers; fields that were widened are narrowed again."""
         fields = {field.name: scalar.convert(fields[field.name], field.dtype) for field in self.fields}
         types = tuple(TensorType(from_numpy(fields[f.name].dtype), tuple(fields[f.name].shape)) for f in self.fields)
         shape = [dims.evaluate(size, {}) for size in self.dense(types, axis)]
@@ -185,13 +190,13 @@ class _Arrays:
     fields: Mapping[str, Tensor]
     shape: tuple[int, ...]
 
-    def word(self, field: str, place: Place) -> Tensor:
+    def word(self, field: str, place: Place, own: bool = False) -> Tensor:
         array = self.fields[field]
         spec = self.format.fields[self.format.number_of(field)]
         if spec.rows not in (1, None) and array.ndim > 1:
             array = np.repeat(array, spec.rows, axis=-2)[..., : self.shape[-2], :]
         taken = array[..., np.broadcast_to(place, (self.shape[-1],))]
-        return scalar.convert(taken, f32) if spec.dtype.is_float else taken
+        return scalar.convert(taken, f32) if spec.dtype.is_float and not own else taken
 
     def number(self, place: Place, dtype: DType) -> Tensor:
         return np.asarray(place).astype(dtype.numpy)

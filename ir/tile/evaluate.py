@@ -253,13 +253,14 @@ def unpack(value: Unpack, arg: Tile) -> Tile:
 
 
 def expand_2to4(value: Expand2to4, values: Tile, positions: Tile) -> Tile:
-    """Each pair of values goes to its two positions in a group of four, the other two are 0."""
+    """Each pair of values goes to its two positions in a group of four, the other two are 0; of two for one position the first stays."""
     kept = tuple(axis for axis in values.axes if axis != value.before)
     moved, places = values.over((*kept, value.before)), positions.over((*kept, value.before))
     half = moved.data.shape[-1]
     target = (np.arange(half) // 2) * 4 + (places.data.astype(np.int64) & 3)
     dense = np.zeros((*moved.data.shape[:-1], half * 2), moved.data.dtype)
-    np.put_along_axis(dense, target, moved.data, axis=-1)
+    for member in (1, 0):
+        np.put_along_axis(dense, target[..., member::2], moved.data[..., member::2], axis=-1)
     poison = either(moved.poison, places.poison)
     spread = None
     if poison is not None:

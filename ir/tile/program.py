@@ -165,7 +165,10 @@ class Unpack:
 
 @dataclass(frozen=True)
 class Expand2to4:
-    """2:4 sparse values and their 2-bit positions to a dense tile: axis `before` (half) becomes `after`."""
+    """2:4 sparse values and their 2-bit positions to a dense tile: axis `before` (half) becomes `after`.
+
+    Of two values with one position the first counts.
+    """
 
     values: Value
     positions: Value

@@ -60,9 +60,11 @@ def why_not(weight: Weight) -> str | None:
         return "the left factor is not rows of floats"
     if x.op is not None and x.op.name == "dequantize":
         return "the left factor is quantized already"
+    if weight.sparse is not None:
+        return "the weight is 2:4 sparse: products with what it keeps are made in floats"
     depth = weight.value.shape[weight.contracted]
-    if weight.expanded_by("decode") is not None:
-        return _why_not_decoded(weight, depth)
+    if weight.coded is not None:
+        return _why_not_decoded(weight, weight.coded, depth)
     coded = weight.expanded_by("dequantize")
     if coded is None or weight.stored.dtype != i8 or coded.attrs["block"]:
         return "the weight is not int8 with a scale for each channel, and not in a declared format"
@@ -71,10 +73,7 @@ def why_not(weight: Weight) -> str | None:
     return None
 
 
-def _why_not_decoded(weight: Weight, depth: Dim) -> str | None:
-    coded = weight.expanded_by("decode")
-    if coded is None or weight.value.op is not coded:
-        return "the weight is sparse"
+def _why_not_decoded(weight: Weight, coded: Op, depth: Dim) -> str | None:
     format = format_of(coded.attrs["format"])
     if not format.has_bytes:
         return f"the codes of {format.name} are no integers of 8 bits"
@@ -103,7 +102,7 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int],
     op, x = weight.op, weight.op.operands[0]
     assert x is not None
     builder = rewriter.builder(op)
-    coded, value = weight.expanded_by("decode"), weight.value
+    coded, value = weight.coded, weight.value
     block = 0 if coded is None else _block(format_of(coded.attrs["format"]).group)
     if (x, block) not in known:
         known[x, block] = _rounded(builder, x, block)

@@ -9,10 +9,11 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.errors import VerifyError
-from ...ir.formats import Format, format_of
+from ...ir.formats import Format, format_of, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
+from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 
@@ -24,7 +25,7 @@ class EncodeWeights(Pass):
     After:  const @w.codes : u8[n, k / 2]   const @w.scale : f16[n, k / 32]
             %w = decode(@w.codes, @w.scale) {format = "int4.g32", axis = 1}   %y = matmul(%x, %w) {transpose_b = true}
 
-    Kept 2:4 values are coded below their expansion. What is computed stays in floats.
+    Of a 2:4 sparse weight those that are kept are coded, in a format of the same name. What is computed stays in floats.
     """
 
     format: str = "int4.g32"
@@ -47,13 +48,14 @@ class EncodeWeights(Pass):
 def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]] | str:
     """A weight's codes, scales and what else the format holds; or why the weight stays as it is."""
     stored = weight.stored
-    size = stored.type.shape[weight.contracted]
+    size = weight.value.type.shape[weight.contracted]
+    group = format.group if weight.sparse is None else format_of(sparse_name(format.name)).group
     if stored.type.elements == 0:
         return "the weight has no elements"
     if stored.dtype.bits > 32:
         return f"the weight is {stored.dtype}, expected a float of 16 or 32 bits"
-    if dims.divides(format.group, size) is not True:
-        return f"the contracted axis has {size} elements, expected a multiple of {format.group}"
+    if dims.divides(group, size) is not True:
+        return f"the contracted axis has {size} elements, expected a multiple of {group}"
     common = why_not_coded(weight)
     if common is not None:
         return common
@@ -70,14 +72,13 @@ def why_not(weight: Weight, format: str) -> str | None:
 
 
 def _encode(
-    rewriter: Rewriter, weight: Weight, format: str, fields: dict[str, np.ndarray[Any, Any]], known: dict[Value, tuple[Value, ...]]
+    rewriter: Rewriter, weight: Weight, format: str, arrays: dict[str, np.ndarray[Any, Any]], known: dict[Value, tuple[Value, ...]]
 ) -> None:
     stored, module = weight.stored, rewriter.module
     if stored not in known:
-        known[stored] = tuple(module.add_constant(f"{stored.name}.{name}", array, stored.source) for name, array in fields.items())
-    builder = rewriter.builder(weight.op)
-    value = builder.decode(*known[stored], format=format, axis=weight.contracted, dtype=stored.dtype)
-    expansion = weight.expanded_by("decompress_2to4")
-    if expansion is not None:
-        value = builder.decompress_2to4(value, expansion.operands[1], **expansion.attrs)
+        known[stored] = tuple(module.add_constant(f"{stored.name}.{name}", array, stored.source) for name, array in arrays.items())
+    fields, sparse = known[stored], weight.sparse
+    if sparse is not None:
+        fields, format = (*fields, operand(sparse, 1)), sparse_name(format)
+    value = rewriter.builder(weight.op).decode(*fields, format=format, axis=weight.contracted, dtype=stored.dtype)
     rewriter.set_operand(weight.op, weight.position, value)

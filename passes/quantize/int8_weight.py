@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...ir.formats import FORMATS
+from ...ir.formats import FORMATS, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
+from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +26,7 @@ class QuantizeInt8Weight(Pass):
     After:  const @w.int8 : i8[n, k]   const @w.scale : f32[n]
             %w = dequantize(@w.int8, @w.scale) {axis = 0, dtype = f32}   %y = matmul(%x, %w) {transpose_b = true}
 
-    Kept 2:4 values are quantized below their expansion. What is computed stays in floats.
+    Of a 2:4 sparse weight those that are kept are quantized. What is computed stays in floats.
     """
 
     numerics: ClassVar[Numerics] = "LOSSY"
@@ -61,7 +62,7 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, tuple[Value
         known[stored] = module.add_constant(names[0], codes, stored.source), module.add_constant(names[1], scales, stored.source)
     value, scale = known[stored]
     builder = rewriter.builder(weight.op)
-    expansion = weight.expanded_by("decompress_2to4")
-    if expansion is not None:
-        value = builder.decompress_2to4(value, expansion.operands[1], **expansion.attrs)
+    if weight.sparse is not None:
+        places = operand(weight.sparse, 1)
+        value = builder.decode(value, places, format=sparse_name(value.dtype.name), axis=weight.contracted, dtype=value.dtype)
     rewriter.set_operand(weight.op, weight.position, builder.dequantize(value, scale, axis=weight.channel, dtype=stored.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ...ir.formats import format_of
 from ...ir.graph import Op
 from ...ir.types import DType, i8
 from ..match import operand
@@ -15,8 +16,8 @@ _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 NARROWED = {("fp32", "bf16"), ("fp32", "fp16")}
 """The precisions that products come in and are made of, where they are not the same."""
-SPARSITY = {"2:4": "decompress_2to4"}
-"""Structures of pruned weights, and the ops that read them."""
+SPARSITY = "2:4"
+"""What a pruned weight is called."""
 
 
 def precision_name(dtype: DType) -> str:
@@ -39,10 +40,11 @@ def stored_as(weight: Weight) -> Iterator[str]:
     if weight.expanded_by("dequantize") is not None:
         dtype = weight.stored.dtype
         yield f"{f'int{dtype.bits}' if dtype.is_integer else dtype.name}-weight"
-    coded = weight.expanded_by("decode")
-    if coded is not None:
-        yield name_of(coded.attrs["format"])
-    yield from (name for name, op in SPARSITY.items() if weight.expanded_by(op) is not None)
+    if weight.coded is not None:
+        format = format_of(weight.coded.attrs["format"])
+        yield name_of((format.kept or format).name)
+    if weight.sparse is not None:
+        yield SPARSITY
 
 
 def multiplied_as(weight: Weight) -> Iterator[str]:
@@ -81,7 +83,7 @@ def why_not_narrowed(op: Op) -> str | None:
 def why_not_quantized(weight: Weight, name: str) -> str | None:
     """Why a weight is not quantized as asked, or None."""
     known = QUANTIZATIONS[name]
-    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.expanded_by("decode")) is not None):
+    if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.coded) is not None):
         return activations.why_not(weight)
     return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.expression import Index
-from ...ir.region import Region, accesses, scalars
+from ...ir.expression import Constant, Index
+from ...ir.region import Region, Statement, accesses, scalars, transform
 from .affine import with_scales_outside
 from .contraction import read_contraction
+from .selections import find_selections
 from .simplify_region import split_axis
 
 
@@ -56,16 +58,21 @@ def _divisors(region: Region, name: str) -> list[int]:
     if not isinstance(extent, int):
         return []
     found: set[int] = set()
-    for dim in _places(region):
+    for dim in _places(region, name):
         found |= _steps(dim, name)
     sizes = sorted((size for size in found if 1 < size < extent), reverse=True)
     return sizes if all(large % small == 0 for large, small in pairwise((extent, *sizes))) else []
 
 
-def _places(region: Region) -> Iterator[Dim]:
-    for _, subscripts in accesses(region.body):
+def _places(region: Region, name: str) -> Iterator[Dim]:
+    """The index expressions of a region, but for those by which numbers are selected along an axis: these are expanded as a whole."""
+    body: list[Statement] = []
+    for statement in region.body:
+        selected = {each.expression: Constant(0, each.number.dtype) for each in find_selections(region, statement.value, name)}
+        body.append(replace(statement, value=transform(statement.value, selected.get)))
+    for _, subscripts in accesses(body):
         yield from subscripts
-    yield from (part.value for part in scalars(region.body) if isinstance(part, Index))
+    yield from (part.value for part in scalars(body) if isinstance(part, Index))
 
 
 def _steps(dim: Dim, name: str) -> set[int]:

@@ -20,7 +20,7 @@ from ...ir.types import TensorType
 from ..base import PassContext, RulePass
 
 # Kept as they are: they say that a weight is stored narrow, and folding them would store it wide.
-STORED_NARROW = frozenset({"dequantize", "decode", "decompress_2to4"})
+STORED_NARROW = frozenset({"dequantize", "decode"})
 EAGER_ELEMENTS = 4096
 OVERHEAD = 10_000
 """Calling an op at all takes as long as so many operations."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import InternalError
+from ...ir.formats import format_of
 from ...ir.graph import Graph, Op, Value
 
-STORED = frozenset({"dequantize", "decode", "decompress_2to4"})
+STORED = frozenset({"dequantize", "decode"})
 """Ops that say how a weight lies in memory; their first operand is what is stored."""
 
 
@@ -40,6 +41,18 @@ class Weight:
                 return value.op
             value = value.op.operands[0]
         return None
+
+    @property
+    def sparse(self) -> Op | None:
+        """The op that gives the numbers that are not kept, where the weight is sparse."""
+        op = self.expanded_by("decode")
+        return op if op is not None and format_of(op.attrs["format"]).kept is not None else None
+
+    @property
+    def coded(self) -> Op | None:
+        """The op that gives the numbers of codes, where the weight lies in a number format."""
+        op = self.expanded_by("decode")
+        return op if op is not None and format_of(op.attrs["format"]).plain is None else None
 
 
 def weight_of(op: Op) -> Weight | None:
@@ -95,9 +108,8 @@ def why_not_coded(weight: Weight) -> str | None:
     stored = weight.stored
     if weight.expanded_by("dequantize") is not None:
         return f"the weight is quantized already, to {stored.dtype}"
-    coded = weight.expanded_by("decode")
-    if coded is not None:
-        return f"the weight is quantized already, to {coded.attrs['format']}"
+    if weight.coded is not None:
+        return f"the weight is quantized already, to {weight.coded.attrs['format']}"
     if not stored.dtype.is_float or stored.dtype.bits < 16:
         return f"the weight is {stored.dtype}, expected a float"
     return why_not_replaced(weight)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ourcc.autotune import measure
-from ourcc.autotune.candidates import PLACES, Sources, allowed_ulps, print_candidates, unmeasurable
+from ourcc.autotune.candidates import Sources, allowed_ulps, print_candidates, unmeasurable
 from ourcc.autotune.measure import Measurer, Policy
 from ourcc.autotune.problem import bucket
 from ourcc.autotune.record import Trial, scrub
@@ -131,13 +131,13 @@ SPARSE = """region @region(%x0: f32[i 8, k 64], %x1: u8[8, j 32], %x2: f32[32, j
 )
 
 
-def test_made_up_sparse_positions_are_valid() -> None:
+def test_any_bytes_are_sparse_positions() -> None:
+    """Inputs are made up without a look at what they mean: schedules agree on whatever bytes there are."""
     region = parse_region(SPARSE)
     constants = frozenset({"x1", "x2"})
     problem = Problem(region, NO_FACTS, constant_layouts(region, constants), constants)
     sources = print_candidates(problem, candidates(problem), LEVEL, {})
-    assert [len(buffer.among) for buffer in sources.buffers] == [0, 36, 0, 0]
-    assert all((byte & 3) < (byte >> 2 & 3) and (byte >> 4 & 3) < byte >> 6 for byte in PLACES)
+    assert not sources.failures
     trials = run(problem, candidates(problem))
     assert {trial.schedule.strategy for trial in trials} == {"packed", "nest"}
     assert all(trial.times and not trial.failures for trial in trials)
@@ -213,11 +213,3 @@ def test_slow_candidates_show_that_they_live_and_end_early() -> None:
     times, lives = rounds({0: 70_000_000, 1: 60_000_000}, seconds=-1)
     assert [len(found) for found in times.values()] == [3, 3]
     assert lives == 2 + 3 * 3
-
-
-def test_sparse_positions_of_a_byte_each_are_not_made_up(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unpacked:
-        packed = False
-
-    monkeypatch.setattr("ourcc.autotune.candidates._expansions", lambda region: [Unpacked()])
-    assert unmeasurable(problem, bucket(problem)) == "2:4 positions with a byte each cannot be made up"

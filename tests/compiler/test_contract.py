@@ -68,6 +68,37 @@ def test_every_source_op_has_a_row(model: Path, tmp_path: Path) -> None:
     assert ourcc.load(tmp_path / "net.ourcc").contract.rows == engine.contract.rows
 
 
+def test_what_sparse_weights_are_kept_as_is_said(model: Path) -> None:
+    """Codes of a sparse weight are not multiplied as integers, and its groups are of what it keeps: both are told."""
+    rows = {row.source: row for row in ourcc.build(model, quantize="int8", sparsity="2:4", tune="off").contract}
+    why = "int8: the weight is 2:4 sparse: products with what it keeps are made in floats"
+    assert (rows["fc1"].realised, rows["fc1"].why, rows["fc1"].stored) == ("fp32, int8-weight, 2:4", why, "int8-weight, 2:4")
+    rows = {row.source: row for row in ourcc.build(model, quantize="int4-weight", sparsity="2:4", tune="off").contract}
+    why = "int4-weight: the contracted axis has 16 elements, expected a multiple of 64"
+    assert (rows["fc1"].realised, rows["fc1"].why, rows["fc1"].stored) == ("fp32, 2:4", why, "2:4")
+
+
+def test_coded_sparse_weights_fulfil_both_promises(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", 128])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", 32])],
+        [numpy_helper.from_array(generator.standard_normal((128, 32)).astype(np.float32), "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "net.onnx")
+    promises = ["linear:int4-weight", "linear:2:4"]
+    engine = ourcc.build(tmp_path / "net.onnx", quantize="int4-weight", sparsity="2:4", require=promises, tune="off")
+    (row,) = engine.contract
+    assert (row.requested, row.realised, row.why, row.stored) == (
+        "fp32, int4-weight, 2:4",
+        "fp32, int4-weight, 2:4",
+        "",
+        "int4-weight, 2:4",
+    )
+
+
 @pytest.mark.parametrize("leading", [("B",), ("B", "S")], ids=["rows", "batches"])
 @pytest.mark.parametrize("quantize", ["int8-weight", "int8", "int4-a8"])
 def test_products_that_became_one_have_a_row_each(tmp_path: Path, quantize: str, leading: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ LARGEST = 6000
 EXACT = frozenset(
     "relu neg abs sign minimum maximum clip eq ne lt le gt ge where cast floor ceil trunc round is_nan is_inf reduce_max reduce_min any "
     "all argmax argmin reshape transpose broadcast_to concat slice pad iota dim full take take_along_axis gather_nd put_slice sort top_k "
-    "max_pool max_pool_index dequantize decompress_2to4 search_sorted unique nonzero".split()
+    "max_pool max_pool_index dequantize search_sorted unique nonzero".split()
 )
 """Ops whose result is not rounded: equal operands give equal results on every machine."""
 

@@ -25,8 +25,8 @@ CALL = 2048
 
 Known: TypeAlias = np.ndarray[Any, Any]  # of objects: dimensions, or bools for a boolean value
 
-# Low precision and sparsity stay explicit: passes decide what happens to them.
-KEPT = frozenset({"quantize", "dequantize", "decompress_2to4", "dim"})
+# Low precision stays explicit: passes decide what happens to it.
+KEPT = frozenset({"quantize", "dequantize", "dim"})
 
 
 class FoldingBuilder(Builder):

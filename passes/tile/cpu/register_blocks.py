@@ -20,9 +20,9 @@ from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ...regions.contraction import Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
-from ..sparse import with_expansion
 from .matrix import LADDER
 
 WHOLE = 4096
@@ -289,7 +289,7 @@ class RegisterBlocks:
             zero = Constant(0.0, dtype) if block.outside else None
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)
-        return self._of_columns(block, columns, _accumulated(self._expanded(block, place), kind))
+        return self._of_columns(block, columns, _accumulated(self._expanded(block, place, columns), kind))
 
     def _of_columns(self, block: Block, columns: str, value: Scalar) -> Value:
         """An expression that varies along the columns, in the lanes of a register block."""
@@ -309,12 +309,13 @@ class RegisterBlocks:
         is_packed = load is not None and load.operand in self.problem.layouts
         return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found) > 1)
 
-    def _expanded(self, block: Block, place: Dim) -> Scalar:
+    def _expanded(self, block: Block, place: Dim, columns: str) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
         axis, extent, step = str(place), self.extents[self.inner], self._step()
-        if step is None and isinstance(extent, int):
-            return with_expansion(block, self.region, self.found.right, self.inner, axis, 0, extent)
-        return with_expansion(block, self.region, self.found.right, self.inner, axis, dims.symbol(f"{axis}.first"), step or STEP)
+        is_whole = step is None and isinstance(extent, int)
+        first, count = (0, dims.evaluate(extent, {})) if is_whole else (dims.symbol(f"{axis}.first"), step or STEP)
+        lanes = (columns, self.schedule["nr"])
+        return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
 
     def _is_padded(self) -> bool:
         """Whether the layouts pad the columns so far that every lane of a register block lies inside."""

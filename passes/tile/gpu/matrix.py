@@ -14,9 +14,9 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
 from ...regions.contraction import Contraction, plain_load, read_contraction
+from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
-from ..sparse import with_expansion
 from .shape import is_covered, power_of_two
 
 FEWEST = 8

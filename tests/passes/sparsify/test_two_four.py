@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ourcc.ir.formats.sparse import pruned
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret
 from ourcc.ir.ops.table import OPS, run
@@ -12,7 +13,7 @@ from ourcc.ir.types import TensorType, f32
 from ourcc.passes.base import PassContext
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.sparsify.two_four import SparsifyTwoFour, pruned, why_not
+from ourcc.passes.sparsify.two_four import SparsifyTwoFour, why_not
 from ourcc.passes.weights.weights import weight_of
 
 
@@ -33,7 +34,8 @@ def by_hand(weights: np.ndarray, axis: int) -> np.ndarray:
 
 def expanded(values: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     shape = tuple(n * 2 if k == axis else n for k, n in enumerate(values.shape))
-    (dense,) = run(OPS["decompress_2to4"], (values, places), {"axis": axis}, (TensorType(f32, shape),), False)
+    attrs = {"format": "2:4.f32", "axis": axis, "dtype": f32}
+    (dense,) = run(OPS["decode"], (values, places), attrs, (TensorType(f32, shape),), False)
     return dense
 
 
@@ -57,7 +59,7 @@ def test_a_matmul_reads_its_weight_expanded() -> None:
     x, weights = b.graph.add_input("x", TensorType(f32, (3, 16))), random(16, 5)
     b.graph.set_outputs([b.matmul(x, module.add_constant("w", weights))])
     PassManager(parse_pipeline("sparsify_two_four, eliminate_dead_code"), strict=True).run(module)
-    assert [op.name for op in module.main] == ["decompress_2to4", "matmul"]
+    assert [op.name for op in module.main] == ["decode", "matmul"]
     assert {name: str(value.type) for name, value in module.constants.items()} == {"w.kept": "f32[8, 5]", "w.places": "u8[2, 5]"}
     data = random(3, 16)
     np.testing.assert_allclose(interpret(module, [data])[0], data @ by_hand(weights, 0), rtol=1e-5, atol=1e-6)
@@ -89,6 +91,8 @@ def test_why_a_weight_stays_dense() -> None:
     assert reason(random(8, 4), first="sparsify_two_four") == "the weight is 2:4 sparse already"
     quantized = reason(random(8, 4), first="quantize_int8_weight")
     assert quantized == "the weight is quantized already, to i8; prune before quantizing"
+    coded = reason(random(32, 4), first="encode_weights")
+    assert coded == "the weight is quantized already, to u8; prune before quantizing"
 
 
 def test_integers_and_missing_values_stay_dense() -> None:
