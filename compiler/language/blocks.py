@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...ir.dims import Dim
-from ...ir.errors import ModelError
+from ...ir.errors import ModelError, Source
 from ...ir.formats import format_of
 from ...ir.formats.ggml import split
 from ...ir.graph import Builder, ConstantData, Graph, Module, Value
@@ -82,6 +82,7 @@ class Step:
 
     def __post_init__(self) -> None:
         b, config = self.b, self.config
+        self.at("positions")
         (batch, count), (seen,) = self.tokens.shape, self.context.shape
         own, all = b.reshape(self.positions, shape=(batch, 1, count, 1)), b.reshape(self.context, shape=(1, 1, 1, seen))
         self.mask: Value = b.le(all, own)
@@ -96,8 +97,13 @@ class Step:
 
     # --- layers without a memory ---
 
+    def at(self, name: str) -> None:
+        """Say which part of the model is built next: the name of its tensors."""
+        self.b.source = Source(name, self.weights.checkpoint.name)
+
     def linear(self, x: Value, name: str, outputs: int, bias: bool = False, rows: Change | None = None) -> Value:
         """x [.., K] times a stored weight [N, K]."""
+        self.at(name)
         size = x.shape[-1]
         assert isinstance(size, int)
         y: Value = self.b.matmul(x, self.weights.value(self.b, f"{name}.weight", (outputs, size), rows), transpose_b=True)
@@ -108,12 +114,14 @@ class Step:
 
     def embedding(self, name: str, rows: int) -> Value:
         """The rows of a table [rows, width] for the tokens: [B, S, width]."""
+        self.at(name)
         table = self.weights.value(self.b, f"{name}.weight", (rows, self.config.width))
         result: Value = self.b.take(table, self.tokens, axis=0)
         return result
 
     def rms_norm(self, x: Value, name: str) -> Value:
         """RMS norm over the last axis, with the stored scale."""
+        self.at(name)
         size = x.shape[-1]
         assert isinstance(size, int)
         scale = self.weights.value(self.b, f"{name}.weight", (size,))
@@ -122,6 +130,7 @@ class Step:
 
     def layer_norm(self, x: Value, name: str) -> Value:
         """Layer norm over the last axis, with the stored scale and bias."""
+        self.at(name)
         scale, bias = (self.weights.value(self.b, f"{name}.{part}", (self.config.width,)) for part in ("weight", "bias"))
         result: Value = self.b.layer_norm(x, scale, bias, axes=(len(x.shape) - 1,), epsilon=self.config.epsilon)
         return result
@@ -139,6 +148,7 @@ class Step:
 
     def attend(self, layer: int, q: Value, k: Value, v: Value) -> Value:
         """Append k and v [B, S, G, D] to the layer's cache, and attend from q [B, S, H, D]: [B, S, H * D]."""
+        self.at(f"attention.{layer}")
         b, (batch, count), (seen,) = self.b, self.tokens.shape, self.context.shape
         keys, values = (self._append(f"cache.{layer}.{name}", x, batch, seen) for name, x in (("keys", k), ("values", v)))
         scale = 1 / math.sqrt(self.config.head)
