@@ -84,10 +84,10 @@ class Step:
         b, config = self.b, self.config
         self.at("positions")
         (batch, count), (seen,) = self.tokens.shape, self.context.shape
-        own, all = b.reshape(self.positions, shape=(batch, 1, count, 1)), b.reshape(self.context, shape=(1, 1, 1, seen))
-        self.mask: Value = b.le(all, own)
+        own, places = b.reshape(self.positions, shape=(batch, 1, count, 1)), b.reshape(self.context, shape=(1, 1, 1, seen))
+        self.mask: Value = b.le(places, own)
         if config.window is not None:
-            self.mask = b.logical_and(self.mask, b.gt(all, b.sub(own, config.window)))
+            self.mask = b.logical_and(self.mask, b.gt(places, b.sub(own, config.window)))
         numbers = b.iota(shape=(batch, count, 1), axis=0, dtype=i64)
         self.places: Value = b.concat(numbers, b.reshape(self.positions, shape=(batch, count, 1)), axis=2)
         if config.rotation is not None:

@@ -159,7 +159,7 @@ class _Json(_Said):
             head,
             self.integer("intermediate_size"),
             self.integer("vocab_size"),
-            self.integer("max_position_embeddings", 2048),
+            self._context(),
             self.real("rms_norm_eps", 1e-6),
             self._rotation(head),
             None if window is None else self.integer("sliding_window"),
@@ -174,6 +174,12 @@ class _Json(_Said):
         sizes = self.integer("n_layer"), width, heads, heads, width // heads, inner, self.integer("vocab_size"), self.integer("n_positions")
         return Config("gpt2", *sizes, self.real("layer_norm_epsilon", 1e-5), None, tied=True)
 
+    def _context(self) -> int:
+        """Tokens that the model was made for; with a base that grows they are more than it was trained on."""
+        context, said = self.integer("max_position_embeddings", 2048), self.data.get("rope_scaling") or {}
+        is_dynamic = isinstance(said, Mapping) and said.get("rope_type", said.get("type")) == "dynamic"
+        return int(context * _Json(said, self.file).real("factor", 1.0)) if is_dynamic else context
+
     def _rotation(self, head: int) -> Rotation:
         base = self.real("rope_theta", 10_000.0)
         context = self.integer("max_position_embeddings", 2048)
@@ -187,8 +193,12 @@ class _Json(_Said):
         size = int(head * part)
         if scaling == "none":
             return Rotation(size, base)
-        original = inner.integer("original_max_position_embeddings", self.integer("original_max_position_embeddings", context))
-        factor = inner.real("factor", context / original)
+        # Of these two the library asks the config itself; the others are said what they were trained on.
+        own = scaling in ("dynamic", "longrope")
+        original = self.integer("original_max_position_embeddings", context)
+        original = original if own else inner.integer("original_max_position_embeddings", original)
+        stretched = scaling == "longrope" and "original_max_position_embeddings" in self.data
+        factor = context / original if stretched else inner.real("factor", context / original)
         amplitude = inner.real("attention_factor") if said.get("attention_factor") is not None else None
         lists = [tuple(float(each) for each in said.get(name, ())) for name in ("short_factor", "long_factor")]
         bounds = inner.real("low_freq_factor", 1.0), inner.real("high_freq_factor", 4.0)

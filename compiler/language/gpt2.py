@@ -5,7 +5,6 @@ Radford et al., Language Models are Unsupervised Multitask Learners (2019).
 
 from __future__ import annotations
 
-
 from ...ir.graph import Value
 from .blocks import Step
 

@@ -11,8 +11,9 @@ from ...ir.graph import Builder, Graph, Module, Value
 from ...ir.types import TensorType, i64
 from ..importers.checkpoints.stored import Checkpoint
 from . import gpt2, llama
+from .assets import assets_of
 from .blocks import Step, Weights
-from .config import Config, config_of
+from .config import config_of
 
 Decoder = Callable[[Step], tuple[Value, str]]
 ARCHITECTURES: Mapping[str, Decoder] = MappingProxyType(
@@ -20,6 +21,8 @@ ARCHITECTURES: Mapping[str, Decoder] = MappingProxyType(
 )
 CONTEXT = 4096
 """Places of a cache where nothing else is said and the model allows as many."""
+ANSWER, PROMPT = 256, 128
+"""What kernels are scheduled for where nothing else is said: tokens one by one behind so many others, and prompts of so many."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Room:
     context: int | None = None
 
 
-def language_module(checkpoint: Checkpoint, room: Room = Room()) -> tuple[Module, Config, int]:
-    """The module, what the model is made of, and how many tokens a sequence may have.
+def language_module(checkpoint: Checkpoint, room: Room = Room()) -> Module:
+    """The module, with the assets of a language model.
 
     `step(tokens i64[B, S], positions i64[B, S], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `context` is 0 .. T-1
     for all places that any token looks at, `wanted` numbers those of the B * S tokens whose logits are asked for.
@@ -57,4 +60,6 @@ def language_module(checkpoint: Checkpoint, room: Room = Room()) -> tuple[Module
     flat = b.reshape(hidden, shape=(batch * count, config.width))
     logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
     graph.set_outputs([logits], ["logits"], step.after)
-    return module, config, length
+    module.workload = f"S=1,T={min(ANSWER, length)},R=1:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},R=1"
+    module.assets.update(assets_of(checkpoint, config, room.slots, length))
+    return module
