@@ -18,7 +18,10 @@ from ourcc.runtime.language.model import LanguageModel, Told
 from .conftest import model_of, save
 
 TEXTS = ["Why is the sky blue?", "wörter 🙂 日本語", "a  b\n\n c\t", "", "<|end|> no end", "".join(map(chr, range(1, 300)))]
-TEMPLATE = "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
 
 
 def tokenizer_of(folder: Path) -> None:
