@@ -26,6 +26,7 @@ from .requests import (
     ShapeRequest,
     Tuning,
     parse_choice,
+    parse_context,
     parse_requirement,
     parse_shape,
     parse_tuning,
@@ -53,6 +54,7 @@ class BuildOptions:
     freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
     unchecked_indices: bool = False  # an index out of range is no error but undefined (never outside the tensor)
     trust_pickle: bool = False
+    context: int | None = None  # tokens that a session of a language model holds; None: what the model allows, up to 4096
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
@@ -125,6 +127,7 @@ _READERS: dict[str, Any] = {
     "freeze": _flag,
     "unchecked_indices": _flag,
     "trust_pickle": _flag,
+    "context": parse_context,
     "threads": parse_threads,
 }
 
@@ -174,6 +177,7 @@ class Options(TypedDict, total=False):
     freeze: bool
     trust_pickle: bool
     unchecked_indices: bool
+    context: int | None
     threads: int | None
 
 
@@ -187,11 +191,15 @@ Road = Literal["the command line", "ourcc.build", "ourcc.explain", "torch.compil
 WITHOUT_EFFECT: Mapping[Road, Mapping[str, str]] = {
     "the command line": {},
     "ourcc.build": {"freeze": "a program that is built holds its parameters as constants"},
-    "ourcc.explain": {"report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build"},
+    "ourcc.explain": {
+        "context": "only a language model that is built has sessions",
+        "report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build",
+    },
     "torch.compile": {
         "shapes": "torch says which sizes vary: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(x, axis, min=1, max=64)",
         "report": "a model becomes any number of graphs: ourcc.explain(model, x) says what becomes of them",
         "trust_pickle": "no file is read",
+        "context": "only a language model that is built has sessions",
     },
 }
 """Options that ask a road for what it does not do, and what to do instead."""

@@ -67,6 +67,7 @@ def compile_simplified(
         "tuning": tuning.report(),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
+    rest["assets"] = module.assets
     contents = EngineContents.of({part.name: part.contents for part in parts}, {part.name: part.weights for part in parts}, **rest)
     enforce(contract, options.require, names_of(options, contents))
     return contents

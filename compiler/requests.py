@@ -180,3 +180,11 @@ def parse_choice(text: str, known: Sequence[str], what: str) -> str:
         hint = nearest(text, known) if isinstance(text, str) else None
         raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=hint)
     return text
+
+
+def parse_context(text: str | int) -> int:
+    """A number of tokens, from 1 to 2^24."""
+    number = text if isinstance(text, int) else whole_number(text, 9) or 0
+    if not 1 <= number <= 1 << 24:
+        raise UsageError(f"context: got {text!r}, expected a whole number of tokens from 1 on")
+    return number

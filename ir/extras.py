@@ -7,7 +7,15 @@ import sys
 
 from .errors import ToolchainError
 
-EXTRAS = {"torch": "torch", "triton": "gpu", "onnxruntime": "compare", "redis": "redis", "ziglang": "clang"}
+EXTRAS = {
+    "torch": "torch",
+    "triton": "gpu",
+    "onnxruntime": "compare",
+    "redis": "redis",
+    "ziglang": "clang",
+    "tokenizers": "language",
+    "jinja2": "language",
+}
 """The extra that installs a library; tests/meta/test_packaging.py compares it with pyproject.toml."""
 
 

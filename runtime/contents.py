@@ -164,7 +164,7 @@ class EngineContents:
     A part is named by its instruction-set level or its GPU target. `weights` maps a file (a part's name, or "shared") to
     constants by name.
 
-    `report["contract"]` holds the contract's rows.
+    `report["contract"]` holds the contract's rows, `assets` what callers of the functions need beside them, as a tokenizer.
     """
 
     functions: Mapping[str, Ports]
@@ -175,6 +175,7 @@ class EngineContents:
     lock: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @staticmethod
     def of(

@@ -20,7 +20,7 @@ from .digests import digest_parts
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 5
+SCHEMA = 6
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000
@@ -131,6 +131,8 @@ def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memor
         yield f"weights/{file}.safetensors", [header, *pieces]
     yield "ourcc.lock", [contents.lock.encode()]
     yield "report.json", [_json(contents.report)]
+    for file in sorted(contents.assets):
+        yield f"assets/{file}", [contents.assets[file]]
 
 
 def _record(name: str, pieces: list[bytes | memoryview]) -> MemberRecord:

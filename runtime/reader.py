@@ -246,6 +246,7 @@ class _Reader:
             ranges = {name: dims.Range(low, high) for name, low, high, _ in manifest["symbols"]}
             divisors = {name: divisor for name, _, _, divisor in manifest["symbols"] if divisor != 1}
             weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
+            assets = tuple(name[len("assets/") :] for name in self.records if name.startswith("assets/"))
             report = json.loads(self.member("report.json"))
             functions = dict(_read_function(entry) for entry in manifest["functions"])
             plans = (*functions, *(str(name) for name in manifest["bodies"]))
@@ -266,6 +267,7 @@ class _Reader:
                 self.member("ourcc.lock").decode(),
                 _object(report),
                 _object(manifest["provenance"]),
+                Lazy(assets, lambda file: self.member(f"assets/{file}")),
             )
         except EngineError:
             raise

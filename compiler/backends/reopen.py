@@ -58,7 +58,7 @@ def exchange(contents: EngineContents, parts: Sequence[Built], tuning: Tuning) -
     lock = Lock.parse(tuning.lock_text())
     lock.levels = {**(Lock.parse(contents.lock).levels if contents.lock else {}), **lock.levels}
     report = _merged(contents.report, new, tuning)
-    rest = {"graph": contents.graph, "lock": lock.text(), "report": report, "provenance": contents.provenance}
+    rest = {"graph": contents.graph, "lock": lock.text(), "report": report, "provenance": contents.provenance, "assets": contents.assets}
     return EngineContents.of(held, weights, **rest)
 
 

@@ -13,14 +13,14 @@ from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
 from ..requests import QUANTIZE_SERVED, SPARSITIES
-from .frame import READABLE, WRITABLE, shape_option, target_option, trust_option, workload_option
+from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
 
 # What makes the program, which an engine already has.
 SETTLED = {
-    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require")},
+    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require", "context")},
     **{"--unchecked-indices": "unchecked_indices", "--shape": "shapes"},
 }
 
@@ -36,7 +36,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 
 
 @frame("build")
-@click.argument("model", type=READABLE)
+@click.argument("model", type=READABLE_DATA)
 @click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="The engine to write (with --rebuild: default, the same file).")
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
@@ -54,6 +54,9 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
 @click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
 @click.option("--report", type=WRITABLE, metavar="OUT.html", help="Write a report of what was done and why.")
+@click.option(
+    "--context", type=int, metavar="N", help="Tokens that a session of a language model holds (default: the model's, up to 4096)."
+)
 @click.option("--unchecked-indices", is_flag=True, help="Let an index out of range give an undefined value instead of an error.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option
@@ -61,7 +64,8 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, trust: Trust, **given: Any) -> None:
     """Compile a model into an engine.
 
-    MODEL is an .onnx file or a .pt2 file of torch.export.
+    MODEL is an .onnx file, a .pt2 file of torch.export, or a language model: a .gguf file, or a folder with config.json and
+    .safetensors files.
     """
     output = _output(model, output, given if rebuild else None)
     options = replace(build_options(given), trust=trust)

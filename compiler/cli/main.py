@@ -26,6 +26,8 @@ INTERRUPTED_STATUS = 130
 COMMANDS: dict[str, str] = {
     "build": "Compile a model into an engine.",
     "run": "Run an engine on inputs from files.",
+    "generate": "Let a language model write.",
+    "chat": "Talk to a language model.",
     "bench": "Measure an engine or a model, alone or against others.",
     "verify": "Compare an engine's answers with its model's.",
     "inspect": "Show what is in an engine or a model.",

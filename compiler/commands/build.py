@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...ir.workload import parse_workload
 from ...runtime.contents import EngineContents
 from ...runtime.engine import Engine
+from ...runtime.language import engine_class
 from ...runtime.replace import replace_file
 from ..backends.tuning import write_journal
 from ..engines.outputs import check_places
@@ -26,6 +29,8 @@ def build(model: Any, options: BuildOptions, progress: Progress = SILENT, *, exa
     if isinstance(model, (str, os.PathLike)):
         check_places({"report": options.report}, {"the model": Path(model)})
     module = import_model(model, options, progress, example_inputs=example_inputs)
+    if module.workload and options.workload is None:
+        options = replace(options, workload=parse_workload(module.workload))
     return _finish(compile_module(module, options, progress), options, progress, module.name)
 
 
@@ -44,4 +49,4 @@ def _finish(contents: EngineContents, options: BuildOptions, progress: Progress,
         from ..report.page import page
 
         replace_file(options.report, [page(contents, name).encode()])
-    return Engine(contents, threads=options.threads or options.environment.threads, must_run=False)
+    return engine_class(contents)(contents, threads=options.threads or options.environment.threads, must_run=False)

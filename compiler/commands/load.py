@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 
 from ...runtime.engine import Engine
+from ...runtime.language import engine_class
+from ...runtime.reader import Reading, read_engine
 from ..engines.kinds import check_engine
 from ..engines.trust import records_of_checks, watch
 from ..environment import environment
@@ -26,13 +28,5 @@ def load(
     """Open an engine file for this machine."""
     settings = environment()
     check_engine(path)
-    return Engine.load(
-        path,
-        target=None if target is None else loaded_as(target),
-        threads=threads or settings.threads,
-        verify=verify,
-        trusted_keys=trusted_keys,
-        checked=records_of_checks(settings.directory),
-        copy_weights=copy_weights,
-        watch=watch(progress),
-    )
+    contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))
+    return engine_class(contents)(contents, target=None if target is None else loaded_as(target), threads=threads or settings.threads)

@@ -22,12 +22,32 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
         return _import_functions(model, options)
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
         return _import_onnx(model, options)
+    if isinstance(model, (str, os.PathLike)) and is_checkpoint(Path(model)):
+        return _import_language(Path(model), options)
+    if options.context is not None:
+        raise UsageError("context is for language models: a .gguf file, or a folder with config.json and .safetensors files")
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
         hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if is_engine(Path(model)) else None
-        raise UsageError(f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx or .pt2", hint=hint)
+        raise UsageError(
+            f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx, .pt2 or .gguf", hint=hint
+        )
     if type(model).__module__.split(".")[0] == "onnx":
         return _import_onnx(model, options)
     return _import_torch(model, options, example_inputs)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is one of a language model: a GGUF file, or a folder."""
+    return path.suffix == ".gguf" or path.is_dir()
+
+
+def _import_language(path: Path, options: BuildOptions) -> Module:
+    from ..importers.checkpoints import read_checkpoint
+    from ..language.module import Room, language_module
+
+    if options.shapes:
+        raise UsageError("shape: the sizes of a language model are its own", hint="context says how many tokens a session holds")
+    return language_module(read_checkpoint(path), Room(context=options.context))
 
 
 def _import_functions(functions: Mapping[str, Any], options: BuildOptions) -> Module:

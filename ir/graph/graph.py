@@ -304,13 +304,19 @@ def _unuse(value: Value, op: Op) -> None:
 
 @dataclass
 class Module:
-    """A program: symbols with what is known of them, constants and states by name, functions (the first one is the entry)."""
+    """A program: symbols with what is known of them, constants and states by name, functions (the first one is the entry).
+
+    `assets` are files that travel with it, for those who call it: what the functions compute does not depend on them.
+    `workload` are the sizes, as text, that calls of it usually have, if its importer knows.
+    """
 
     name: str
     facts: dims.Facts = field(default_factory=dims.Facts)
     constants: dict[str, Value] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     functions: dict[str, Graph] = field(default_factory=dict)
+    assets: dict[str, bytes] = field(default_factory=dict)
+    workload: tuple[str, ...] = ()
     _numbers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -61,9 +61,11 @@ class Question:
 
     @property
     def stays_small(self) -> bool:
-        """A weight's narrow form is what is kept in memory, however many kernels read it."""
+        """Codes are what is kept in memory, however many kernels read them: those of a weight, and those that are only multiplied."""
         operands = self.op.operands
-        return all(v is None or v.constant is not None for v in operands) and (not operands or self.op.name in STORED)
+        if all(v is None or v.constant is not None for v in operands):
+            return not operands or self.op.name in STORED
+        return self.op.name in STORED and all(_feeds_product(self.choices, user) for user in self.value.uses)
 
     @property
     def is_everywhere(self) -> bool:

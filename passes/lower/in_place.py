@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ...ir.dims import Dim
 from ...ir.graph import Graph, Value
 from ...ir.region import Load, Region, Store, accesses
 from ..fusion.partition import HostOp
@@ -57,16 +58,18 @@ def _whole_copy(region: Region) -> str | None:
     store = region.body[0]
     if not isinstance(store, Store) or store.gathers or store.combine or not isinstance(store.value, Load):
         return None
-    load, shape = store.value, region.outputs[0].type.shape
-    if load.gathers or load.subscripts != store.subscripts or region.operand(load.operand).type.shape != shape:
-        return None
-    extents = region.extents
-    whole = all(
-        subscript == 0 if size == 1 else extents.get(str(subscript)) == size
-        for subscript, size in zip(store.subscripts, shape, strict=True)
-    )
+    load = store.value
+    read, written = _sized(region, load.operand, load.subscripts), _sized(region, store.output, store.subscripts)
+    axes = [subscript for subscript, _ in written]
+    whole = all(region.extents.get(str(subscript)) == size for subscript, size in written)
     again = load.operand in {operand for operand, _ in accesses(region.body[1:])}
-    return load.operand if whole and len(set(store.subscripts)) == len(shape) and not again else None
+    return load.operand if read == written and not load.gathers and whole and len(set(axes)) == len(axes) and not again else None
+
+
+def _sized(region: Region, operand: str, subscripts: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
+    """The subscripts of an operand's dimensions with their sizes, but for those of size 1 at place 0, which a region need not have."""
+    found = zip(subscripts, region.operand(operand).type.shape, strict=True)
+    return [(subscript, size) for subscript, size in found if (subscript, size) != (0, 1)]
 
 
 def _last_reads(graph: Graph, units: Sequence[Unit]) -> Mapping[Value, int]:

@@ -373,7 +373,8 @@ class _Composer:
             self.copies[value] = self.copies.get(value, 0) + 1
             if self.copies[value] > COPIES:
                 raise CannotInline(value, f"it is read at more than {COPIES} places of one kernel")
-            if shared or sum(value.uses.values()) > 1 or value in self.beside:
+            inside = sum(count for user, count in value.uses.items() if user in self.ops)
+            if shared or inside > 1 or value in self.beside:
                 element = self._named(element)
         self.known[key] = element
         return element

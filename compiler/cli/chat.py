@@ -1,0 +1,58 @@
+"""`ourcc chat`: a conversation with a language model's engine, whose cache is kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...ir.errors import InputError
+from ..engines.trust import Trust
+from .frame import READABLE
+from .frame import command as frame
+from .generation import asked, generation_options, summary
+from .output import QUIET, show_progress
+from .output import asked as was_asked
+from .streams import tell
+from .trust import trusted_key_option
+
+
+@frame("chat", has_tables=False, has_json=False)
+@click.argument("engine", type=READABLE)
+@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@generation_options
+@trusted_key_option
+def command(engine: Path, system: str | None, trust: Trust, **given: Any) -> None:
+    """Talk to a language model: a line at a time, until an empty line or the end of the input.
+
+    What was said stays in the model's cache, so that each answer reads only what is new.
+    """
+    from ..commands.language import load_language
+
+    with show_progress(as_json=False) as progress:
+        model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
+    chat = model.chat()
+    if system is not None:
+        chat.system(system)
+    while line := _line():
+        try:
+            for piece in chat.send(line, **asked(given)):
+                click.echo(piece, nl=False)
+        except InputError as error:
+            if chat.told.made or not chat.messages:
+                raise
+            tell(str(error))
+            continue
+        click.echo()
+        if not was_asked(QUIET):
+            tell(summary(model, chat.told))
+
+
+def _line() -> str:
+    """What the user says next; nothing at the end."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return ""

@@ -1,0 +1,55 @@
+"""`ourcc generate`: text from a prompt, by a language model's engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...ir.errors import UsageError
+from ..engines.trust import Trust
+from .frame import READABLE
+from .frame import command as frame
+from .generation import asked, generation_options, summary
+from .output import QUIET, show_progress
+from .output import asked as was_asked
+from .streams import tell
+from .trust import trusted_key_option
+
+
+@frame("generate", has_tables=False)
+@click.argument("engine", type=READABLE)
+@click.argument("prompt", required=False)
+@click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the model's chat template.")
+@click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
+@generation_options
+@trusted_key_option
+def command(engine: Path, prompt: str | None, raw: bool, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
+    """Let a language model write: stream what follows PROMPT.
+
+    ENGINE was built from a .gguf file or a folder with config.json and safetensors. Without PROMPT it is read from standard input.
+    """
+    if raw and system is not None:
+        raise UsageError("--system goes through the chat template, which --raw leaves out")
+    text = prompt if prompt is not None else sys.stdin.read()
+    from ...runtime.language.model import Told
+    from ..commands.language import load_language
+
+    with show_progress(as_json=as_json) as progress:
+        model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
+    said = [{"role": "system", "content": system}] if system is not None else []
+    tokens = model.chat_tokens([*said, {"role": "user", "content": text}]) if said else model.prompt_tokens(text, raw)
+    told, whole = Told(), ""
+    for piece in model.follow(model.sequence(), tokens, told, **asked(given)):
+        whole += piece
+        if not as_json:
+            click.echo(piece, nl=False)
+    if as_json:
+        click.echo(json.dumps({"text": whole, "tokens": told.made, "read": told.read, "ended": told.ended, "tokens_per_second": told.rate}))
+        return
+    click.echo()
+    if not was_asked(QUIET):
+        tell(summary(model, told))

@@ -1,0 +1,52 @@
+"""The options of commands that let a language model write, and what they tell at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ...runtime.language.model import LanguageModel, Told
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+NAMES = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
+
+
+def generation_options(function: Function) -> Function:
+    """How text is made; what is not given is as `generate` has it."""
+    options = (
+        click.option("--max-tokens", type=int, metavar="N", help="Make at most so many tokens.  [default: 256]"),
+        click.option(
+            "--temperature", type=float, metavar="T", help="Draw, the more evenly the higher; 0 takes the likeliest.  [default: 0]"
+        ),
+        click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens.  [default: all]"),
+        click.option("--top-p", type=float, metavar="P", help="Draw from the fewest tokens whose probabilities add up to P.  [default: 1]"),
+        click.option(
+            "--min-p", type=float, metavar="P", help="Draw from tokens at least P times as likely as the likeliest.  [default: 0]"
+        ),
+        click.option("--repetition-penalty", type=float, metavar="R", help="Make tokens that are there already less likely.  [default: 1]"),
+        click.option("--seed", type=int, metavar="N", help="The draw's seed.  [default: 0]"),
+        click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
+        click.option("--threads", type=click.IntRange(1, 4096), metavar="N", help="Threads (default: all that this process may use)."),
+        click.option("--target", metavar="NAME", help="Run this target or level of the engine (default: the best here)."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def asked(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: given[name] for name in NAMES if given[name] not in (None, ())}
+
+
+def summary(model: LanguageModel, told: Told) -> str:
+    """One line: tokens, seconds, and how much of what memory gives was used."""
+    parts = [f"{told.read} tokens read, {len(told.made)} made ({told.ended})", f"first after {told.first:.2f} s"]
+    if told.rate:
+        parts.append(
+            f"then {told.rate:.1f} tokens/s of {model.moved_bytes / 1e6:.0f} MB each: {told.rate * model.moved_bytes / 1e9:.1f} GB/s"
+        )
+    return "; ".join(parts)

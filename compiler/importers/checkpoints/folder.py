@@ -1,0 +1,107 @@
+"""Folders as Hugging Face keeps models: config.json, safetensors files, a tokenizer; tensors are mapped, nothing is unpickled.
+
+Source of the tensor format: safetensors' README (a length, a JSON header, bytes).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....ir.errors import ModelError, UnsupportedError
+from .stored import Array, Checkpoint, Stored
+
+MOST_HEADER = 100_000_000
+MOST_TEXT = 1 << 28
+TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{"F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)},
+    **{"I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "I16": np.dtype(np.int16), "I8": np.dtype(np.int8)},
+    **{"U8": np.dtype(np.uint8), "BOOL": np.dtype(np.bool_)},
+}
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """A model's config, tensors and texts; ModelError for what is missing or damaged, UnsupportedError for pickled weights."""
+    config = _json(folder / "config.json")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        pickled = sorted(each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in folder.glob(pattern))
+        if pickled:
+            hint = "save it again: model.save_pretrained(folder, safe_serialization=True)"
+            raise UnsupportedError(f"{folder.name}: {pickled[0]} is pickled, and reading a pickle runs code from it", hint=hint)
+        raise ModelError(f"{folder.name}: there is no .safetensors file")
+    tensors: dict[str, Stored] = {}
+    for file in files:
+        for name, stored in read_safetensors(file).items():
+            if name in tensors:
+                raise ModelError(f"{folder.name}: two files hold a tensor {name!r}")
+            tensors[name] = stored
+    texts = {name: _text(folder / name) for name in TEXTS if (folder / name).is_file()}
+    return Checkpoint(folder.name, "folder", config, tensors, texts)
+
+
+def read_safetensors(file: Path) -> dict[str, Stored]:
+    """The tensors of a file by name."""
+
+    def damaged(what: str) -> ModelError:
+        return ModelError(f"{file.name}: {what}", hint="the file is damaged: download or save it again")
+
+    try:
+        data: Array = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+    except OSError as error:
+        raise ModelError(f"cannot read {file.name}: {error.strerror or error}") from error
+    size = int.from_bytes(data[:8].tobytes(), "little") if len(data) >= 8 else MOST_HEADER + 1
+    if size > min(MOST_HEADER, len(data) - 8):
+        raise damaged(f"its header of {size} bytes does not fit into {len(data)} bytes")
+    try:
+        header = json.loads(data[8 : 8 + size].tobytes())
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"its header is no JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise damaged("its header is no object")
+    found = {}
+    for name, said in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (first, last) = _DTYPES[said["dtype"]], tuple(said["shape"]), said["data_offsets"]
+            if not all(type(each) is int and each >= 0 for each in (*shape, first, last)):
+                raise ValueError("a negative size")
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(f"tensor {name!r} is said to be {said!r}") from error
+        if last - first != math.prod(shape) * dtype.itemsize or 8 + size + last > len(data):
+            raise damaged(f"tensor {name!r} of {list(shape)} does not lie at bytes {first} to {last}")
+        found[name] = Stored(name, shape, partial(_view, data, 8 + size + first, last - first, dtype, shape))
+    return found
+
+
+def _view(data: Array, first: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    part = np.asarray(data[first : first + size])
+    return part.view(dtype).reshape(shape) if first % dtype.itemsize == 0 else np.frombuffer(part.tobytes(), dtype).reshape(shape)
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MOST_TEXT:
+            raise ModelError(f"{file.name} has {file.stat().st_size} bytes, at most {MOST_TEXT} are read")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"cannot read {file.name}: {error}") from error
+
+
+def _json(file: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(_text(file))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file.name} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{file.name} is no object")
+    return found

@@ -1,0 +1,1 @@
+"""Language models: what a checkpoint says of itself, its architecture as a graph, its tokenizer."""

@@ -1,0 +1,172 @@
+"""What decoders share, on the graph builder: linear layers over stored weights, norms, attention over a cache.
+
+A call sees tokens [B, S] at their positions, and of the cache as many places as `context` has: T. A cache holds for each
+layer keys and values [slots, C, G, D]: sequence b writes its keys at its positions in slot b, and attends to all that
+lie at most as far as its own position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...ir.dims import Dim
+from ...ir.errors import ModelError, Source
+from ...ir.formats import format_of
+from ...ir.formats.ggml import split
+from ...ir.graph import Builder, ConstantData, Graph, Module, Value
+from ...ir.types import TensorType, f32, i64
+from ..importers.checkpoints.stored import Array, Checkpoint, Stored
+from .config import Config
+from .rotary import angles, rotated
+
+Change = Callable[[Array], Array]
+
+
+@dataclass
+class Weights:
+    """A checkpoint's tensors as constants of a module, in their own encoding; each is taken once, and none that is missing."""
+
+    module: Module
+    checkpoint: Checkpoint
+    taken: dict[tuple[str, bool], tuple[Value, ...]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint holds the tensor."""
+        return name in self.checkpoint.tensors
+
+    def stored(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """A tensor of this shape; ModelError if there is none."""
+        found = self.checkpoint.tensors.get(name)
+        if found is None:
+            raise ModelError(f"{self.checkpoint.name}: tensor {name!r} is missing")
+        if found.shape != shape:
+            raise ModelError(f"{self.checkpoint.name}: tensor {name!r} is {list(found.shape)}, expected {list(shape)}")
+        return found
+
+    def value(self, b: Builder, name: str, shape: tuple[int, ...], rows: Change | None = None) -> Value:
+        """A tensor as f32; `rows` changes the order of its rows."""
+        stored = self.stored(name, shape)
+        key = name, rows is not None
+        if key not in self.taken:
+            self.taken[key] = tuple(self._constants(stored, rows))
+        fields = self.taken[key]
+        if stored.format is not None:
+            result: Value = b.decode(*fields, format=stored.format, axis=len(shape) - 1, dtype=f32)
+            return result
+        return fields[0] if fields[0].dtype == f32 else b.cast(fields[0], dtype=f32)
+
+    def _constants(self, stored: Stored, rows: Change | None) -> list[Value]:
+        array = stored.read() if rows is None else rows(stored.read())
+        if stored.format is None:
+            return [self.module.add_constant(stored.name, ConstantData(array))]
+        fields = split(format_of(stored.format), array)
+        return [self.module.add_constant(f"{stored.name}.{name}", ConstantData(each)) for name, each in fields.items()]
+
+
+@dataclass
+class Step:
+    """A call of a decoder under construction: where its tokens stand, and what all layers share."""
+
+    b: Builder
+    graph: Graph
+    config: Config
+    weights: Weights
+    tokens: Value
+    positions: Value
+    context: Value
+    slots: int
+    length: int
+    after: dict[str, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        b, config = self.b, self.config
+        self.at("positions")
+        (batch, count), (seen,) = self.tokens.shape, self.context.shape
+        own, places = b.reshape(self.positions, shape=(batch, 1, count, 1)), b.reshape(self.context, shape=(1, 1, 1, seen))
+        self.mask: Value = b.le(places, own)
+        if config.window is not None:
+            self.mask = b.logical_and(self.mask, b.gt(places, b.sub(own, config.window)))
+        numbers = b.iota(shape=(batch, count, 1), axis=0, dtype=i64)
+        self.places: Value = b.concat(numbers, b.reshape(self.positions, shape=(batch, count, 1)), axis=2)
+        if config.rotation is not None:
+            cosine, sine = angles(b, config.rotation, self.positions, b.dim(value=seen))
+            spread = (batch, count, 1, config.rotation.size)
+            self.cosine, self.sine = b.reshape(cosine, shape=spread), b.reshape(sine, shape=spread)
+
+    # --- layers without a memory ---
+
+    def at(self, name: str) -> None:
+        """Say which part of the model is built next: the name of its tensors."""
+        self.b.source = Source(name, self.weights.checkpoint.name)
+
+    def linear(self, x: Value, name: str, outputs: int, bias: bool = False, rows: Change | None = None) -> Value:
+        """x [.., K] times a stored weight [N, K]."""
+        self.at(name)
+        size = x.shape[-1]
+        assert isinstance(size, int)
+        y: Value = self.b.matmul(x, self.weights.value(self.b, f"{name}.weight", (outputs, size), rows), transpose_b=True)
+        if not bias:
+            return y
+        result: Value = self.b.add(y, self.weights.value(self.b, f"{name}.bias", (outputs,), rows))
+        return result
+
+    def embedding(self, name: str, rows: int) -> Value:
+        """The rows of a table [rows, width] for the tokens: [B, S, width]."""
+        self.at(name)
+        table = self.weights.value(self.b, f"{name}.weight", (rows, self.config.width))
+        result: Value = self.b.take(table, self.tokens, axis=0)
+        return result
+
+    def rms_norm(self, x: Value, name: str) -> Value:
+        """RMS norm over the last axis, with the stored scale."""
+        self.at(name)
+        size = x.shape[-1]
+        assert isinstance(size, int)
+        scale = self.weights.value(self.b, f"{name}.weight", (size,))
+        result: Value = self.b.rms_norm(x, scale, axes=(len(x.shape) - 1,), epsilon=self.config.epsilon)
+        return result
+
+    def layer_norm(self, x: Value, name: str) -> Value:
+        """Layer norm over the last axis, with the stored scale and bias."""
+        self.at(name)
+        scale, bias = (self.weights.value(self.b, f"{name}.{part}", (self.config.width,)) for part in ("weight", "bias"))
+        result: Value = self.b.layer_norm(x, scale, bias, axes=(len(x.shape) - 1,), epsilon=self.config.epsilon)
+        return result
+
+    # --- attention ---
+
+    def heads(self, x: Value, count: int) -> Value:
+        """[B, S, heads * D] as [B, S, heads, D]."""
+        result: Value = self.b.reshape(x, shape=(*x.shape[:-1], count, self.config.head))
+        return result
+
+    def turned(self, x: Value) -> Value:
+        """[B, S, heads, D] turned by its positions."""
+        return rotated(self.b, x, self.cosine, self.sine)
+
+    def attend(self, layer: int, q: Value, k: Value, v: Value) -> Value:
+        """Append k and v [B, S, G, D] to the layer's cache, and attend from q [B, S, H, D]: [B, S, H * D]."""
+        self.at(f"attention.{layer}")
+        b, (batch, count), (seen,) = self.b, self.tokens.shape, self.context.shape
+        keys, values = (self._append(f"cache.{layer}.{name}", x, batch, seen) for name, x in (("keys", k), ("values", v)))
+        scale = 1 / math.sqrt(self.config.head)
+        mixed = b.attention(b.transpose(q, permutation=(0, 2, 1, 3)), keys, values, self.mask, scale=scale)
+        result: Value = b.reshape(b.transpose(mixed, permutation=(0, 2, 1, 3)), shape=(batch, count, self.config.heads * self.config.head))
+        return result
+
+    def _append(self, name: str, x: Value, batch: Dim, seen: Dim) -> Value:
+        """The state with x written at the tokens' places, and what the call sees of it: [B, G, T, D]."""
+        b, sizes = self.b, (self.config.groups, self.config.head)
+        state = self.weights.module.add_state(name, TensorType(f32, (self.slots, self.length, *sizes)))
+        self.after[name] = b.scatter_nd(self.graph.add_state(state), self.places, x)
+        part = b.slice(self.after[name], starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
+        result: Value = b.transpose(part, permutation=(0, 2, 1, 3))
+        return result
+
+
+def paired(heads: int, x: Array) -> Array:
+    """Rows of a query or key weight whose pairs lie side by side, as GGUF's llama keeps them, with halves instead."""
+    cut = x.reshape(heads, x.shape[0] // heads // 2, 2, *x.shape[1:])
+    return cut.swapaxes(1, 2).reshape(x.shape)

@@ -1,0 +1,206 @@
+"""What a language model is made of: sizes, rotation of positions, constants; read from GGUF metadata or a config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.errors import ModelError, UnsupportedError
+
+SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
+LARGEST = 1 << 24
+"""No size of a model is larger: what says so is damaged."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary position embedding: `size` numbers of each head turn, `base` ** (-2 i / size) radians a position.
+
+    `scaling` says how frequencies change past `original` positions: by one of `SCALINGS`, as `transformers` defines them
+    (modeling_rope_utils). `short` and `long` are the divisors that a file gives for each frequency.
+    """
+
+    size: int
+    base: float = 10_000.0
+    scaling: str = "none"
+    factor: float = 1.0
+    original: int = 0
+    low: float = 1.0
+    high: float = 4.0
+    fast: float = 32.0
+    slow: float = 1.0
+    amplitude: float | None = None
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes of a decoder: `inner` is the width of its feed-forward blocks, `window` how far back attention looks, if bounded."""
+
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    head: int
+    inner: int
+    vocabulary: int
+    context: int
+    epsilon: float
+    rotation: Rotation | None
+    window: int | None = None
+    tied: bool = False
+
+
+def config_of(kind: str, metadata: Mapping[str, Any], file: str) -> Config:
+    """The config of a checkpoint of this kind: `gguf`, or `folder` with a config.json."""
+    return (_Gguf if kind == "gguf" else _Json)(metadata, file).config()
+
+
+@dataclass(frozen=True)
+class _Said:
+    """Facts of a checkpoint by name, each checked for its type and range."""
+
+    data: Mapping[str, Any]
+    file: str
+
+    def bad(self, name: str, value: Any, expected: str) -> ModelError:
+        return ModelError(f"{self.file}: {name} is {value!r}, expected {expected}")
+
+    def integer(self, name: str, default: int | None = None, least: int = 1) -> int:
+        value = self.data.get(name, default)
+        if value is None:
+            raise ModelError(f"{self.file}: {name} is missing")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+            raise self.bad(name, value, f"a whole number from {least} to {LARGEST}")
+        return value
+
+    def real(self, name: str, default: float | None = None) -> float:
+        value = self.data.get(name, default)
+        if value is None:
+            raise ModelError(f"{self.file}: {name} is missing")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise self.bad(name, value, "a number above 0")
+        return float(value)
+
+    def word(self, name: str, default: str) -> str:
+        value = self.data.get(name, default)
+        if not isinstance(value, str):
+            raise self.bad(name, value, "a word")
+        return value
+
+    def scaling(self, name: str) -> str:
+        if name not in SCALINGS:
+            raise UnsupportedError(f"{self.file}: rotation is scaled by {name!r}, which is not supported, only {', '.join(SCALINGS)}")
+        return name
+
+
+class _Gguf(_Said):
+    def config(self) -> Config:
+        architecture = self.word("general.architecture", "")
+
+        def of(name: str) -> str:
+            return f"{architecture}.{name}"
+
+        heads, width = self.integer(of("attention.head_count")), self.integer(of("embedding_length"))
+        head = self.integer(of("attention.key_length"), width // heads)
+        if self.integer(of("attention.value_length"), head) != head:
+            raise UnsupportedError(f"{self.file}: keys and values of different sizes are not supported")
+        if self.integer(of("expert_count"), 0, least=0):
+            raise UnsupportedError(f"{self.file}: a mixture of experts is not supported")
+        tokens = self.data.get("tokenizer.ggml.tokens")
+        epsilon = of("attention.layer_norm_epsilon" if architecture == "gpt2" else "attention.layer_norm_rms_epsilon")
+        window = self.integer(of("attention.sliding_window"), 0, least=0)
+        return Config(
+            architecture,
+            self.integer(of("block_count")),
+            width,
+            heads,
+            self.integer(of("attention.head_count_kv"), heads),
+            head,
+            self.integer(of("feed_forward_length")),
+            self.integer(of("vocab_size"), len(tokens) if isinstance(tokens, list) else None),
+            self.integer(of("context_length")),
+            self.real(epsilon),
+            None if architecture == "gpt2" else self._rotation(of, head),
+            window or None,
+        )
+
+    def _rotation(self, of: Any, head: int) -> Rotation:
+        scaling = self.scaling(self.word(of("rope.scaling.type"), "none"))
+        return Rotation(
+            self.integer(of("rope.dimension_count"), head),
+            self.real(of("rope.freq_base"), 10_000.0),
+            scaling,
+            self.real(of("rope.scaling.factor"), 1.0),
+            self.integer(of("rope.scaling.original_context_length"), self.integer(of("context_length"))),
+            amplitude=self.real(of("rope.scaling.attn_factor")) if of("rope.scaling.attn_factor") in self.data else None,
+        )
+
+
+class _Json(_Said):
+    def config(self) -> Config:
+        architecture = self.word("model_type", "")
+        if architecture == "gpt2":
+            return self._gpt2()
+        heads, width = self.integer("num_attention_heads"), self.integer("hidden_size")
+        head = self.integer("head_dim", width // heads) if self.data.get("head_dim") is not None else width // heads
+        if self.word("hidden_act", "silu") != "silu":
+            raise UnsupportedError(f"{self.file}: hidden_act {self.data['hidden_act']!r} is not supported, only silu")
+        window = self.data.get("sliding_window") if self.data.get("use_sliding_window", True) else None
+        return Config(
+            architecture,
+            self.integer("num_hidden_layers"),
+            width,
+            heads,
+            self.integer("num_key_value_heads", heads),
+            head,
+            self.integer("intermediate_size"),
+            self.integer("vocab_size"),
+            self._context(),
+            self.real("rms_norm_eps", 1e-6),
+            self._rotation(head),
+            None if window is None else self.integer("sliding_window"),
+            bool(self.data.get("tie_word_embeddings", False)),
+        )
+
+    def _gpt2(self) -> Config:
+        if self.word("activation_function", "gelu_new") != "gelu_new":
+            raise UnsupportedError(f"{self.file}: activation_function {self.data['activation_function']!r} is not supported, only gelu_new")
+        heads, width = self.integer("n_head"), self.integer("n_embd")
+        inner = self.integer("n_inner") if self.data.get("n_inner") is not None else 4 * width
+        sizes = self.integer("n_layer"), width, heads, heads, width // heads, inner, self.integer("vocab_size"), self.integer("n_positions")
+        return Config("gpt2", *sizes, self.real("layer_norm_epsilon", 1e-5), None, tied=True)
+
+    def _context(self) -> int:
+        """Tokens that the model was made for; with a base that grows they are more than it was trained on."""
+        context, said = self.integer("max_position_embeddings", 2048), self.data.get("rope_scaling") or {}
+        is_dynamic = isinstance(said, Mapping) and said.get("rope_type", said.get("type")) == "dynamic"
+        return int(context * _Json(said, self.file).real("factor", 1.0)) if is_dynamic else context
+
+    def _rotation(self, head: int) -> Rotation:
+        base = self.real("rope_theta", 10_000.0)
+        context = self.integer("max_position_embeddings", 2048)
+        part = self.data.get("partial_rotary_factor") or 1.0
+        said = self.data.get("rope_scaling") or {}
+        if not isinstance(said, Mapping):
+            raise self.bad("rope_scaling", said, "an object")
+        inner = _Json(said, f"{self.file} rope_scaling")
+        kind = inner.word("rope_type", inner.word("type", "default"))
+        scaling = self.scaling("none" if kind == "default" else kind)
+        size = int(head * part)
+        if scaling == "none":
+            return Rotation(size, base)
+        # Of these two the library asks the config itself; the others are said what they were trained on.
+        own = scaling in ("dynamic", "longrope")
+        original = self.integer("original_max_position_embeddings", context)
+        original = original if own else inner.integer("original_max_position_embeddings", original)
+        stretched = scaling == "longrope" and "original_max_position_embeddings" in self.data
+        factor = context / original if stretched else inner.real("factor", context / original)
+        amplitude = inner.real("attention_factor") if said.get("attention_factor") is not None else None
+        lists = [tuple(float(each) for each in said.get(name, ())) for name in ("short_factor", "long_factor")]
+        bounds = inner.real("low_freq_factor", 1.0), inner.real("high_freq_factor", 4.0)
+        speeds = inner.real("beta_fast", 32.0), inner.real("beta_slow", 1.0)
+        return Rotation(size, base, scaling, factor, original, *bounds, *speeds, amplitude, *lists)

@@ -1,0 +1,78 @@
+"""Choosing the next token: greedy, or drawn from what temperature, top-k, top-p and min-p leave.
+
+A draw depends on the seed, the number of the sequence's token and the logits alone, whatever else runs beside. Sources: Holtzman
+et al. (2020) for top-p, Nguyen et al. (2024) for min-p, Keskar et al. (2019) for the repetition penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...ir.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 takes the likeliest, the smallest of equals.
+
+    `top_k` keeps so many tokens (0: all), `top_p` the fewest whose probabilities add up to it, `min_p` those at least so many
+    times as likely as the likeliest. `repetition_penalty` divides positive logits of tokens that are there already, and
+    multiplies negative ones. `bias` is added to logits by token.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    bias: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.temperature >= 0 and self.temperature < float("inf"), f"temperature {self.temperature}: expected 0 or more"),
+            (isinstance(self.top_k, int) and self.top_k >= 0, f"top_k {self.top_k}: expected a whole number, 0 for all"),
+            (0 < self.top_p <= 1, f"top_p {self.top_p}: expected more than 0 and at most 1"),
+            (0 <= self.min_p <= 1, f"min_p {self.min_p}: expected 0 to 1"),
+            (0 < self.repetition_penalty < float("inf"), f"repetition_penalty {self.repetition_penalty}: expected more than 0"),
+            (isinstance(self.seed, int) and 0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 on"),
+        )
+        for holds, message in checks:
+            if not holds:
+                raise InputError(message)
+
+    def choose(self, logits: Array, before: Sequence[int]) -> int:
+        """The token after `before`, from f32[vocabulary]; InputError where no logit is a number."""
+        scores = self._changed(logits, before)
+        best = int(np.argmax(scores))
+        if not np.isfinite(scores[best]):
+            raise InputError(f"the model's logits after {len(before)} tokens hold NaN or no finite number", hint="its weights are damaged")
+        if self.temperature == 0:
+            return best
+        order = np.argsort(-scores, kind="stable")
+        if self.top_k:
+            order = order[: self.top_k]
+        weights = np.exp((scores[order] - scores[best]) / self.temperature)
+        shares = weights / weights.sum()
+        kept = shares >= self.min_p * shares[0]
+        kept &= np.cumsum(shares) - shares < self.top_p
+        sums = np.cumsum(np.where(kept, shares, 0))
+        draw = np.random.Generator(np.random.Philox(key=self.seed, counter=len(before))).random() * sums[-1]
+        return int(order[int(np.searchsorted(sums, draw, side="right"))])
+
+    def _changed(self, logits: Array, before: Sequence[int]) -> Array:
+        scores = logits.astype(np.float64)
+        if self.repetition_penalty != 1.0 and before:
+            seen = np.unique(np.asarray(before))
+            scores[seen] = np.where(scores[seen] > 0, scores[seen] / self.repetition_penalty, scores[seen] * self.repetition_penalty)
+        for token, value in self.bias.items():
+            if not 0 <= token < len(scores):
+                raise InputError(f"bias of token {token}: the vocabulary has {len(scores)}")
+            scores[token] += value
+        return scores

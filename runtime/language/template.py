@@ -1,0 +1,48 @@
+"""Chat templates: a conversation as the text that a model was trained on. They come with models, so a child process runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...ir.errors import InputError, ModelError
+from ...ir.extras import need
+
+WORKER = Path(__file__).with_name("template_worker.py")
+LONGEST_WAIT = 60.0
+
+Message = Mapping[str, Any]
+
+
+def render(template: str, messages: Sequence[Message], begin: str = "", end: str = "", answer: bool = True) -> str:
+    """The conversation as text, with the beginning of an answer behind it; ModelError where the template fails or does not end."""
+    need("jinja2", "a chat template")
+    given = {"messages": [dict(message) for message in messages], "bos_token": begin, "eos_token": end, "add_generation_prompt": answer}
+    data = json.dumps({"template": template, "given": given}).encode()
+    try:
+        done = subprocess.run([sys.executable, "-I", str(WORKER)], input=data, capture_output=True, timeout=LONGEST_WAIT, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _failure("it does not end") from error
+    except OSError as error:
+        raise _failure(f"its process cannot be started: {error.strerror or error}") from error
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise _failure("it does not end")
+    try:
+        said = json.loads(done.stdout)
+    except ValueError as error:
+        raise _failure(f"its process ended with status {done.returncode}") from error
+    if "refused" in said:
+        raise InputError(f"the chat template refuses the conversation: {said['refused']}")
+    if "failed" in said:
+        raise _failure(said["failed"])
+    text: str = said["text"]
+    return text
+
+
+def _failure(why: str) -> ModelError:
+    return ModelError(f"the model's chat template fails: {why}", hint="give the prompt as it stands: raw=True, --raw")

@@ -1,0 +1,48 @@
+"""Renders one chat template in a process of its own: Jinja's sandbox, a few seconds, a bounded memory. Imports nothing of ours."""
+
+import json
+import resource
+import sys
+from datetime import datetime
+
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS, BYTES, CHARACTERS = 5, 1 << 30, 1 << 24
+
+
+class Refused(Exception):
+    """The template itself refuses the conversation."""
+
+
+def refuse(message: object) -> None:
+    raise Refused(str(message))
+
+
+def rendered(template: str, given: dict[str, object]) -> str:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    text = environment.from_string(template).render(**given)
+    if len(text) > CHARACTERS:
+        raise ValueError(f"it makes a text of {len(text)} characters, at most {CHARACTERS} are taken")
+    return text
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    asked = json.loads(sys.stdin.buffer.read())
+    try:
+        answer = {"text": rendered(asked["template"], asked["given"])}
+    except Refused as error:
+        answer = {"refused": str(error)}
+    except MemoryError:
+        answer = {"failed": f"it needs more than {BYTES >> 20} MB"}
+    except Exception as error:  # noqa: BLE001 - whatever a template does is its own failure
+        answer = {"failed": f"{type(error).__name__}: {error}"[:500]}
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

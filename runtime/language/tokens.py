@@ -1,0 +1,56 @@
+"""Text to tokens and back, by the `tokenizers` library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.errors import EngineError
+from ...ir.extras import need
+
+
+class Tokenizer:
+    """A tokenizer.json: `encode` gives tokens, `decode` text."""
+
+    def __init__(self, text: str) -> None:
+        need("tokenizers", "text of a language model")
+        import tokenizers
+
+        try:
+            self._held = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises no narrower one
+            raise EngineError(f"tokenizer.json of the engine is damaged: {error}") from error
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; special tokens that it spells out are themselves."""
+        found: list[int] = self._held.encode(text, add_special_tokens=False).ids
+        return found
+
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        """The text of tokens, without special ones unless asked for."""
+        text: str = self._held.decode(list(tokens), skip_special_tokens=not special)
+        return text
+
+
+class Pieces:
+    """Text that grows with its tokens: what is final after each of them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._first = 0
+        self._told = 0
+
+    def add(self, token: int) -> str:
+        """The text that this token completes; none while a character is cut in two."""
+        self._tokens.append(token)
+        before = self._tokenizer.decode(self._tokens[self._first : self._told])
+        whole = self._tokenizer.decode(self._tokens[self._first :])
+        if len(whole) <= len(before) or whole.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._first, self._told = self._told, len(self._tokens)
+        return whole[len(before) :]
+
+    def rest(self) -> str:
+        """What is left at the end: the halves of characters."""
+        before = self._tokenizer.decode(self._tokens[self._first : self._told])
+        return self._tokenizer.decode(self._tokens[self._first :])[len(before) :]

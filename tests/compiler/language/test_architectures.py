@@ -1,0 +1,99 @@
+"""Architectures: logits are those of `transformers` at every position, in prompts and token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+import ourcc
+from ourcc.ir.plan import Copy
+
+from .conftest import ROPE, logits_of, model_of, save, write_gguf
+
+KINDS = ("llama", "tied", "biased", "mistral", "qwen2", "qwen3", "gpt2")
+SCALED = [("llama", rope) for rope in ROPE if rope != "none"]
+
+
+def tokens_of(count: int, seed: int = 3) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 97, count)]
+
+
+@pytest.mark.parametrize(("kind", "rope"), [*((kind, "none") for kind in KINDS), *SCALED])
+def test_logits_are_those_of_transformers(kind: str, rope: str, tmp_path: Path) -> None:
+    model, tokens = model_of(kind, rope), tokens_of(40)
+    engine = ourcc.build(save(model, tmp_path / "m"), targets=["native"], tune="off")
+    expected = logits_of(model, tokens)
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), expected, atol=2e-5)  # type: ignore[attr-defined]
+    if rope in ("dynamic", "longrope"):
+        # What lies in a cache was turned by the frequencies of its own call; one call sees one length.
+        return
+    sequence = engine.sequence()  # type: ignore[attr-defined]
+    found = [sequence.all_logits(tokens[:25])]
+    found += [sequence.logits(tokens[: n + 1])[None] for n in range(25, 40)]
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_a_gguf_file_and_a_folder_give_one_engine(kind: str, tmp_path: Path) -> None:
+    model, tokens = model_of(kind), tokens_of(12)
+    engines = [ourcc.build(path, tune="off") for path in (save(model, tmp_path / "m"), write_gguf(model, tmp_path / "m.gguf"))]
+    kernels = [{name: data for name, data in engine.contents.best.files.items() if name.startswith("kernel_")} for engine in engines]
+    assert kernels[0] == kernels[1]
+    answers = [engine.sequence().all_logits(tokens) for engine in engines]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_weights_stay_in_their_encoding(kind: str, tmp_path: Path) -> None:
+    model = model_of("llama", rope="none", hidden_size=256, intermediate_size=512)
+    type = gguf.GGMLQuantizationType[kind]
+    path = write_gguf(model, tmp_path / "m.gguf", type)
+    reader = gguf.GGUFReader(path)
+    stored = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32) for tensor in reader.tensors}
+    engine = ourcc.build(path, tune="off")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            told = {"model.embed_tokens.weight": "token_embd.weight", "lm_head.weight": "output.weight"}.get(name)
+            if parameter.ndim == 2 and told is not None:
+                parameter.copy_(torch.from_numpy(stored[told].reshape(parameter.shape)))
+            elif parameter.ndim == 2:
+                rounded = gguf.dequantize(gguf.quantize(parameter.float().numpy(), type), type).astype(np.float32)
+                parameter.copy_(torch.from_numpy(rounded.reshape(parameter.shape)))
+    tokens = tokens_of(20)
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), logits_of(model, tokens), atol=1e-4)  # type: ignore[attr-defined]
+    held = sum(constant.data.nbytes for group in engine.contents.weights.values() for constant in group.values())
+    whole = sum(parameter.numel() * 4 for parameter in model.parameters())
+    # The head may lie in memory twice: as a table and for products.
+    assert held < (0.8 if kind.endswith("16") else 0.6) * whole
+
+
+def test_no_token_copies_the_cache(tmp_path: Path) -> None:
+    engine = ourcc.build(save(model_of("llama"), tmp_path / "m"), tune="off")
+    plan = engine.contents.best.plans["step"]
+    assert [step for step in plan.steps if isinstance(step, Copy) and plan.moves(step)] == []
+    assert {state.name for state in plan.states} == {f"cache.{layer}.{part}" for layer in (0, 1) for part in ("keys", "values")}
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+    folder = save(model_of("llama"), tmp_path / "m")
+    text = (folder / "config.json").read_text()
+    for before, after, message in (
+        ('"model_type": "llama"', '"model_type": "mamba"', "architecture 'mamba' is not supported"),
+        ('"hidden_act": "silu"', '"hidden_act": "relu"', "hidden_act 'relu' is not supported"),
+        ('"hidden_size": 64', '"hidden_size": 0', "hidden_size is 0, expected a whole number from 1"),
+        ('"hidden_size": 64', '"hidden_size": 32', r"tensor 'model.embed_tokens.weight' is \[97, 64\], expected \[97, 32\]"),
+        ('"num_hidden_layers": 2', '"num_hidden_layers": 3', "tensor 'model.layers.2.input_layernorm.weight' is missing"),
+    ):
+        (folder / "config.json").write_text(text.replace(before, after))
+        with pytest.raises(ourcc.CompilerError, match=message):
+            ourcc.build(folder)
+    (folder / "config.json").write_text(text)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ourcc.UnsupportedError, match="is pickled, and reading a pickle runs code"):
+        ourcc.build(folder)
+    with pytest.raises(ourcc.UsageError, match="context is for language models"):
+        ourcc.build(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), context=5)

@@ -1,0 +1,181 @@
+"""Generation: greedy tokens are those of `transformers`, text streams whole characters, conversations keep their cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+import ourcc
+from ourcc.compiler.cli.main import run
+from ourcc.runtime.language.model import LanguageModel, Told
+
+from .conftest import model_of, save
+
+TEXTS = ["Why is the sky blue?", "wörter 🙂 日本語", "a  b\n\n c\t", "", "<|end|> no end", "".join(map(chr, range(1, 300)))]
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+
+
+def tokenizer_of(folder: Path) -> None:
+    """A byte-level tokenizer of 297 words, with words that begin and end a turn."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=297,
+        special_tokens=["<|begin|>", "<|end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["the sky is blue and the sea is green, why is it so"] * 9, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Any, Path]:
+    folder = tmp_path_factory.mktemp("model")
+    model = model_of("llama", vocab_size=297)
+    save(model, folder)
+    tokenizer_of(folder)
+    path = folder / "m.ourcc"
+    assert run(["build", str(folder), "-o", str(path), "-q"]) == 0
+    engine = ourcc.load(path)
+    assert isinstance(engine, LanguageModel)
+    return engine, model, path
+
+
+def test_greedy_tokens_are_those_of_transformers(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine, model, _ = both
+    for seed in range(6):
+        prompt = [int(token) for token in np.random.default_rng(seed).integers(2, 297, 3 + seed)]
+        told = Told()
+        list(engine.follow(engine.sequence(), prompt, told, max_tokens=20, ignore_end=True))
+        with torch.no_grad():
+            expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)
+        assert told.made == expected[0, len(prompt) :].tolist()
+        assert told.ended == "length" and told.read == len(prompt)
+
+
+def test_text_survives(both: tuple[LanguageModel, Any, Path]) -> None:
+    tokenizer = both[0].tokenizer
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(text), special=True) == text
+    assert tokenizer.encode("<|end|>") == [1]
+
+
+def test_a_prompt_is_wrapped_unless_raw(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    wrapped = engine.tokenizer.encode("<|begin|>user\nhi<|end|><|begin|>assistant\n")
+    assert engine.prompt_tokens("hi") == engine.prompt_tokens([{"role": "user", "content": "hi"}]) == wrapped
+    assert engine.prompt_tokens("hi", raw=True) == engine.tokenizer.encode("hi")
+    assert engine.prompt_tokens([5, 6]) == [5, 6]
+
+
+def test_pieces_make_the_text(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    for seed in range(4):
+        options: Any = {"max_tokens": 30, "temperature": 2.0, "seed": seed, "ignore_end": True}
+        told = Told()
+        pieces = list(engine.follow(engine.sequence(), engine.prompt_tokens("sky"), told, **options))
+        assert "".join(pieces) == engine.tokenizer.decode(told.made)
+        assert all(pieces)
+        assert "".join(engine.generate("sky", **options)) == "".join(pieces)
+
+
+def test_a_text_that_stops_is_cut_before_it(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    options: Any = {"max_tokens": 30, "temperature": 1.0, "ignore_end": True}
+    whole = "".join(engine.generate("sky", **options))
+    stop = whole[7:9]
+    assert "".join(engine.generate("sky", stop=[stop], **options)) == whole[: whole.index(stop)]
+
+
+def test_a_conversation_reads_only_what_is_new(both: tuple[LanguageModel, Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = both[0]
+    chat, read = engine.chat(), []
+    step = type(chat._sequence)._step
+    monkeypatch.setattr(
+        type(chat._sequence), "_step", lambda self, tokens, first, wanted: (read.append(first), step(self, tokens, first, wanted))[1]
+    )
+    answers = ["".join(chat.send(text, max_tokens=4)) for text in ("hi", "so")]
+    assert [each["role"] for each in chat.messages] == ["user", "assistant", "user", "assistant"]
+    assert [each["content"] for each in chat.messages[1::2]] == answers
+    # The second question begins behind what the first one left.
+    again = engine.prompt_tokens(chat.messages[:3])
+    assert read.count(0) == 1 and max(read) < len(again) + 4
+    fresh = "".join(engine.generate(chat.messages[:3], max_tokens=4))
+    assert fresh == answers[1]
+
+
+def test_bad_input(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    sequence = engine.sequence()
+    for tokens, message in (
+        ([], "no tokens"),
+        ([297], "token 297: the vocabulary has 0 to 296"),
+        ([-1], "token -1"),
+        ([3] * 65, "holds 64"),
+    ):
+        with pytest.raises(ourcc.InputError, match=message):
+            sequence.logits(tokens)
+    for options, message in (
+        ({"max_tokens": 0}, "max_tokens 0"),
+        ({"temprature": 1.0}, "no option 'temprature'"),
+        ({"stop": [""]}, "none of them empty"),
+        ({"top_p": 2.0}, "top_p 2.0"),
+    ):
+        with pytest.raises(ourcc.CompilerError, match=message):
+            list(engine.generate("hi", **options))  # type: ignore[arg-type]
+    for prompt, message in (
+        (3.5, "not iterable"),
+        ([{"role": "user"}], "a message is"),
+        ([1, "a"], "a prompt is"),
+        (b"ab" * 40, "holds 64"),
+    ):
+        with pytest.raises((ourcc.CompilerError, TypeError), match=message):
+            list(engine.generate(prompt))  # type: ignore[arg-type]
+    # A context that is full ends the text.
+    told = Told()
+    list(engine.follow(engine.sequence(), [5] * 62, told, max_tokens=30, ignore_end=True))
+    assert (told.ended, len(told.made)) == ("context", 3)
+
+
+def test_commands(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    engine, _, path = both
+    assert run(["generate", str(path), "sky", "--max-tokens", "5"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.rstrip("\n") == "".join(engine.generate("sky", max_tokens=5)).rstrip("\n")
+    assert "tokens/s" in shown.err
+    assert run(["generate", str(path), "sky", "--raw", "--json", "--max-tokens", "5", "-q"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["text"] == "".join(engine.generate("sky", raw=True, max_tokens=5)) and len(told["tokens"]) <= 5
+    assert run(["generate", str(path), "sky", "--raw", "--system", "x"]) == 2
+    assert "--raw leaves out" in capsys.readouterr().err
+    other = tmp_path / "other.ourcc"
+    ourcc.build(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)).save(other)
+    assert run(["generate", str(other), "x"]) == 2
+    assert "holds no language model" in capsys.readouterr().err
+
+
+def test_chat_command(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["hi", "so"])
+
+    def line(prompt: str = "") -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", line)
+    assert run(["chat", str(both[2]), "--max-tokens", "3"]) == 0
+    assert capsys.readouterr().err.count("tokens/s") == 2

@@ -1,0 +1,83 @@
+"""The choice of the next token: its distribution, its seeds, its bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.ir.errors import InputError
+from ourcc.runtime.language.sampling import Sampling
+
+LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
+
+
+def shares(sampling: dict[str, object], count: int = 4000) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """How often each token is drawn over seeds."""
+    drawn = [Sampling(seed=seed, **sampling).choose(LOGITS, [1, 2]) for seed in range(count)]  # type: ignore[arg-type]
+    return np.bincount(drawn, minlength=len(LOGITS)) / count
+
+
+def near(found: np.ndarray[tuple[int, ...], np.dtype[np.float64]], expected: list[float], count: int = 4000) -> bool:
+    """Whether counts fit probabilities: chi squared below what one in a million samples exceeds."""
+    probabilities = np.array(expected)
+    assert not found[probabilities == 0].any()
+    kept = probabilities > 0
+    return bool((count * (found - probabilities)[kept] ** 2 / probabilities[kept]).sum() < 40)
+
+
+def test_greedy_takes_the_smallest_of_equals() -> None:
+    assert Sampling().choose(np.array([1, 3, 3, 2], np.float32), []) == 1
+    assert Sampling(bias={0: 5.0}).choose(np.array([1, 3, 3, 2], np.float32), []) == 0
+
+
+def test_draws_follow_the_probabilities() -> None:
+    assert near(shares({"temperature": 1.0}), [0.4, 0.3, 0.2, 0.06, 0.04])
+    squares = np.array([0.4, 0.3, 0.2, 0.06, 0.04]) ** 2
+    assert near(shares({"temperature": 0.5}), list(squares / squares.sum()))
+    assert near(shares({"temperature": 1.0, "top_k": 2}), [4 / 7, 3 / 7, 0, 0, 0])
+    assert near(shares({"temperature": 1.0, "top_p": 0.65}), [4 / 7, 3 / 7, 0, 0, 0])
+    assert near(shares({"temperature": 1.0, "top_p": 0.75}), [4 / 9, 3 / 9, 2 / 9, 0, 0])
+    assert near(shares({"temperature": 1.0, "min_p": 0.4}), [4 / 9, 3 / 9, 2 / 9, 0, 0])
+    assert near(shares({"temperature": 1.0, "top_p": 1e-9}), [1, 0, 0, 0, 0])
+
+
+def test_a_draw_depends_on_seed_and_place_alone() -> None:
+    sampling = Sampling(temperature=1.0, seed=5)
+    first = [sampling.choose(LOGITS, [0] * n) for n in range(50)]
+    assert first == [Sampling(temperature=1.0, seed=5).choose(LOGITS, [3] * n) for n in range(50)]
+    assert first != [Sampling(temperature=1.0, seed=6).choose(LOGITS, [0] * n) for n in range(50)]
+    assert len(set(first)) > 2
+
+
+def test_what_is_there_already_becomes_less_likely() -> None:
+    logits = np.array([2.0, 1.5, -1.0, -1.2], np.float32)
+    assert Sampling(repetition_penalty=2.0).choose(logits, [0]) == 1
+    assert Sampling(repetition_penalty=2.0).choose(logits[2:], [0]) == 1
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [-np.inf, -np.inf], [np.inf, 0.0]])
+def test_logits_that_are_no_numbers(bad: list[float]) -> None:
+    for temperature in (0.0, 1.0):
+        with pytest.raises(InputError, match="NaN or no finite number"):
+            Sampling(temperature=temperature).choose(np.array(bad, np.float32), [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"temperature": value} for value in (-1.0, float("nan"), float("inf"))),
+        *({"top_p": value} for value in (0.0, 1.5, -1.0)),
+        *({"top_k": value} for value in (-1, 1.5)),
+        *({"min_p": value} for value in (-0.1, 2.0)),
+        *({"repetition_penalty": value} for value in (0.0, -1.0, float("inf"))),
+        *({"seed": value} for value in (-1, 1 << 63, 0.5)),
+    ],
+)
+def test_bounds(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        Sampling(**options)  # type: ignore[arg-type]
+
+
+def test_a_bias_outside_of_the_vocabulary() -> None:
+    with pytest.raises(InputError, match="bias of token 9"):
+        Sampling(bias={9: 1.0}).choose(LOGITS, [])
