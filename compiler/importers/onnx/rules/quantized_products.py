@@ -55,10 +55,10 @@ def requantized(n: Node, total: Value, by: Value, position: int, like: DType) ->
 
 @rule("MatMulInteger")
 def _matmul_integer(n: Node) -> Value:
-    return _integer_product(n, (n.x(0), n.optional(2)), (n.x(1), n.optional(3)))
+    return integer_product(n, (n.x(0), n.optional(2)), (n.x(1), n.optional(3)))
 
 
-def _integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]) -> Value:
+def integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]) -> Value:
     """The product of (codes, zero point) by row and (codes, zero point) by column, in 32-bit integers."""
     a = shifted(n, *left, trailing=1 if left[0].type.rank > 1 else 0)
     return cast(n, product(n, a, shifted(n, *right, trailing=0)), i32)
@@ -67,7 +67,7 @@ def _integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Val
 @rule("QLinearMatMul")
 def _quantized_matmul(n: Node) -> Value:
     a, b = n.x(0), n.x(3)
-    total = _integer_product(n, (a, n.optional(2)), (b, n.optional(5)))
+    total = integer_product(n, (a, n.optional(2)), (b, n.optional(5)))
     rows = along(n, n.x(1), 1 if a.type.rank > 1 and b.type.rank > 1 else 0)
     return requantized(n, total, factor(n, rows, along(n, n.x(4), 0)), 6, a.dtype)
 
@@ -94,11 +94,11 @@ def _quantized_gemm(n: Node) -> Value:
 
 @rule("MatMulIntegerToFloat", domain=MICROSOFT)
 def _matmul_integer_to_float(n: Node) -> Value:
-    total = _integer_product(n, (n.x(0), n.optional(4)), (n.x(1), n.optional(5)))
-    return _scaled(n, total, factor(n, along(n, n.x(2), 1), along(n, n.x(3), 0)), n.optional(6), n.x(2).dtype)
+    total = integer_product(n, (n.x(0), n.optional(4)), (n.x(1), n.optional(5)))
+    return scaled(n, total, factor(n, along(n, n.x(2), 1), along(n, n.x(3), 0)), n.optional(6), n.x(2).dtype)
 
 
-def _scaled(n: Node, total: Value, by: Value, bias: Value | None, dtype: DType) -> Value:
+def scaled(n: Node, total: Value, by: Value, bias: Value | None, dtype: DType) -> Value:
     """An exact sum as a float."""
     result = cast(n, n.b.mul(cast(n, total, f32), by), dtype)
     return result if bias is None else n.b.add(result, bias)
@@ -112,8 +112,8 @@ def _dynamic_matmul(n: Node) -> Value:
 def dynamic_product(n: Node, a: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None = None) -> Value:
     """A float matrix, quantized by its own range, times a quantized one."""
     codes, a_scale, a_zero = quantized_dynamically(n, a)
-    total = _integer_product(n, (codes, a_zero), (b, zero))
-    return _scaled(n, total, factor(n, a_scale, along(n, scale, 0)), bias, a.dtype)
+    total = integer_product(n, (codes, a_zero), (b, zero))
+    return scaled(n, total, factor(n, a_scale, along(n, scale, 0)), bias, a.dtype)
 
 
 # --- weights of few bits ----------------------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""ONNX Runtime's own ops (`com.microsoft`) that are no attention, on drawn cases against ONNX Runtime itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nodes import NodeCase, Operand, difference
+
+F16, F32 = np.float16, np.float32
+SEEDS = 12
+
+
+def floats(rng, *shape, dtype=F32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def sometimes(rng, make):
+    return make() if rng.random() < 0.5 else None
+
+
+def rows(rng, dtype):
+    """[batch, sequence, hidden] or [tokens, hidden], its leading sizes symbolic or not."""
+    batch, length, hidden = (int(size) for size in rng.integers(1, (4, 6, 40)))
+    shape, names = ((batch, length, hidden), ("B", "S")) if rng.random() < 0.7 else ((length, hidden), ("S",))
+    return Operand(floats(rng, *shape, dtype=dtype), names if rng.random() < 0.7 else ())
+
+
+def skip_norm(rng):
+    dtype = rng.choice([F32, F16])
+    x = rows(rng, dtype)
+    hidden, rank = x.array.shape[-1], x.array.ndim
+    skips = [x.array.shape] if rank == 2 else [x.array.shape, x.array.shape[1:], (1, *x.array.shape[1:])]
+    skip = skips[rng.integers(len(skips))]
+    names = x.sizes if len(skip) == rank and skip[0] == x.array.shape[0] else (None,) * (len(skip) - 2) + x.sizes[1:]
+    simplified = rng.random() < 0.5
+    vector = [floats(rng, hidden, dtype=dtype) for _ in range(3)]
+    optional = [sometimes(rng, lambda: vector[1]), sometimes(rng, lambda: vector[2])][simplified:]
+    operands = [x, Operand(floats(rng, *skip, dtype=dtype), names), vector[0], *optional]
+    attributes = {"epsilon": float(rng.choice([1e-12, 1e-5, 0.1]))}
+    kind = "SkipSimplifiedLayerNormalization" if simplified else "SkipLayerNormalization"
+    return NodeCase(kind, operands, attributes, (True, False, False, bool(rng.random() < 0.6)))
+
+
+def simplified_norm(rng):
+    dtype = rng.choice([F32, F16])
+    x = rows(rng, dtype)
+    axis = int(rng.integers(1, x.array.ndim))
+    axis -= x.array.ndim * (rng.random() < 0.5)
+    # A symbolic size is not normalized over here: the scale has it too.
+    x = Operand(x.array, x.sizes[: axis % x.array.ndim])
+    scale = floats(rng, *x.array.shape[axis % x.array.ndim :], dtype=dtype)
+    outputs = (True, bool(rng.random() < 0.5))
+    return NodeCase("SimplifiedLayerNormalization", [x, scale], {"axis": axis, "epsilon": float(rng.choice([1e-6, 0.1]))}, outputs, "")
+
+
+def embedding(rng):
+    batch, length, hidden = (int(size) for size in rng.integers(1, (4, 6, 40)))
+    names = ("B", "S")
+
+    def ids(high):
+        return Operand(rng.integers(0, high, (batch, length)).astype(np.int32), names)
+
+    segments, masked = rng.random() < 0.6, rng.random() < 0.5
+    places = sometimes(rng, lambda: ids(7) if rng.random() < 0.5 else rng.integers(0, 7, (1, length)).astype(np.int32))
+    if isinstance(places, np.ndarray):
+        places = Operand(places, (None, "S"))
+    operands = [
+        *(
+            ids(9),
+            ids(2) if segments else None,
+            floats(rng, 9, hidden),
+            floats(rng, 7, hidden),
+            floats(rng, 2, hidden) if segments else None,
+        ),
+        *(floats(rng, hidden), floats(rng, hidden), ids(3) if masked else None, places),
+    ]
+    return NodeCase("EmbedLayerNormalization", operands, {"epsilon": 1e-5}, (True, True, bool(rng.random() < 0.5)))
+
+
+def gelu(rng):
+    kind = str(rng.choice(["Gelu", "BiasGelu", "FastGelu", "QuickGelu"]))
+    x = rows(rng, F32)
+    bias = [floats(rng, x.array.shape[-1])] if kind == "BiasGelu" or (kind == "FastGelu" and rng.random() < 0.5) else []
+    attributes = {"alpha": float(rng.choice([1.0, 1.7]))} if kind == "QuickGelu" and rng.random() < 0.6 else {}
+    return NodeCase(kind, [x, *bias], attributes)
+
+
+def fused_matmul(rng):
+    rank = int(rng.integers(2, 5))
+    batch = [int(size) for size in rng.integers(1, 4, rank - 2)]
+    m, k, n = (int(size) for size in rng.integers(1, 7, 3))
+    flags = {name: int(rng.random() < 0.4) for name in ("transA", "transB", *(("transBatchA", "transBatchB") if rank > 3 else ()))}
+
+    def arranged(rows, columns, letter):
+        if flags[f"trans{letter}"]:
+            rows, columns = columns, rows
+        shape = [rows, *batch, columns] if flags.get(f"transBatch{letter}") else [*batch, rows, columns]
+        return floats(rng, *shape)
+
+    a, b = arranged(m, k, "A"), arranged(k, n, "B")
+    if rng.random() < 0.3 and not flags.get("transBatchA") and not flags.get("transBatchB"):
+        b = b.reshape(-1, *b.shape[-2:])[0]
+    return NodeCase(
+        "FusedMatMul", [Operand(a, ("M",) if rank > 2 else ()), b] if rng.random() < 0.5 and not batch else [a, b], flags | alpha(rng)
+    )
+
+
+def alpha(rng):
+    return {"alpha": float(rng.choice([0.5, 2.0]))} if rng.random() < 0.5 else {}
+
+
+GEMM = ["Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "LeakyRelu", "Elu", "ThresholdedRelu", "HardSigmoid"]
+CONV = {"Relu": [], "Tanh": [], "Sigmoid": [], "LeakyRelu": [0.3], "Clip": [-0.5, 0.7], "HardSigmoid": [0.3, 0.4], "HardSwish": []}
+
+
+def fused_gemm(rng):
+    m, k, n = (int(size) for size in rng.integers(1, 7, 3))
+    flags = {name: int(rng.random() < 0.5) for name in ("transA", "transB")}
+    a, b = floats(rng, *((k, m) if flags["transA"] else (m, k))), floats(rng, *((n, k) if flags["transB"] else (k, n)))
+    numbers = {"activation_alpha": 0.3, "activation_beta": 0.4, "activation_gamma": 1.0}
+    return NodeCase(
+        "FusedGemm", [a, b, sometimes(rng, lambda: floats(rng, n))], flags | numbers | alpha(rng) | {"activation": str(rng.choice(GEMM))}
+    )
+
+
+def fused_conv(rng):
+    name = str(rng.choice(list(CONV)))
+    bias = sometimes(rng, lambda: floats(rng, 4))
+    added = sometimes(rng, lambda: floats(rng, 2, 4, 6, 6))
+    attributes = {"activation": name, "pads": [1, 1, 1, 1], "group": 2} | ({"activation_params": CONV[name]} if CONV[name] else {})
+    return NodeCase("FusedConv", [floats(rng, 2, 6, 6, 6), floats(rng, 4, 3, 3, 3), bias, added], attributes)
+
+
+DRAWS = [skip_norm, simplified_norm, embedding, gelu, fused_matmul, fused_gemm, fused_conv]
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_drawn_nodes_compute_what_onnxruntime_computes(draw):
+    rng = np.random.default_rng(0)
+    wrong = [why for _, _, why in (difference(draw(rng)) for _ in range(SEEDS)) if why]
+    assert not wrong, "\n".join(wrong)
