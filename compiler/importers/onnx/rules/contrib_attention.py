@@ -8,7 +8,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import boolean, i64
+from .....ir.types import i64
 from ..broadcasting import stretched
 from ..context import Node, cast, rule
 from .attention import head_size, joined, merged, size_value, split_heads
@@ -144,7 +144,7 @@ def _answer(n: Node, q: Value, k: Value, v: Value, before: Dim, mask: Value | No
 def _mask(n: Node, mask: Value | None, bias: Value | None, q: Value, k: Value) -> Value | None:
     """What is added to the scores: a bias, and a number where the mask hides a key."""
     scores = (*q.shape[:3], k.shape[2])
-    added = None if bias is None else _fitted(n, bias, scores, "attention_bias")
+    added = None if bias is None else fitted(n, bias, scores, "attention_bias")
     kept = None if mask is None else _kept(n, mask, scores)
     if kept is None:
         return added
@@ -153,11 +153,12 @@ def _mask(n: Node, mask: Value | None, bias: Value | None, q: Value, k: Value) -
     return hidden if added is None else n.b.add(added, hidden)  # type: ignore[no-any-return]
 
 
-def _fitted(n: Node, value: Value, shape: tuple[Dim, ...], what: str) -> Value:
-    fitted = stretched(n.b, value, shape)
-    if fitted is None:
+def fitted(n: Node, value: Value, shape: tuple[Dim, ...], what: str) -> Value:
+    """The value at this shape, where its sizes are those, or 1, or only a call tells; a call is refused where they differ."""
+    result = stretched(n.b, value, shape)
+    if result is None:
         raise n.fail(f"{what} is {value.type}, expected [{', '.join(str(size) for size in shape)}]")
-    return fitted
+    return result
 
 
 def _kept(n: Node, mask: Value, scores: tuple[Dim, ...]) -> Value | None:
@@ -171,8 +172,7 @@ def _kept(n: Node, mask: Value, scores: tuple[Dim, ...]) -> Value | None:
     if mask.type.rank not in (2, 3):
         raise UnsupportedError(f"the mask is {mask.type}", hint="give a mask of rank 1, 2 or 3")
     shape = (batch, columns) if mask.type.rank == 2 else (batch, rows, columns)
-    fitted = _fitted(n, mask, shape, "the mask")
-    kept = fitted if fitted.dtype == boolean else n.b.gt(fitted, 0)
+    kept = n.b.gt(fitted(n, mask, shape, "the mask"), 0)
     return unsqueeze(n, kept, (1, 2) if mask.type.rank == 2 else (1,))
 
 
