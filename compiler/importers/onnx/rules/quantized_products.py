@@ -134,7 +134,7 @@ def _matmul_bits(n: Node) -> Value:
     if n.given(3):
         whole = n.x(3).dtype.is_float
         _expect(n, 3, "the zero points have", rows * (blocks if whole else -(-blocks * bits // 8)))
-    codes = _unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
+    codes = unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
     weight = constant(n, codes.astype(dtype.numpy))
     scale = n.b.reshape(n.x(2), shape=(rows, blocks))
     value: Value
@@ -145,7 +145,7 @@ def _matmul_bits(n: Node) -> Value:
         spread = n.array(2, "the scales").reshape(rows, blocks).repeat(block, axis=1)[:, :depth]
         value = n.b.mul(n.b.sub(plain, constant(n, np.ascontiguousarray(zeros))), constant(n, np.ascontiguousarray(spread)))
     else:
-        packed = _unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
+        packed = unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
         zero = np.full((rows, blocks), 1 << (bits - 1), np.uint8) if packed is None else packed
         value = dequantized(n, weight, Parameters(scale, constant(n, zero.astype(dtype.numpy)), 1, block))
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
@@ -159,7 +159,7 @@ def _expect(n: Node, position: int, what: str, count: int) -> None:
         raise n.fail(f"{what} {elements} elements, expected {count}")
 
 
-def _unpacked(
+def unpacked(
     n: Node, data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], bits: int, rows: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Bytes as rows of numbers of `bits` bits, the first in the lowest bits."""
@@ -180,7 +180,12 @@ def _conv_integer(n: Node) -> Value:
 
 @rule("QLinearConv")
 def _quantized_conv(n: Node) -> Value:
-    x, w = n.x(0), n.x(3)
+    return convolve_codes(n, n.x(0))
+
+
+def convolve_codes(n: Node, x: Value) -> Value:
+    """QLinearConv of these codes, channels first, with this node's other operands."""
+    w = n.x(3)
     wide = shifted(n, x, n.optional(2), 0), shifted(n, w, n.optional(5), w.type.rank - 1)
     total = cast(n, convolve(n, *wide, n.optional(8)), i32)
     return requantized(n, total, factor(n, scalar(n, n.x(1)), along(n, n.x(4), w.type.rank - 2)), 6, x.dtype)

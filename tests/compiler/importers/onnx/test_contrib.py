@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from nodes import NodeCase, Operand, difference
@@ -131,7 +132,62 @@ def fused_conv(rng):
     return NodeCase("FusedConv", [floats(rng, 2, 6, 6, 6), floats(rng, 4, 3, 3, 3), bias, added], attributes)
 
 
-DRAWS = [skip_norm, simplified_norm, embedding, gelu, fused_matmul, fused_gemm, fused_conv]
+def blocks(rng):
+    """A table in blocks, its codes plain or packed in bytes along the last axis; some indices are out of range."""
+    shape = [between(rng, 1, 5), between(rng, 1, 3), 16 * between(rng, 1, 3)][rng.integers(2) :]
+    rank, block, dtype = len(shape), int(rng.choice([16, 32])), rng.choice([F32, F16])
+    kind, bits = str(rng.choice(["u4", "i4", "bytes"])), int(rng.choice([2, 4, 8]))
+    along = rank - 1 if kind == "bytes" or rng.random() < 0.5 else between(rng, 0, rank - 1)
+    gathered = 0 if kind == "bytes" else between(rng, 0, rank - 1)
+    if gathered == along:
+        gathered = (along + 1) % rank
+    scales = [-(-size // block) if axis == along else size for axis, size in enumerate(shape)]
+    if kind == "bytes":
+        data = rng.integers(0, 256, [*shape[:-1], shape[-1] * bits // 8]).astype(np.uint8)
+        zeros = rng.integers(0, 256, [*scales[:-1], -(-scales[-1] * bits // 8)]).astype(np.uint8)
+    else:
+        low, code = (0, ml_dtypes.uint4) if kind == "u4" else (-8, ml_dtypes.int4)
+        data, zeros = (rng.integers(low, low + 16, sizes).astype(code) for sizes in (shape, scales))
+    size = shape[gathered]
+    indices = rng.integers(-size - 1, size + 1, [between(rng, 1, 4)] * between(rng, 1, 2)).astype(rng.choice([np.int32, np.int64]))
+    zero = sometimes(rng, lambda: Operand(zeros, (), True))
+    scale = Operand(rng.uniform(0.1, 2, scales).astype(dtype), (), True)
+    attributes = {"bits": bits if kind == "bytes" else 4, "block_size": block, "quantize_axis": along - rank * (rng.random() < 0.5)}
+    return NodeCase(
+        "GatherBlockQuantized", [Operand(data, (), True), Operand(indices, ("N",)), scale, zero], attributes | {"gather_axis": gathered}
+    )
+
+
+def float_blocks(rng):
+    """A table of fp8 or fp4 in blocks, or of one block for each row; its scales may be the same for every row."""
+    rows, columns, block = between(rng, 2, 5), 16 * between(rng, 1, 3), int(rng.choice([0, 16]))
+    code = rng.choice([ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn])
+    data = floats(rng, rows, columns).astype(code)
+    scale = rng.uniform(0.1, 2, (rows if rng.random() < 0.5 else 1, columns // block if block else 1)).astype(F32)
+    indices = Operand(rng.integers(-rows, rows, between(rng, 1, 4)), ("N",))
+    return NodeCase("GatherBlockQuantized", [Operand(data, (), True), indices, Operand(scale, (), True)], {"block_size": block})
+
+
+def last_channels(rng):
+    """Codes whose channels stand last: a convolution, or a pool."""
+    x = rng.integers(0, 256, (2, 6, 5, 4)).astype(np.uint8)
+    attributes = {"pads": [1, 0, 1, 1], "strides": [1, 2]}
+    if rng.random() < 0.3:
+        return NodeCase("NhwcMaxPool", [Operand(x, ("B",))], attributes | {"kernel_shape": [3, 2], "ceil_mode": int(rng.random() < 0.5)})
+    last, groups = int(rng.random() < 0.7), int(rng.choice([1, 2]))
+    w = Operand(rng.integers(-128, 128, (6, (4 if last else 6) // groups, 3, 3)).astype(np.int8), (), True)
+    each = 6 if rng.random() < 0.5 else 1
+    scales = rng.uniform(0.01, 0.02, each).astype(F32)
+    bias = sometimes(rng, lambda: Operand(rng.integers(-900, 900, 6).astype(np.int32), (), True))
+    operands = [Operand(x, ("B",)), F32(0.02), np.uint8(120), w, scales, np.zeros(each, np.int8), F32(1.7), np.uint8(117), bias]
+    return NodeCase("QLinearConv", operands, attributes | {"channels_last": last, "group": groups})
+
+
+def between(rng, low, high):
+    return int(rng.integers(low, high + 1))
+
+
+DRAWS = [blocks, float_blocks, last_channels, skip_norm, simplified_norm, embedding, gelu, fused_matmul, fused_gemm, fused_conv]
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
