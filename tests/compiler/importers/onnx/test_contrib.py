@@ -5,7 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from nodes import NodeCase, Operand, difference
+from generator import Case
+from nodes import NodeCase, Operand, difference, node_model
+from quantizing import wrong_engines
+
+from ourcc.compiler.importers.onnx import import_onnx
+from ourcc.ir.errors import ModelError, UnsupportedError
 
 F16, F32 = np.float16, np.float32
 SEEDS = 12
@@ -195,3 +200,46 @@ def test_drawn_nodes_compute_what_onnxruntime_computes(draw):
     rng = np.random.default_rng(0)
     wrong = [why for _, _, why in (difference(draw(rng)) for _ in range(SEEDS)) if why]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.timeout(600)
+def test_engines_compute_what_the_reference_computes():
+    cases, names = [], []
+    for draw in DRAWS:
+        rng = np.random.default_rng(1)
+        for _ in range(2):
+            case = draw(rng)
+            module, inputs, _ = difference(case)
+            cases.append(Case(module, (tuple(inputs),)))
+            names.append(str(case))
+    assert not wrong_engines(cases, names)
+
+
+def table(position, array):
+    """Operands of GatherBlockQuantized with another one at a position."""
+    operands = [np.zeros((3, 8), np.uint8), np.zeros(1, np.int64), np.ones((3, 1), F32)]
+    return [Operand(array if place == position else operand, (), True) for place, operand in enumerate(operands)]
+
+
+ROWS = [np.zeros((2, 3, 4), F32)]
+REFUSED = [
+    ("FusedGemm", [np.zeros((2, 2), F32)] * 2, {"activation": "ScaledTanh"}, "attribute 'activation' is 'ScaledTanh'"),
+    ("BiasGelu", [*ROWS, np.zeros((3, 4), F32)], {}, "bias has rank 2, expected 1"),
+    ("SkipLayerNormalization", [*ROWS, np.zeros(4, F32), np.zeros(4, F32)], {}, "got f32[2, 3, 4] and skip f32[4], expected rank 2 or 3"),
+    ("SkipLayerNormalization", [*ROWS, np.zeros((2, 1, 4), F32), np.zeros(4, F32)], {}, "expected the same last two sizes"),
+    ("GatherBlockQuantized", table(2, np.ones(3, F32)), {"block_size": 16}, "got blocks of 16 with scales f32[3]"),
+    ("GatherBlockQuantized", table(0, np.zeros((3, 8), np.uint8)), {"block_size": 16, "bits": 3}, "got 3 bits, expected 2, 4 or 8"),
+    (
+        "EmbedLayerNormalization",
+        [np.zeros(3, np.int32), None, *[np.zeros((4, 4), F32)] * 2, None, *[np.zeros(4, F32)] * 2],
+        {},
+        "got i32[3], expected",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op_type", "operands", "attributes", "message"), REFUSED)
+def test_what_is_not_supported_is_refused_in_a_sentence(op_type, operands, attributes, message):
+    with pytest.raises((ModelError, UnsupportedError)) as raised:
+        import_onnx(node_model(NodeCase(op_type, operands, attributes))[0])
+    assert message in f"{raised.value} {raised.value.note}"

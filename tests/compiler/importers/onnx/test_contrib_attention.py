@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import NodeCase, Operand, difference
+from generator import Case
+from nodes import NodeCase, Operand, difference, node_model
+from quantizing import wrong_engines
+
+from ourcc.compiler.importers.onnx import import_onnx
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import simplify
+from ourcc.ir.errors import InputError, ModelError, UnsupportedError
+from ourcc.ir.graph.reference import interpret
+from ourcc.passes.fusion.partition import partition
+from ourcc.passes.regions.compose import Group
 
 F16, F32, I32 = np.float16, np.float32, np.int32
 SEEDS = 24
@@ -46,7 +56,7 @@ def mask_of(rng, batch, rows, columns, kinds, name="T"):
 def self_attention(rng):
     batch, rows, heads, size, width = (between(rng, *bounds) for bounds in ((1, 3), (1, 5), (1, 3), (2, 8), (1, 12)))
     past, hidden = between(rng, 1, 4) if chance(rng, 0.4) else 0, heads * size
-    other = heads * between(rng, 1, 9) if not past and chance(rng, 0.3) else hidden
+    other = heads * between(rng, 2, 9) if not past and chance(rng, 0.3) else hidden
     total = rows + past
     attributes = {"num_heads": heads, "unidirectional": int(chance(rng))}
     attributes |= {"qkv_hidden_sizes": [hidden, hidden, other]} if other != hidden or chance(rng, 0.2) else {}
@@ -71,7 +81,7 @@ def multi_head(rng):
     if form == "self" and chance(rng):
         past = between(rng, 1, 4)
     hidden = heads * size
-    other = hidden if past or chance(rng, 0.7) else heads * between(rng, 1, 9)
+    other = hidden if past or chance(rng, 0.7) else heads * between(rng, 2, 9)
     total, length = keys + past, "S" if form == "self" else "L"
     x = Operand(floats(rng, batch, rows, hidden), ("B", "S"))
     if form == "cached":
@@ -153,7 +163,22 @@ def grouped(rng):
     return NodeCase("GroupQueryAttention", operands, attributes, (True, True, True))
 
 
-DRAWS = [self_attention, multi_head, quantized_attention, grouped]
+def rotary(rng):
+    dtype = F16 if chance(rng, 0.3) else F32
+    batch, rows, heads, size = between(rng, 1, 3), between(rng, 1, 5), between(rng, 1, 3), 2 * between(rng, 2, 8)
+    flat, part = chance(rng), chance(rng, 0.4)
+    turned = 2 * between(rng, 1, size // 2) if part else size
+    tables = [function(floats(rng, 9, turned // 2)).astype(dtype) for function in (np.cos, np.sin)]
+    x = Operand(floats(rng, batch, rows, heads * size, dtype=dtype), ("B", "S"))
+    x = x if flat else Operand(floats(rng, batch, heads, rows, size, dtype=dtype), ("B", None, "S"))
+    ids = Operand(rng.integers(0, 9, (batch, rows)), ("B", "S")) if chance(rng, 0.7) else np.array([between(rng, 0, 9 - rows)])
+    attributes = {"interleaved": int(chance(rng))} | (
+        {"num_heads": heads, "rotary_embedding_dim": turned} if part or chance(rng, 0.3) else {}
+    )
+    return NodeCase("RotaryEmbedding", [x, ids, *tables], attributes | ({"scale": 2.0} if chance(rng, 0.2) else {}))
+
+
+DRAWS = [self_attention, multi_head, quantized_attention, grouped, rotary]
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
@@ -161,3 +186,182 @@ def test_drawn_attention_computes_what_onnxruntime_computes(draw):
     rng = np.random.default_rng(0)
     wrong = [why for _, _, why in (difference(draw(rng)) for _ in range(SEEDS)) if why]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.timeout(600)
+def test_engines_compute_what_the_reference_computes():
+    cases, names = [], []
+    for draw in DRAWS:
+        rng = np.random.default_rng(1)
+        for _ in range(3):
+            case = draw(rng)
+            module, inputs, _ = difference(case)
+            cases.append(Case(module, (tuple(inputs),)))
+            names.append(str(case))
+    assert not wrong_engines(cases, names)
+
+
+# --- forms that ONNX Runtime's CPU kernels do not have ------------------------------------------------------------------
+
+
+def answers(case):
+    model, given = node_model(case)
+    module = import_onnx(model)
+    return interpret(module, [given[value.name] for value in module.main.inputs])
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("biased", [False, True])
+def test_packed_operands_are_their_parts_side_by_side(parts, biased):
+    """Keys and values as [batch, rows, heads, 2, size], or all three: ONNX Runtime runs these on GPUs only."""
+    rng = np.random.default_rng(parts)
+    packed = floats(rng, 2, 4, 3, parts, 5)
+    apart = [np.ascontiguousarray(packed[:, :, :, part]).reshape(2, 4, 15) for part in range(parts)]
+    query = [] if parts == 3 else [floats(rng, 2, 6, 15)]
+    bias = floats(rng, 45) if biased else None
+    spelled = NodeCase("MultiHeadAttention", [*query, *apart, bias], {"num_heads": 3})
+    given = NodeCase("MultiHeadAttention", [*query, packed, *(None,) * (parts - 1), bias], {"num_heads": 3})
+    assert np.array_equal(answers(given)[0], answers(spelled)[0])
+
+
+# --- one kernel -------------------------------------------------------------------------------------------------------
+
+
+def padded_past(rng):
+    shape, names = (2, 6, 64), ("B", "S")
+    mask, past = Operand(np.ones((2, 9), I32), ("B", "T")), Operand(floats(rng, 2, 2, 4, 3, 16), (None, "B", None, "P"))
+    operands = [Operand(floats(rng, *shape), names), Operand(floats(rng, 64, 192), (), True), floats(rng, 192), mask, past]
+    return NodeCase("Attention", operands, {"num_heads": 4, "unidirectional": 1}, (True, True))
+
+
+def cached(rng, **attributes):
+    cache = [Operand(floats(rng, 2, 2, 7, 16), ("B", None, "P")) for _ in range(2)]
+    new = [Operand(floats(rng, 2, 1, width), ("B",)) for width in (64, 32, 32)]
+    operands = [*new, *cache, Operand(np.array([7, 4], I32), ("B",)), np.array(8, I32)]
+    return NodeCase("GroupQueryAttention", operands, {"num_heads": 4, "kv_num_heads": 2} | attributes, (True, True, True))
+
+
+KERNELS = {"past": padded_past, "cache": cached, "smooth": lambda rng: cached(rng, smooth_softmax=1, local_window_size=3)}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_scores_and_masks_are_computed_where_they_are_read(name):
+    module = import_onnx(node_model(KERNELS[name](np.random.default_rng(0)))[0])
+    simplify(module, build_options({}))
+    groups = [unit for unit in partition(module, module.main) if isinstance(unit, Group)]
+    (group,) = (group for group in groups if any(op.name == "attention" for op in group.ops))
+    (op,) = (op for op in group.ops if op.name == "attention")
+    assert op.operands[3].op in group.ops and op.operands[3] not in group.outputs
+
+
+# --- what a call is refused for ---------------------------------------------------------------------------------------
+
+
+def test_a_mask_that_is_shorter_than_the_keys_is_refused_when_it_is_called():
+    model, given = node_model(padded_past(np.random.default_rng(0)))
+    module = import_onnx(model)
+    inputs = [given[value.name][:, :8] if value.name == "x3" else given[value.name] for value in module.main.inputs]
+    with pytest.raises(InputError, match="do not broadcast"):
+        interpret(module, inputs)
+
+
+@pytest.mark.parametrize(("position", "number"), [(5, [8, 4]), (5, [-1, 4]), (6, 9)])
+def test_lengths_outside_of_the_cache_are_refused_when_they_are_read(position, number):
+    case = cached(np.random.default_rng(0))
+    model, given = node_model(case)
+    given[f"x{position}"] = np.array(number, I32)
+    module = import_onnx(model)
+    with pytest.raises(InputError, match="out of range"):
+        interpret(module, [given[value.name] for value in module.main.inputs])
+
+
+# --- what an import is refused for ------------------------------------------------------------------------------------
+
+
+def q(*shape):
+    return np.zeros(shape, F32)
+
+
+ONE, GROUPED = {"num_heads": 2}, {"num_heads": 2, "kv_num_heads": 1}
+LENGTHS = [np.array([2], I32), np.array(3, I32)]
+NEW = [q(1, 3, 32), q(1, 3, 16), q(1, 3, 16), None, None, *LENGTHS]
+PAST = [q(1, 1, 2, 16)] * 2
+REFUSED = [
+    ("Attention", [q(1, 3, 4), q(4, 24), q(24)], ONE | {"do_rotary": 1}, (True,), "attribute 'do_rotary' is 1"),
+    (
+        "Attention",
+        [q(1, 3, 4), q(4, 24), q(24)],
+        ONE | {"past_present_share_buffer": 1},
+        (True,),
+        "attribute 'past_present_share_buffer' is 1",
+    ),
+    ("Attention", [q(1, 3, 4), q(4, 24), q(24), np.ones((1, 1, 9, 9), I32)], ONE, (True,), "the mask is i32[1, 1, 9, 9]"),
+    ("Attention", [q(1, 3, 4), q(4, 24), q(24), np.ones((1, 5), I32)], ONE, (True,), "the mask is i32[1, 5], expected [1, 3]"),
+    ("Attention", [q(2, 3, 4), q(4, 24), q(24), np.ones(3, I32)], ONE, (True,), "the mask has 3 elements, expected 2, 4 or 8"),
+    ("Attention", [q(1, 3, 4), q(4, 25), q(25)], ONE, (True,), "got f32[1, 3, 25] for 2 heads of sizes [8, 8, 8]"),
+    (
+        "Attention",
+        [q(1, 3, 4), q(4, 24), q(24)],
+        ONE | {"qkv_hidden_sizes": [4, 4, 16]},
+        (True, True),
+        "output 'present' holds keys and values of different sizes",
+    ),
+    ("MultiHeadAttention", [q(1, 3, 24)], ONE, (True,), "got f32[1, 3, 24] for 2 heads, expected rank 3 with keys and values, or rank 5"),
+    (
+        "MultiHeadAttention",
+        [q(1, 3, 8), q(1, 5, 8), q(1, 5, 8)],
+        ONE | {"unidirectional": 1},
+        (True,),
+        "attribute 'unidirectional' is 1 for 3 queries and 5 new keys",
+    ),
+    ("MultiHeadAttention", [q(1, 3, 8)] * 3, ONE, (True, True, True, True), "output 'qk' is read"),
+    (
+        "MultiHeadAttention",
+        [*[q(1, 3, 8)] * 3, None, None, None, *[q(1, 2, 4, 4)] * 2, np.array(2, I32)],
+        ONE,
+        (True,),
+        "input 'past_sequence_length' is given",
+    ),
+    ("MultiHeadAttention", [*[q(1, 3, 8)] * 3, None, None, q(1, 2, 3, 4)], ONE, (True,), "attention_bias is f32[1, 2, 3, 4], expected"),
+    ("GroupQueryAttention", [*NEW, *(None,) * 5, np.ones(1, F32)], GROUPED, (True,) * 3, "input 'k_scale' is given"),
+    ("GroupQueryAttention", [*NEW, *(None,) * 7, q(16), q(16)], GROUPED, (True,) * 3, "input 'q_norm_weight' is given"),
+    ("GroupQueryAttention", NEW, GROUPED | {"sliding_window_cache": 1}, (True,) * 3, "attribute 'sliding_window_cache' is 1"),
+    ("GroupQueryAttention", NEW, GROUPED | {"qk_output": 1}, (True,) * 4, "output 'output_qk' is read"),
+    ("GroupQueryAttention", NEW, GROUPED | {"causal": 0, "local_window_size": 2}, (True,) * 3, "local_window_size is 2 without causality"),
+    ("GroupQueryAttention", NEW, {"num_heads": 2, "kv_num_heads": 3}, (True,) * 3, "got f32[1, 3, 32] for 2 heads and 3 key heads"),
+    (
+        "GroupQueryAttention",
+        [*NEW[:3], *(x.astype(np.int8) for x in PAST), *LENGTHS],
+        GROUPED,
+        (True,) * 3,
+        "the cache is i8[1, 1, 2, 16] for rows f32[1, 1, 3, 16]",
+    ),
+    ("GroupQueryAttention", [*NEW[:3], PAST[0], None, *LENGTHS], GROUPED, (True,) * 3, "keys are given without values"),
+    (
+        "GroupQueryAttention",
+        [*NEW[:5], np.zeros(2, I32), LENGTHS[1]],
+        GROUPED,
+        (True,) * 3,
+        "seqlens_k is i64[2], expected one number for each",
+    ),
+    ("GroupQueryAttention", [*NEW[:6], np.zeros(2, I32)], GROUPED, (True,) * 3, "total_sequence_length is i32[2], expected one number"),
+    (
+        "RotaryEmbedding",
+        [q(1, 3, 32), np.zeros((1, 3), np.int64), q(8, 8), q(8, 8)],
+        {"is_packed_batching": 1},
+        (True,),
+        "attribute 'is_packed_batching' is 1",
+    ),
+    ("RotaryEmbedding", [q(3, 32), np.zeros((1, 3), np.int64), q(8, 8), q(8, 8)], {}, (True,), "expected rank 3 or 4 and a matrix"),
+]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "attributes", "outputs", "message"), REFUSED, ids=lambda part: part if isinstance(part, str) else ""
+)
+def test_what_is_not_supported_is_refused_in_a_sentence(op_type, operands, attributes, outputs, message):
+    model, _ = node_model(NodeCase(op_type, operands, attributes, outputs))
+    with pytest.raises((ModelError, UnsupportedError)) as raised:
+        import_onnx(model)
+    text = f"{raised.value} {raised.value.note}"
+    assert message in text and (f"{op_type} 'n'" in text or "at n" in text)
