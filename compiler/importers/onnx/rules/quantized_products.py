@@ -126,6 +126,10 @@ def _matmul_bits(n: Node) -> Value:
     bits, block = n.attr_int("bits", 4), n.attr_int("block_size")
     if n.given(4):
         raise UnsupportedError("reorders the weight (g_idx)", hint="quantize without act_order")
+    if n.attr_int("weight_prepacked"):
+        raise UnsupportedError(
+            f"attribute 'weight_prepacked' is {n.attr_int('weight_prepacked')}", hint="keep the weight as it was quantized"
+        )
     if bits not in (2, 4, 8) or block < 1 or rows < 1 or depth < 1:
         raise n.fail(f"got {bits} bits, blocks of {block}, N = {rows}, K = {depth}, expected 2, 4 or 8 bits and positive sizes")
     dtype, blocks = DTYPES[f"u{bits}"], -(-depth // block)

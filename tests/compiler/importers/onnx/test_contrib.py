@@ -188,11 +188,38 @@ def last_channels(rng):
     return NodeCase("QLinearConv", operands, attributes | {"channels_last": last, "group": groups})
 
 
+def weight_bits(rng):
+    """A product with a weight of few bits; its zero points are left out, packed, or floats."""
+    bits, block, dtype = int(rng.choice([2, 4, 8])), int(rng.choice([16, 32])), rng.choice([F32, F16])
+    n, k = between(rng, 1, 6), between(rng, 1, 70)
+    each = -(-k // block)
+    weight = rng.integers(0, 256, (n, each, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.1, 2, n * each).astype(dtype)
+    packed, whole = rng.integers(0, 256, n * -(-each * bits // 8)).astype(np.uint8), rng.uniform(0, 2**bits, n * each).astype(dtype)
+    zero = (None, packed, whole)[rng.integers(3 if bits == 4 else 2)]
+    bias = sometimes(rng, lambda: floats(rng, n, dtype=dtype))
+    constants = [None if x is None else Operand(x, (), True) for x in (weight, scales, zero, None, bias)]
+    x = Operand(floats(rng, 2, between(rng, 1, 4), k, dtype=dtype), ("B", "S"))
+    return NodeCase("MatMulNBits", [x, *constants], {"K": k, "N": n, "bits": bits, "block_size": block})
+
+
 def between(rng, low, high):
     return int(rng.integers(low, high + 1))
 
 
-DRAWS = [blocks, float_blocks, last_channels, skip_norm, simplified_norm, embedding, gelu, fused_matmul, fused_gemm, fused_conv]
+DRAWS = [
+    weight_bits,
+    blocks,
+    float_blocks,
+    last_channels,
+    skip_norm,
+    simplified_norm,
+    embedding,
+    gelu,
+    fused_matmul,
+    fused_gemm,
+    fused_conv,
+]
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
@@ -221,9 +248,11 @@ def table(position, array):
     return [Operand(array if place == position else operand, (), True) for place, operand in enumerate(operands)]
 
 
+BITS = [np.zeros((2, 16), F32), Operand(np.zeros((3, 1, 8), np.uint8), (), True), Operand(np.ones(3, F32), (), True)]
 ROWS = [np.zeros((2, 3, 4), F32)]
 REFUSED = [
     ("FusedGemm", [np.zeros((2, 2), F32)] * 2, {"activation": "ScaledTanh"}, "attribute 'activation' is 'ScaledTanh'"),
+    ("MatMulNBits", BITS, {"K": 16, "N": 3, "block_size": 16, "weight_prepacked": 1}, "attribute 'weight_prepacked' is 1"),
     ("BiasGelu", [*ROWS, np.zeros((3, 4), F32)], {}, "bias has rank 2, expected 1"),
     ("SkipLayerNormalization", [*ROWS, np.zeros(4, F32), np.zeros(4, F32)], {}, "got f32[2, 3, 4] and skip f32[4], expected rank 2 or 3"),
     ("SkipLayerNormalization", [*ROWS, np.zeros((2, 1, 4), F32), np.zeros(4, F32)], {}, "expected the same last two sizes"),
