@@ -132,13 +132,13 @@ def _present(n: Node, past: Value, new: Value, lengths: _Lengths) -> Value:
     if past.type.rank != 4 or past.dtype != new.dtype:
         raise UnsupportedError(f"the cache is {past.type} for rows {new.type}", hint="export with a cache of the operands' type")
     batch, groups, _, size = new.shape
-    place = n.b.iota(shape=(1, 1, lengths.present, 1), axis=2, dtype=i64)
-    behind = n.b.sub(place, lengths.before)
-    source = n.b.where(n.b.lt(behind, 0), place, n.b.add(behind, size_value(n, lengths.past)))
-    source = n.b.minimum(source, size_value(n, lengths.past + lengths.rows - 1))
-    shape = (batch, groups, lengths.present, size)
-    rows = n.b.take_along_axis(n.b.concat(past, new, axis=2), n.b.broadcast_to(source, shape=shape), axis=2)
-    result: Value = n.b.where(n.b.lt(behind, size_value(n, lengths.rows)), rows, n.b.scalar(0.0, new.dtype))
+    behind = n.b.sub(n.b.iota(shape=(1, 1, lengths.present, 1), axis=2, dtype=i64), lengths.before)
+    last = size_value(n, lengths.rows - 1)
+    source = n.b.broadcast_to(n.b.clip(behind, n.b.scalar(0, i64), last), shape=(batch, groups, lengths.present, size))
+    added = n.b.where(n.b.le(behind, last), n.b.take_along_axis(new, source, axis=2), n.b.scalar(0.0, new.dtype))
+    after = (0, 0, lengths.present - lengths.past, 0)
+    kept = n.b.pad(past, before=(0,) * 4, after=after, mode="constant", value=0.0)
+    result: Value = n.b.where(n.b.lt(behind, 0), kept, added)
     return result
 
 
