@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from generator import Case
-from nodes import NodeCase, Operand, difference, node_model
-from quantizing import wrong_engines
+from nodes import MICROSOFT, NodeCase, Operand, difference, node_model
+from onnx import TensorProto, helper, numpy_helper
+from quantizing import disagreement, theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.options import build_options
@@ -199,6 +200,63 @@ def test_engines_compute_what_the_reference_computes():
             cases.append(Case(module, (tuple(inputs),)))
             names.append(str(case))
     assert not wrong_engines(cases, names)
+
+
+def decoder(rng):
+    """GroupQueryAttention as exporters of language models write it: its lengths come of a mask of all keys."""
+    node = helper.make_node
+    nodes = [
+        node("ReduceSum", ["mask", "one"], ["sums"], keepdims=0),
+        node("Sub", ["sums", "one"], ["less"]),
+        node("Cast", ["less"], ["lengths"], to=TensorProto.INT32),
+        node("Shape", ["mask"], ["shape"]),
+        node("Gather", ["shape", "second"], ["size"]),
+        node("Cast", ["size"], ["longest"], to=TensorProto.INT32),
+        node(
+            "GroupQueryAttention",
+            ["x", "", "", "pk", "pv", "lengths", "longest", "cos", "sin"],
+            ["y", "k", "v"],
+            domain=MICROSOFT,
+            num_heads=4,
+            kv_num_heads=2,
+            do_rotary=1,
+        ),
+    ]
+    constants = {"one": np.array([1]), "second": np.array(1), "cos": np.cos(floats(rng, 32, 8)), "sin": np.sin(floats(rng, 32, 8))}
+    cache = ["B", 2, "P", 16]
+    inputs = {"x": ["B", "S", 128], "mask": ["B", "T"], "pk": cache, "pv": cache}
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.INT64 if name == "mask" else TensorProto.FLOAT, shape)
+        for name, shape in inputs.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        infos,
+        [helper.make_empty_tensor_value_info(name) for name in "ykv"],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)], ir_version=10)
+
+
+@pytest.mark.timeout(600)
+def test_a_decoder_whose_lengths_come_of_a_mask():
+    rng = np.random.default_rng(0)
+    model, feeds = decoder(rng), []
+    # A prompt, a prompt into a cache with room, tokens behind a full cache and in one with room, a chunk of one sequence.
+    for batch, rows, past, total in ((2, 5, 0, 5), (2, 5, 9, 5), (3, 1, 6, 7), (3, 1, 9, 4), (1, 3, 4, 7), (1, 3, 9, 7)):
+        # Tokens stand behind keys of which each sequence has some; other new rows behind all of them.
+        kept = np.arange(total) < rng.integers(1 if rows == 1 else total, total + 1, (batch, 1))
+        cache = {name: floats(rng, batch, 2, past, 16) for name in ("pk", "pv")}
+        feeds.append({"x": floats(rng, batch, rows, 128), "mask": kept.astype(np.int64), **cache})
+    module = import_onnx(model, shapes={"P": "0.."})
+    assert not any(op.name == "nonzero" for op in module.main)
+    wrong = [why for feed in feeds if (why := disagreement(module, feed, theirs(model, feed)))]
+    assert not wrong, wrong
+    case = Case(module, tuple(tuple(feed[value.name] for value in module.main.inputs) for feed in feeds))
+    assert not wrong_engines([case], ["decoder"])
+    with pytest.raises(InputError, match="out of range"):
+        interpret(module, [feeds[2][value.name] if value.name != "mask" else np.ones((3, 8), np.int64) for value in module.main.inputs])
 
 
 # --- forms that ONNX Runtime's CPU kernels do not have ------------------------------------------------------------------
