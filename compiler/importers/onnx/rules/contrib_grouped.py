@@ -148,8 +148,9 @@ def _rotated(n: Node, q: Value, k: Value, lengths: _Lengths) -> tuple[Value, Val
     step = n.b.iota(shape=(1, lengths.rows), axis=1, dtype=i64)
     first: Value = n.b.scalar(0, i64)
     if n.given(9):
-        # A prompt reads the first of all positions only.
-        first = n.b.reshape(slice_axis(n, slice_axis(n, cast(n, n.x(9), i64), 0, 0, 1), 1, 0, 1), shape=())
+        # A prompt reads the first of all positions only; a batch may be empty.
+        ids = n.b.pad(cast(n, n.x(9), i64), before=(0, 0), after=(1, 0), mode="constant", value=0)
+        first = n.b.reshape(slice_axis(n, slice_axis(n, ids, 0, 0, 1), 1, 0, 1), shape=())
     positions = n.b.add(step, first)
     if lengths.before is not None:
         following = cast(n, n.x(9), i64) if n.given(9) else n.b.add(step, n.b.reshape(lengths.before, shape=(q.shape[0], 1)))

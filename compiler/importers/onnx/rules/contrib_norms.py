@@ -12,6 +12,7 @@ from .quantization import MICROSOFT
 
 
 @rule("SimplifiedLayerNormalization")
+@rule("SimplifiedLayerNormalization", domain=MICROSOFT)
 def _simplified(n: Node) -> list[Value | None]:
     """The root-mean-square norm; ONNX Runtime writes it into ONNX's own domain, and counts opsets as it likes there."""
     x, scale = n.x(0), n.x(1)
