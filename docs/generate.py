@@ -83,7 +83,7 @@ def formats_page() -> str:
 
 
 def coverage_page() -> str:
-    """The ops of ONNX: by a rule of the importer, by the function body that ONNX gives, or not."""
+    """The ops of ONNX: by a rule of the importer, by the function body that ONNX gives, or not; and the rules of other domains."""
     import onnx.defs
 
     from ourcc.compiler.importers.onnx import rules
@@ -99,7 +99,10 @@ def coverage_page() -> str:
     text = (
         f"ONNX opset {opset}: {summary}. A model that uses an op which is not supported is refused at import, with all such nodes at once."
     )
-    return "\n\n".join(("# Coverage", NOTICE, text, _table(("ONNX op", "imported by"), rows))) + "\n"
+    others = sorted((domain or "ai.onnx", name) for domain, name in RULES if domain or name not in {row[0] for row in rows})
+    more = "Ops of other domains that have a rule; those of ONNX Runtime are checked against its CPU kernels where it has them."
+    tables = (_table(("ONNX op", "imported by"), rows), more, _table(("op", "domain"), [(name, domain) for domain, name in others]))
+    return "\n\n".join(("# Coverage", NOTICE, text, *tables)) + "\n"
 
 
 FORMS = """# The forms of a program

@@ -56,6 +56,19 @@ def _result(module: Module, sizes: Sequence[Dim]) -> Dim | None:
     return result
 
 
+def stretched(builder: Builder, value: Value, target: Sequence[Dim]) -> Value | None:
+    """The value at the sizes of `target`, where its own are those, or 1, or only a call tells, which is then checked; else None."""
+    if value.type.rank != len(target):
+        return None
+    for have, want in zip(value.shape, target, strict=True):
+        if have == 1 or dims.equal(have, want, builder.module.facts) is True:
+            continue
+        if (isinstance(have, int) and isinstance(want, int)) or not _is_known_at_call(builder.module, have - want):
+            return None
+        note(builder.module, have, want)
+    return repeated(builder, value, target)
+
+
 def note(module: Module, left: Dim, right: Dim) -> None:
     """Have a call checked for two sizes that broadcast."""
     known = module.facts.broadcasts

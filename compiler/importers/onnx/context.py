@@ -158,6 +158,10 @@ class Node:
             raise ModelError(f"{self.op_type}: has no inputs", source=self.source)
         return [self.x(position) for position in range(len(self.inputs))]
 
+    def wanted(self, position: int) -> bool:
+        """Whether an optional output has a name."""
+        return position < len(self.outputs) and bool(self.outputs[position])
+
     # attributes
 
     def _attr(self, name: str, kinds: tuple[type, ...], what: str, default: Any) -> Any:

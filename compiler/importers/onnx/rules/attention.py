@@ -1,4 +1,4 @@
-"""Rules of attention and what belongs to it: Attention (opset 23), RotaryEmbedding."""
+"""Rules of ONNX's attention and what belongs to it: Attention (opset 23), RotaryEmbedding; the parts that ONNX Runtime's ops share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
 from ..tensors import element_type
+from .indexing import checked
 from .movement import slice_axis, transpose
+from .quantization import MICROSOFT
 
 
 @rule("Attention")
@@ -21,28 +23,28 @@ def _attention(n: Node) -> list[Value]:
     if n.given(4):
         past = n.x(4).shape[2]
         k, v = n.b.concat(n.x(4), k, axis=2), n.b.concat(n.x(5), v, axis=2)
-    scale = n.attr_float("scale", 1.0 / math.sqrt(_integer(n, q.shape[3])))
+    scale = n.attr_float("scale", 1.0 / math.sqrt(head_size(n, q.shape[3])))
     causal = n.attr_flag("is_causal")
     window = (n.attr_int("left_window_size", -1), n.attr_int("right_window_size", -1))
     # The op knows causality from the upper left corner; every other kind is a mask.
     plain_causal = causal and past == 0 and not n.given(6)
-    mask = _joined(n, _operand_mask(n, k.shape[2]), _kept(n, q, k, past, causal and not plain_causal, window))
+    mask = joined(n, _operand_mask(n, k.shape[2]), _kept(n, q, k, past, causal and not plain_causal, window))
     cap = n.attr_float("softcap")
     if cap == 0.0 and len(n.outputs) < 4 and n.attr_int("softmax_precision", 1) == 1:
         y: Value = n.b.attention(q, k, v, mask, scale=scale, causal=plain_causal, safe=True)
         scores: Value | None = None
     else:
         if plain_causal:
-            mask = _joined(n, mask, _kept(n, q, k, past, True, (-1, -1)))
-        y, scores = _spelled(n, q, k, v, mask, scale, cap)
+            mask = joined(n, mask, _kept(n, q, k, past, True, (-1, -1)))
+        y, scores = spelled(n, q, k, v, mask, scale, cap)
     if n.x(0).type.rank == 3:
-        batch, heads, rows, size = y.shape
-        y = n.b.reshape(transpose(n, y, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
+        y = merged(n, y)
     results = [y, k, v]
     return [*results, scores] if scores is not None else results
 
 
-def _integer(n: Node, size: Dim) -> int:
+def head_size(n: Node, size: Dim) -> int:
+    """The size of a head, which must be a number."""
     if not isinstance(size, int):
         raise UnsupportedError(f"head size {size} is symbolic", hint="fix it at import (shapes)")
     return max(size, 1)
@@ -55,8 +57,22 @@ def _heads(n: Node, x: Value, name: str) -> Value:
     count = n.attr_int(name)
     if x.type.rank != 3 or count < 1:
         raise n.fail(f"got {x.type} with {name} = {count}, expected rank 4, or rank 3 and a number of heads")
-    batch, rows, size = x.shape
-    return transpose(n, n.b.reshape(x, shape=(batch, rows, count, size // count)), (0, 2, 1, 3))
+    return split_heads(n, x, count)
+
+
+def split_heads(n: Node, x: Value, count: int) -> Value:
+    """[batch, rows, heads * size] as [batch, heads, rows, size]."""
+    batch, rows, width = x.shape
+    if isinstance(width, int) and width % count:
+        raise n.fail(f"got {x.type}, expected a multiple of {count} heads")
+    return transpose(n, n.b.reshape(x, shape=(batch, rows, count, width // count)), (0, 2, 1, 3))
+
+
+def merged(n: Node, x: Value) -> Value:
+    """[batch, heads, rows, size] as [batch, rows, heads * size]."""
+    batch, heads, rows, size = x.shape
+    result: Value = n.b.reshape(transpose(n, x, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
+    return result
 
 
 def _operand_mask(n: Node, columns: Dim) -> Value | None:
@@ -78,9 +94,9 @@ def _kept(n: Node, q: Value, k: Value, past: Dim, causal: bool, window: tuple[in
     if lengths is not None:
         length = n.b.reshape(cast(n, lengths, i64), shape=(lengths.type.elements, 1, 1, 1))
     if length is not None and past == 0:
-        row = n.b.add(row, n.b.sub(length, _scalar(n, rows)))
+        row = n.b.add(row, n.b.sub(length, size_value(n, rows)))
     elif past != 0:
-        row = n.b.add(row, _scalar(n, past))
+        row = n.b.add(row, size_value(n, past))
     conditions: list[Value] = []
     if causal:
         conditions.append(n.b.le(column, row))
@@ -96,7 +112,7 @@ def _kept(n: Node, q: Value, k: Value, past: Dim, causal: bool, window: tuple[in
     return kept
 
 
-def _joined(n: Node, mask: Value | None, kept: Value | None) -> Value | None:
+def joined(n: Node, mask: Value | None, kept: Value | None) -> Value | None:
     """Both restrictions as one mask."""
     if mask is None or kept is None:
         return kept if mask is None else mask
@@ -105,15 +121,16 @@ def _joined(n: Node, mask: Value | None, kept: Value | None) -> Value | None:
     return n.b.where(kept, mask, n.b.scalar(-math.inf, mask.dtype))  # type: ignore[no-any-return]
 
 
-def _scalar(n: Node, value: Dim) -> Value:
+def size_value(n: Node, value: Dim) -> Value:
+    """A size as an i64 scalar."""
     return n.b.scalar(value, i64) if isinstance(value, int) else n.b.dim(value=value)
 
 
-def _spelled(n: Node, q: Value, k: Value, v: Value, mask: Value | None, scale: float, cap: float) -> tuple[Value, Value]:
+def spelled(n: Node, q: Value, k: Value, v: Value, mask: Value | None, scale: float, cap: float) -> tuple[Value, Value]:
     """Attention in its parts, where a score is an output or a cap stands between them."""
     groups = q.shape[1] // k.shape[1]
     if groups != 1:
-        k, v = (_repeated(n, x, groups) for x in (k, v))
+        k, v = (repeated(n, x, groups) for x in (k, v))
     root = math.sqrt(scale)
     raw = n.b.matmul(n.b.mul(q, root), n.b.mul(k, root), transpose_b=True)
     bias: Value | None = None
@@ -140,11 +157,15 @@ def _spelled(n: Node, q: Value, k: Value, v: Value, mask: Value | None, scale: f
     return n.b.matmul(weights, v), stages[mode]
 
 
-def _repeated(n: Node, x: Value, groups: Dim) -> Value:
+def repeated(n: Node, x: Value, groups: Dim) -> Value:
+    """Each head `groups` times."""
     batch, heads, rows, size = x.shape
     wide = n.b.broadcast_to(n.b.reshape(x, shape=(batch, heads, 1, rows, size)), shape=(batch, heads, groups, rows, size))
     result: Value = n.b.reshape(wide, shape=(batch, heads * groups, rows, size))
     return result
+
+
+# --- rotary embedding -------------------------------------------------------------------------------------------------
 
 
 @rule("RotaryEmbedding")
@@ -152,19 +173,22 @@ def _rotary(n: Node) -> Value:
     x, cosine, sine = n.x(0), n.x(1), n.x(2)
     flat = x.type.rank == 3
     if flat:
-        batch, rows, width = x.shape
         count = n.attr_int("num_heads")
         if count < 1:
             raise n.fail("num_heads is missing for an input of rank 3")
-        x = transpose(n, n.b.reshape(x, shape=(batch, rows, count, width // count)), (0, 2, 1, 3))
-    batch, heads, rows, size = x.shape
-    turned = n.attr_int("rotary_embedding_dim") or size
+        x = split_heads(n, x, count)
     if n.given(3):
         cosine, sine = (n.b.take(table, n.x(3), axis=0) for table in (cosine, sine))
+    y = rotated(n, x, cosine, sine, n.attr_int("rotary_embedding_dim") or x.shape[3], n.attr_flag("interleaved"))
+    return merged(n, y) if flat else y
+
+
+def rotated(n: Node, x: Value, cosine: Value, sine: Value, turned: Dim, interleaved: bool) -> Value:
+    """The first `turned` elements of each head [batch, heads, rows, size], turned pair by pair by the angles [batch, rows, turned / 2]."""
+    batch, heads, rows, size = x.shape
     half = dims.simplify(turned // 2, n.facts)
-    cosine, sine = (n.b.reshape(table, shape=(batch, 1, rows, half)) for table in (cosine, sine))
+    cosine, sine = (n.b.reshape(table, shape=(table.shape[0], 1, rows, half)) for table in (cosine, sine))
     head = slice_axis(n, x, 3, 0, turned)
-    interleaved = n.attr_flag("interleaved")
     if interleaved:
         first, second = (slice_axis(n, head, 3, start, half, 2) for start in (0, 1))
     else:
@@ -178,6 +202,32 @@ def _rotary(n: Node) -> Value:
         y = n.b.concat(real, imaginary, axis=3)
     if turned != size:
         y = n.b.concat(y, slice_axis(n, x, 3, turned, size - turned), axis=3)
+    return cast(n, y, x.dtype)
+
+
+@rule("RotaryEmbedding", domain=MICROSOFT)
+def _rotary_at(n: Node) -> Value:
+    """ONNX Runtime's: positions before the tables, one of them where the rows follow each other. Its `scale` changes nothing."""
+    x, positions, cosine, sine = (n.x(position) for position in range(4))
+    if n.attr_flag("is_packed_batching"):
+        raise UnsupportedError("attribute 'is_packed_batching' is 1", hint="give every sequence a row of its own")
+    turned, flat = n.attr_int("rotary_embedding_dim"), x.type.rank == 3
+    if cosine.type.rank != 2 or x.type.rank not in (3, 4):
+        raise n.fail(f"got {x.type} and a table {cosine.type}, expected rank 3 or 4 and a matrix")
     if flat:
-        y = n.b.reshape(transpose(n, y, (0, 2, 1, 3)), shape=(batch, rows, heads * size))
-    return cast(n, y, n.x(0).dtype)
+        width, half = x.shape[2], cosine.shape[1]
+        count = n.attr_int("num_heads") if turned else dims.simplify(width // (2 * half), n.facts)
+        if not isinstance(count, int) or count < 1:
+            raise n.fail(f"got {x.type} and {count} heads, expected a positive number of them")
+        x = split_heads(n, x, count)
+    cosine, sine = (rows_at(n, table, positions, x.shape[2]) for table in (cosine, sine))
+    y = rotated(n, x, cosine, sine, turned or x.shape[3], n.attr_flag("interleaved"))
+    return merged(n, y) if flat else y
+
+
+def rows_at(n: Node, table: Value, positions: Value, rows: Dim) -> Value:
+    """The rows of a table at positions [batch, rows]; a single one is the first of as many rows as there are."""
+    if positions.type.rank < 2:
+        positions = n.b.add(n.b.iota(shape=(1, rows), axis=1, dtype=positions.dtype), n.b.reshape(positions, shape=(1, 1)))
+    result: Value = n.b.take(table, checked(n, positions, table.shape[0], negative=False), axis=0)
+    return result

@@ -37,8 +37,8 @@ def _matmul(n: Node) -> Value:
     return product(n, n.x(0), n.x(1))
 
 
-@rule("Gemm")
-def _gemm(n: Node) -> Value:
+def gemm(n: Node) -> Value:
+    """alpha * a b + beta * c, with this node's attributes."""
     a, b = n.x(0), n.x(1)
     if a.type.rank != 2 or b.type.rank != 2:
         raise n.fail(f"operands are {a.type} and {b.type}, expected matrices")
@@ -50,6 +50,9 @@ def _gemm(n: Node) -> Value:
         bias = n.x(2) if beta == 1.0 else n.b.mul(n.x(2), beta)
         result = n.b.add(result, bias)
     return result
+
+
+rule("Gemm")(gemm)
 
 
 # --- einsum -----------------------------------------------------------------------------------------------------------

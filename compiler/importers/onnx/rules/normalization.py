@@ -12,7 +12,8 @@ from ..tensors import element_type
 from .shape import unsqueeze
 
 
-def _stash(n: Node) -> None:
+def expect_stash(n: Node) -> None:
+    """Refuse statistics in anything but f32."""
     number = n.attr_int("stash_type", 1)
     if element_type(number, n.source) != f32:
         raise UnsupportedError(f"statistics in {element_type(number, n.source)}", hint="set stash_type to 1 (float32)")
@@ -24,7 +25,7 @@ def _layer_norm(n: Node) -> list[Value]:
     axis = n.axis(n.attr_int("axis", -1), x.type.rank)
     axes = tuple(range(axis, x.type.rank))
     epsilon = n.attr_float("epsilon", 1e-5)
-    _stash(n)
+    expect_stash(n)
     shape = x.shape[axis:]
     scale, bias = (None if v is None else v if v.shape == shape else n.b.broadcast_to(v, shape=shape) for v in (scale, bias))
     y: Value = n.b.layer_norm(x, scale, bias, axes=axes, epsilon=epsilon)
@@ -32,16 +33,20 @@ def _layer_norm(n: Node) -> list[Value]:
         return [y]
     wide = cast(n, x, f32)
     mean = n.b.mean(wide, axes=axes, keepdims=True)
-    centered = n.b.sub(wide, mean)
-    variance = n.b.mean(n.b.mul(centered, centered), axes=axes, keepdims=True)
-    return [y, mean, n.b.rsqrt(n.b.add(variance, epsilon))]
+    return [y, mean, reciprocal_deviation(n, n.b.sub(wide, mean), axes, epsilon)]
+
+
+def reciprocal_deviation(n: Node, x: Value, axes: tuple[int, ...], epsilon: float) -> Value:
+    """1 / sqrt(mean(x * x) + epsilon)."""
+    result: Value = n.b.rsqrt(n.b.add(n.b.mean(n.b.mul(x, x), axes=axes, keepdims=True), epsilon))
+    return result
 
 
 @rule("RMSNormalization")
 def _rms_norm(n: Node) -> Value:
     x, scale = n.x(0), n.optional(1)
     axis = n.axis(n.attr_int("axis", -1), x.type.rank)
-    _stash(n)
+    expect_stash(n)
     shape = x.shape[axis:]
     if scale is not None and scale.shape != shape:
         scale = n.b.broadcast_to(scale, shape=shape)
@@ -113,7 +118,7 @@ def _group_norm(n: Node) -> Value:
             n.b.reshape(n.b.broadcast_to(unsqueeze(n, v, (1,)), shape=(groups, per)), shape=(groups * per,)) for v in (scale, bias)
         )
     if n.opset >= 21:
-        _stash(n)
+        expect_stash(n)
     result: Value = n.b.group_norm(x, scale, bias, groups=groups, epsilon=n.attr_float("epsilon", 1e-5))
     return result
 

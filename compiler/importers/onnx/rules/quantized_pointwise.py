@@ -30,13 +30,16 @@ def _last_channels(compute: Callable[[Node, Value], Value]) -> Callable[[Node, V
     """The same on [batch, spatial ..., channels], where the node says so."""
 
     def apply(n: Node, x: Value) -> Value:
-        if not n.attr_flag("channels_last"):
-            return compute(n, x)
-        rank = x.type.rank
-        y = compute(n, transpose(n, x, (0, rank - 1, *range(1, rank - 1))))
-        return transpose(n, y, (0, *range(2, rank), 1))
+        return channels_last(n, x, lambda moved: compute(n, moved)) if n.attr_flag("channels_last") else compute(n, x)
 
     return apply
+
+
+def channels_last(n: Node, x: Value, compute: Callable[[Value], Value]) -> Value:
+    """What `compute` makes of [batch, channels, spatial ...], for x and a result whose channels stand last."""
+    rank = x.type.rank
+    y = compute(transpose(n, x, (0, rank - 1, *range(1, rank - 1))))
+    return transpose(n, y, (0, *range(2, rank), 1))
 
 
 def _average(n: Node, x: Value) -> Value:

@@ -55,10 +55,10 @@ def requantized(n: Node, total: Value, by: Value, position: int, like: DType) ->
 
 @rule("MatMulInteger")
 def _matmul_integer(n: Node) -> Value:
-    return _integer_product(n, (n.x(0), n.optional(2)), (n.x(1), n.optional(3)))
+    return integer_product(n, (n.x(0), n.optional(2)), (n.x(1), n.optional(3)))
 
 
-def _integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]) -> Value:
+def integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Value, Value | None]) -> Value:
     """The product of (codes, zero point) by row and (codes, zero point) by column, in 32-bit integers."""
     a = shifted(n, *left, trailing=1 if left[0].type.rank > 1 else 0)
     return cast(n, product(n, a, shifted(n, *right, trailing=0)), i32)
@@ -67,7 +67,7 @@ def _integer_product(n: Node, left: tuple[Value, Value | None], right: tuple[Val
 @rule("QLinearMatMul")
 def _quantized_matmul(n: Node) -> Value:
     a, b = n.x(0), n.x(3)
-    total = _integer_product(n, (a, n.optional(2)), (b, n.optional(5)))
+    total = integer_product(n, (a, n.optional(2)), (b, n.optional(5)))
     rows = along(n, n.x(1), 1 if a.type.rank > 1 and b.type.rank > 1 else 0)
     return requantized(n, total, factor(n, rows, along(n, n.x(4), 0)), 6, a.dtype)
 
@@ -94,11 +94,11 @@ def _quantized_gemm(n: Node) -> Value:
 
 @rule("MatMulIntegerToFloat", domain=MICROSOFT)
 def _matmul_integer_to_float(n: Node) -> Value:
-    total = _integer_product(n, (n.x(0), n.optional(4)), (n.x(1), n.optional(5)))
-    return _scaled(n, total, factor(n, along(n, n.x(2), 1), along(n, n.x(3), 0)), n.optional(6), n.x(2).dtype)
+    total = integer_product(n, (n.x(0), n.optional(4)), (n.x(1), n.optional(5)))
+    return scaled(n, total, factor(n, along(n, n.x(2), 1), along(n, n.x(3), 0)), n.optional(6), n.x(2).dtype)
 
 
-def _scaled(n: Node, total: Value, by: Value, bias: Value | None, dtype: DType) -> Value:
+def scaled(n: Node, total: Value, by: Value, bias: Value | None, dtype: DType) -> Value:
     """An exact sum as a float."""
     result = cast(n, n.b.mul(cast(n, total, f32), by), dtype)
     return result if bias is None else n.b.add(result, bias)
@@ -112,8 +112,8 @@ def _dynamic_matmul(n: Node) -> Value:
 def dynamic_product(n: Node, a: Value, b: Value, scale: Value, zero: Value | None, bias: Value | None = None) -> Value:
     """A float matrix, quantized by its own range, times a quantized one."""
     codes, a_scale, a_zero = quantized_dynamically(n, a)
-    total = _integer_product(n, (codes, a_zero), (b, zero))
-    return _scaled(n, total, factor(n, a_scale, along(n, scale, 0)), bias, a.dtype)
+    total = integer_product(n, (codes, a_zero), (b, zero))
+    return scaled(n, total, factor(n, a_scale, along(n, scale, 0)), bias, a.dtype)
 
 
 # --- weights of few bits ----------------------------------------------------------------------------------------------
@@ -126,6 +126,10 @@ def _matmul_bits(n: Node) -> Value:
     bits, block = n.attr_int("bits", 4), n.attr_int("block_size")
     if n.given(4):
         raise UnsupportedError("reorders the weight (g_idx)", hint="quantize without act_order")
+    if n.attr_int("weight_prepacked"):
+        raise UnsupportedError(
+            f"attribute 'weight_prepacked' is {n.attr_int('weight_prepacked')}", hint="keep the weight as it was quantized"
+        )
     if bits not in (2, 4, 8) or block < 1 or rows < 1 or depth < 1:
         raise n.fail(f"got {bits} bits, blocks of {block}, N = {rows}, K = {depth}, expected 2, 4 or 8 bits and positive sizes")
     dtype, blocks = DTYPES[f"u{bits}"], -(-depth // block)
@@ -134,7 +138,7 @@ def _matmul_bits(n: Node) -> Value:
     if n.given(3):
         whole = n.x(3).dtype.is_float
         _expect(n, 3, "the zero points have", rows * (blocks if whole else -(-blocks * bits // 8)))
-    codes = _unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
+    codes = unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
     weight = constant(n, codes.astype(dtype.numpy))
     scale = n.b.reshape(n.x(2), shape=(rows, blocks))
     value: Value
@@ -145,7 +149,7 @@ def _matmul_bits(n: Node) -> Value:
         spread = n.array(2, "the scales").reshape(rows, blocks).repeat(block, axis=1)[:, :depth]
         value = n.b.mul(n.b.sub(plain, constant(n, np.ascontiguousarray(zeros))), constant(n, np.ascontiguousarray(spread)))
     else:
-        packed = _unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
+        packed = unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
         zero = np.full((rows, blocks), 1 << (bits - 1), np.uint8) if packed is None else packed
         value = dequantized(n, weight, Parameters(scale, constant(n, zero.astype(dtype.numpy)), 1, block))
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
@@ -159,7 +163,7 @@ def _expect(n: Node, position: int, what: str, count: int) -> None:
         raise n.fail(f"{what} {elements} elements, expected {count}")
 
 
-def _unpacked(
+def unpacked(
     n: Node, data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], bits: int, rows: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Bytes as rows of numbers of `bits` bits, the first in the lowest bits."""
@@ -180,7 +184,12 @@ def _conv_integer(n: Node) -> Value:
 
 @rule("QLinearConv")
 def _quantized_conv(n: Node) -> Value:
-    x, w = n.x(0), n.x(3)
+    return convolve_codes(n, n.x(0))
+
+
+def convolve_codes(n: Node, x: Value) -> Value:
+    """QLinearConv of these codes, channels first, with this node's other operands."""
+    w = n.x(3)
     wide = shifted(n, x, n.optional(2), 0), shifted(n, w, n.optional(5), w.type.rank - 1)
     total = cast(n, convolve(n, *wide, n.optional(8)), i32)
     return requantized(n, total, factor(n, scalar(n, n.x(1)), along(n, n.x(4), w.type.rank - 2)), 6, x.dtype)

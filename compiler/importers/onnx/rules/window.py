@@ -160,12 +160,14 @@ class _Pool:
 
 @rule("MaxPool")
 def _max_pool(n: Node) -> list[Value]:
-    x = n.x()
-    pool = _Pool(n, x)
-    y: Value = n.b.max_pool(x, **pool.attrs)
-    if len(n.outputs) < 2:
-        return [y]
-    return [y, _max_indices(n, x, pool)]
+    y = max_pool(n, n.x())
+    return [y] if len(n.outputs) < 2 else [y, _max_indices(n, n.x(), _Pool(n, n.x()))]
+
+
+def max_pool(n: Node, x: Value) -> Value:
+    """The maximum over each window of this node."""
+    result: Value = n.b.max_pool(x, **_Pool(n, x).attrs)
+    return result
 
 
 def _max_indices(n: Node, x: Value, pool: _Pool) -> Value:

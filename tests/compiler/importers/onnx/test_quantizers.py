@@ -381,7 +381,13 @@ REFUSED = [
         "input has rank 2, expected at least 3",
     ),
     (ModelError, "MatMulNBits", [weights(3, 8), codes(5, 1, 8), scale(5)], {"K": 8, "N": 5, "bits": 3, "block_size": 16}, "got 3 bits"),
-    (UnsupportedError, "QAttention", [weights(2, 3, 4)], {}, "there is no rule for QAttention of domain 'com.microsoft'"),
+    (
+        UnsupportedError,
+        "QEmbedLayerNormalization",
+        [weights(2, 3, 4)],
+        {},
+        "there is no rule for QEmbedLayerNormalization of domain 'com.microsoft'",
+    ),
 ]
 
 
