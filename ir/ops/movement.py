@@ -352,7 +352,9 @@ def _(r: RegionBuilder, x: TensorType, *, before: tuple[Dim, ...], after: tuple[
     for n, size in enumerate(x.shape):
         if before[n] != 0 or after[n] != 0:
             subscripts[n] = _padded_index(subscripts[n], size, mode)
-    r.store(0, axes, r.load(0, subscripts))
+    # A dimension that varies may be empty, and then all is filled.
+    varies = any(not isinstance(size, int) and (b != 0 or a != 0) for size, b, a in zip(x.shape, before, after, strict=True))
+    r.store(0, axes, r.load(0, subscripts, other=0) if varies else r.load(0, subscripts))
 
 
 @pad.samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -198,7 +199,9 @@ def test_long_sums_are_as_exact_as_short_ones(request: pytest.FixtureRequest) ->
         # The judge allows what the reference itself loses: it must lose little.
         magnitude = float(np.abs(wide).max())
         own = float(np.abs(stepwise - wide).max()) / magnitude if magnitude > 1e-3 else 0.0
-        if not verdict.passed or own > 1e-6:
+        # Numbers that are all equal are divided by the root of epsilon: a mean that is one digit off shows as so much.
+        digit = float(np.spacing(np.abs(x).max())) / math.sqrt(attrs["epsilon"]) if op == "layer_norm" else 0.0
+        if not (verdict.passed or verdict.error <= digit) or own > 1e-6:
             wrong.append(f"{op}{attrs} over axis {axis} of {shape}: off by {error:.2g}, the reference by {own:.2g}")
     assert not wrong, f"{len(wrong)} of {count}: " + "\n".join(wrong)
 
