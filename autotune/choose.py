@@ -125,7 +125,7 @@ class Chooser:
             candidate = cheapest(self.target)(problem, iter([first]))
             self.decisions[id] = Decision(id, data, candidate[1], "cost", self.unmeasured)
             return candidate
-        ranked = rank(problem, [first, *families], self.target)
+        ranked = rank([first, *families], self.target)
         usual = cheapest(self.target)(problem, iter([first]))
         candidate, decision = self._tuned(problem, id, data, ranked, usual, self.environment, self.shelves)
         self.decisions[id] = decision

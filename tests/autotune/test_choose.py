@@ -52,12 +52,12 @@ def test_off_takes_the_cheapest_of_the_first_strategy(problem: Problem) -> None:
 
 
 def test_candidates_of_all_strategies_are_ranked_together(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     assert texts(ranked) == ["second{n=0}", "first{n=1}", "first{n=2}", "first{n=0}", "second{n=1}"]
 
 
 def test_the_shortlist_spans_two_strategies(problem: Problem) -> None:
-    ranked = rank(problem, [Fake("first", (1, 2, 3)).candidates(), Fake("second", (8, 9)).candidates()], None)
+    ranked = rank([Fake("first", (1, 2, 3)).candidates(), Fake("second", (8, 9)).candidates()], None)
     assert texts(shortlist(ranked, 3)) == ["first{n=0}", "first{n=1}", "second{n=0}"]
     assert texts(shortlist(ranked, 1)) == ["first{n=0}"]
     assert texts(shortlist(ranked[:3], 2)) == ["first{n=0}", "first{n=1}"]
@@ -66,7 +66,7 @@ def test_the_shortlist_spans_two_strategies(problem: Problem) -> None:
 
 
 def test_inside_the_noise_the_predicted_cost_decides(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
 
     def best(times: dict[str, tuple[int, ...]]) -> tuple[str, int]:
         trials = tuple(Trial(schedule, (Sample("0" * 16, times[str(schedule)]),)) for _, schedule in ranked if str(schedule) in times)
@@ -84,13 +84,13 @@ def test_inside_the_noise_the_predicted_cost_decides(problem: Problem) -> None:
 
 
 def test_schedules_outside_the_space_are_not_believed(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     trials = (Trial(Schedule("first", (("n", 77),)), (Sample("0" * 16, (1,)),)), Trial(Schedule("evil"), (Sample("0" * 16, (1,)),)))
     assert leader(Record(problem_data(problem), ENVIRONMENT, trials), ranked) is None
 
 
 def test_a_candidate_that_was_ever_wrong_is_out(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     wrong = Trial(Schedule("first", (("n", 1),)), (Sample("0" * 16, (1,)),), (Failure("wrong", "got 1, expected 2"),))
     assert leader(Record(problem_data(problem), ENVIRONMENT, (wrong,)), ranked) is None
 

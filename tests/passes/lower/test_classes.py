@@ -25,7 +25,7 @@ from ourcc.passes.lower.lower import lower as lowered
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES as CPU
 from ourcc.passes.tile.gpu import STRATEGIES as GPU
-from ourcc.passes.tile.schedule import Candidate, Problem
+from ourcc.passes.tile.schedule import Candidate, Problem, matches
 
 PRODUCT = """region @r(%x0: f32[i N0, k 192], %x1: f32[k 192, j 96]) -> %y0: f32[i N0, j 96] {
   axes i: N0, j: 96, k: 192
@@ -40,8 +40,8 @@ def problem(text: str = PRODUCT, low: int = 1, high: int | None = 8192, divisor:
 
 
 def chosen(found: Problem, target: Any, strategies: Any) -> Candidate:
-    strategy = next(s for s in strategies if s.applies(found, target) is None)
-    return cheapest(target)(found, iter([[(strategy, schedule) for schedule in strategy.space(found, target)]]))
+    match = next(matches(strategies, found, target))
+    return cheapest(target)(found, iter([[(match, schedule) for schedule in match.strategy.space(match, target)]]))
 
 
 def nothing(_: Problem) -> dict[Any, str]:
@@ -94,11 +94,11 @@ def test_a_guard_asks_what_is_not_known() -> None:
 def test_few_rows_have_small_blocks_on_a_cpu(level: Any) -> None:
     found = problem()
     usual = chosen(found, level, CPU)
-    (offer,) = offers(found, usual, level, nothing)
+    (offer,) = offers(usual, level, nothing)
     assert offer.size_class.high == 16
-    strategy, schedule = cheapest(level)(offer.problem, iter([offer.candidates]))
+    match, schedule = cheapest(level)(offer.problem, iter([offer.candidates]))
     assert schedule["mr"] <= 8 and schedule["mr"] <= usual[1]["mr"] + 3 and schedule["m"] == 16
-    assert strategy.order(offer.problem, schedule, level) == strategy.order(found, usual[1], level)
+    assert match.strategy.order(match, schedule, level) == match.strategy.order(usual[0], usual[1], level)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
@@ -107,7 +107,7 @@ def test_a_gpu_takes_small_tiles_for_few_rows_and_large_ones_for_many(target: st
     found = problem(WIDE)
     usual = chosen(found, device, GPU)
     tiles = {}
-    for offer in offers(found, usual, device, nothing):
+    for offer in offers(usual, device, nothing):
         _, schedule = cheapest(device)(offer.problem, iter([offer.candidates]))
         tiles[offer.size_class.high] = schedule["m"] * schedule["n"]
     assert list(tiles.values()) == sorted(tiles.values())
