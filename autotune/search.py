@@ -44,22 +44,22 @@ def shortlist(ranked: Sequence[Candidate], count: int, warm: Sequence[Schedule] 
     return [*chosen[: count - len(extra) - 1], *extra, chosen[-1]] if extra else chosen
 
 
-def leader(record: Record, ranked: Sequence[Candidate]) -> Leader | None:
+def leader(record: Record, offered: Sequence[Candidate], target: Any) -> Leader | None:
     """The candidate to take: of those that noise cannot tell from the fastest the one with the least predicted cost.
 
-    Schedules that are not among `ranked` do not exist, whoever measured them.
+    Schedules that are not offered do not exist, whoever measured them.
     """
     measured = []
-    for candidate in ranked:
+    for candidate in offered:
         trial = record.trial(candidate[1])
         if trial is not None and trial.times:
             measured.append((candidate, trial.times))
     if not measured:
         return None
     _, fastest = min(measured, key=lambda item: item[1][0])
-    ties = [(candidate, times) for candidate, times in measured if is_tie(times, fastest)]
-    candidate, times = ties[0]
-    return Leader(candidate, times[0], tuple(schedule for (_, schedule), _ in ties))
+    ties = {candidate[1]: times[0] for candidate, times in measured if is_tie(times, fastest)}
+    ranked = rank([[candidate for candidate, _ in measured if candidate[1] in ties]], target)
+    return Leader(ranked[0], ties[ranked[0][1]], tuple(schedule for _, schedule in ranked))
 
 
 def is_tie(times: Sequence[int], fastest: Sequence[int]) -> bool:

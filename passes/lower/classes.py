@@ -17,13 +17,14 @@ from ...ir.plan import Guard
 from ...ir.tile.program import TileProgram
 from ...ir.workload import Point, merged, nearest_size
 from ..tile.schedule import Candidate, Match, Problem, Refusal, Schedule, seconds
+from .choice import NEAR, floor
 
 ENDS = (16, 64, 256, 1024)
 """The largest size of each class but the last."""
 MIDDLES = (8, 32, 128, 512, 2048)
 """What is reckoned with in each class where the workload has no size of it."""
-WORTH = 0.9
-"""What a kernel of its own may take at most, over what the one for all sizes takes."""
+WORTH, SAVED = 0.9, 1e-7
+"""What a kernel of its own may take at most, over what the one for all sizes takes, and the seconds that it must save."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +121,24 @@ def _offers(symbol: str, chosen: Candidate, target: Any, refused: Any) -> Iterat
         narrow = strategy.match(size_class.of(whole.problem), target)
         if isinstance(narrow, Refusal):
             continue
-        limit = WORTH * seconds(whole.with_points(narrow.problem.points), usual, target)
+        narrow = narrow.priced_as(whole)
+        usually, lowest = seconds(whole.with_points(narrow.problem.points), usual, target), floor(narrow.problem, target)
+        limit = min(WORTH * usually, usually - SAVED)
+        if limit <= lowest:
+            continue
         bad = refused(narrow.problem)
         space = [s for s in strategy.space(narrow, target) if s not in bad and strategy.order(narrow, s, target) == order]
-        costs = {s: seconds(narrow, s, target) for s in space}
+        costs = dict[Schedule, float]()
+        for schedule in space:
+            costs[schedule] = seconds(narrow, schedule, target)
+            if costs[schedule] <= NEAR * lowest:
+                break
+        space = list(costs)
         worth = [s for s in space if s != usual and costs[s] < limit]
         if worth:
             # Whoever measures may find that the usual one is best after all.
             schedules = (*worth, *(s for s in space if s == usual))
-            yield Offer(size_class, narrow, schedules, 1 - min(costs[s] for s in worth) * WORTH / limit)
+            yield Offer(size_class, narrow, schedules, 1 - min(costs[s] for s in worth) / usually)
 
 
 def join(first: Offer, second: Offer, whole: Match[Any], target: Any) -> Offer | None:
@@ -138,7 +148,7 @@ def join(first: Offer, second: Offer, whole: Match[Any], target: Any) -> Offer |
     size_class = first.size_class.joined(second.size_class)
     points = merged((*first.problem.points, *second.problem.points))
     match = whole.strategy.match(replace(size_class.of(whole.problem), points=points), target)
-    return None if isinstance(match, Refusal) else replace(first, size_class=size_class, match=match)
+    return None if isinstance(match, Refusal) else replace(first, size_class=size_class, match=match.priced_as(whole))
 
 
 def fits(program: TileProgram, usual: TileProgram) -> bool:

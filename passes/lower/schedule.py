@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,7 @@ from ...ir.workload import Point, Workload, default_workload, merged, nearest_si
 from ..regions.compose import Group
 from ..regions.own_symbols import canonical
 from ..tile.schedule import Candidate, Match, Order, Problem, Refusal, Schedule, Strategy, seconds
+from .choice import least
 from .classes import Offer, SizeClass, fits, join, offers
 
 Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
@@ -69,10 +71,10 @@ def points_of(binding: Mapping[str, Dim], symbols: dims.Facts, workload: Workloa
 
 
 def cheapest(target: Any) -> Choose:
-    """A choice by predicted cost among the schedules of the first strategy that takes a problem; ties go to the earlier one."""
+    """A choice by price, without measuring."""
 
     def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
-        return min(next(families), key=lambda candidate: seconds(candidate[0], candidate[1], target))
+        return least(families, target)
 
     return choose
 
@@ -193,7 +195,9 @@ class Scheduler:
         if made_of not in self.tiled:
             try:
                 seconds(match, schedule, self.target)
-                program = match.strategy.tile(match, schedule, self.target)
+                # One that was made to tell its price is not made again.
+                made = match.program if match.whole is None else partial(match.strategy.tile, match)
+                program = made(schedule, self.target)
             except Exception as failure:
                 if not is_own(failure):
                     raise

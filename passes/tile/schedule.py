@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -113,19 +113,38 @@ class Strategy(Protocol[F]):
 
 @dataclass(frozen=True)
 class Match(Generic[F]):
-    """A problem that a strategy takes, and what it found there, which does not depend on the points of the problem."""
+    """A problem that a strategy takes, and what it found there, which does not depend on the points of the problem.
+
+    A tile program is made once for a schedule and asked for its price at many points: `whole` is the match whose programs are
+    asked, where that is another one.
+    """
 
     strategy: Strategy[F]
     problem: Problem
     found: F
+    whole: Match[F] | None = None
+    programs: dict[Schedule, TileProgram] = field(default_factory=dict, compare=False, repr=False)
+    readings: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was read from programs to tell their prices."""
 
     def at(self, point: Point) -> Match[F]:
         """The same, looked at from one point."""
-        return replace(self, problem=replace(self.problem, at=point))
+        return replace(self, problem=replace(self.problem, at=point), whole=self.whole or self)
 
     def with_points(self, points: tuple[Point, ...]) -> Match[F]:
         """The same at other points."""
-        return replace(self, problem=replace(self.problem, points=points))
+        return replace(self, problem=replace(self.problem, points=points), whole=self.whole or self)
+
+    def priced_as(self, other: Match[F]) -> Match[F]:
+        """The same; its schedules cost what the programs of another match cost at its points."""
+        return replace(self, whole=other.whole or other, programs=other.programs, readings=other.readings)
+
+    def program(self, schedule: Schedule, target: Any) -> TileProgram:
+        """The tile program of a schedule, made once."""
+        if schedule not in self.programs:
+            whole = self.whole or self
+            self.programs[schedule] = whole.strategy.tile(whole, schedule, target)
+        return self.programs[schedule]
 
 
 Candidate = tuple[Match[Any], Schedule]

@@ -157,13 +157,15 @@ def test_other_orders_give_other_bits(object_files: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "wide_product"])
 def test_rows_do_not_depend_on_how_many_there_are(name: str) -> None:
-    engine = Engine(compile_module(module_of(name), build_options({"targets": ["native"], "tune": "off"})), threads=1)
+    # At one row a block for several leaves units idle: products have a kernel of their own for few rows.
+    options = build_options({"targets": ["native"], "tune": "off", "workload": ["S=1", "S=512"]})
+    engine = Engine(compile_module(module_of(name), options), threads=1)
     given = inputs_of([port.type for port in engine.inputs], BORDERS[-1])
     whole = engine(*given[0])
     for rows in BORDERS:
         some = engine(*(x[:rows] if varies else x for x, varies in zip(*given, strict=True)))
         np.testing.assert_array_equal(some.view(np.uint32), whole[:rows].view(np.uint32), err_msg=f"{rows} rows")
-    if name.startswith("product"):
+    if name in ("product", "product_of_long_sums"):
         launches = [step for step in engine.contents.best.plan.steps if isinstance(step, Launch)]
         assert any(len(launch.variants) > 1 for launch in launches)
 

@@ -20,13 +20,14 @@ from ....ir.types import DType
 from ..lower import Block, parameters, upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
+from .price import Priced
 
 WIDEST = 512
 """The largest head size whose transposed keys stay in the second-level cache."""
 
 
 @dataclass(frozen=True)
-class CpuAttention:
+class CpuAttention(Priced):
     """Online softmax over column steps of `t`, row blocks of `mr` x `nr` in registers, `m` rows a grid point."""
 
     name: str = "attention"
@@ -52,16 +53,6 @@ class CpuAttention:
         mr, nr = (12, 32) if target.registers >= 32 else (6, 16)
         for blocks, t in ((16, 128), (8, 128), (16, 64)):
             yield Schedule(self.name, (("m", blocks * mr), ("t", t), ("mr", mr), ("nr", nr)))
-
-    def cost(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> float:
-        """Multiply-adds of both products at half the rate, and one exponential for each score."""
-        problem, found = match.problem, match.found
-        sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
-        scores = 1.0
-        for name in (*found.batch, *((found.row,) if found.row else ()), found.column):
-            scores *= sizes[name]
-        packing = 1.0 + schedule["mr"] / schedule["m"]
-        return scores * ((sizes[found.inner[0]] + sizes[found.feature]) * packing / target.lanes + 12 / target.lanes) / 3e9
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""

@@ -27,6 +27,7 @@ from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
 from ..lower import COMBINE, Block, identity, is_long, upper_bound, used_parameters, zero
 from ..schedule import Match, Order, Problem, Refusal, Schedule, folds_floats
+from .price import Priced
 
 LOCAL_LIMIT = 16_384
 """Elements of a named value that may be kept in a cache tile."""
@@ -37,7 +38,7 @@ Kernels = tuple[tuple[Store, ...], ...]
 
 
 @dataclass(frozen=True)
-class Nest:
+class Nest(Priced):
     """Loops over the region's axes: `lanes` is the number of elements in a vector step, `block` those of a grid tile."""
 
     name: str = "nest"
@@ -53,14 +54,6 @@ class Nest:
         """One to four vectors at a time."""
         for vectors in (4, 2, 1):
             yield Schedule(self.name, (("vectors", vectors), ("block", 1024)))
-
-    def cost(self, match: Match[Kernels], schedule: Schedule, target: CpuLevel) -> float:
-        """Elements touched at one vector per cycle, plus a little for narrow steps."""
-        problem, region, total = match.problem, match.problem.region, 0.0
-        for statement in region.body:
-            names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
-            total += float(problem.typical(dims.product(region.axis(n).extent for n in names)))
-        return total * (1.0 + 0.2 / schedule["vectors"]) / target.lanes / 3e9
 
     def order(self, match: Match[Kernels], schedule: Schedule, target: CpuLevel) -> Order:
         """A fold goes along its axes one by one, or over the lanes in steps and then across them."""

@@ -7,7 +7,6 @@ is computed alike however many there are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,13 +20,12 @@ from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .matrix import matrix_blocks, matrix_instruction, matrix_seconds
+from .matrix import matrix_blocks, matrix_instruction
+from .price import Priced
 from .register_blocks import RegisterBlocks
 
 FEW = 16
 """So many rows at most have row blocks of their own: where there are more, they fill those that fill the registers."""
-DECODING, SCALING = 2, 3
-"""Operations on vectors that give one of decoded numbers, and that add a block's sums, scaled, to the others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Blocked:
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Priced):
     """Register blocks of mr x nr; grid tiles of m rows and n columns."""
 
     name: str = "packed"
@@ -81,34 +79,6 @@ class Packed:
             if schedule not in seen:
                 seen.add(schedule)
                 yield schedule
-
-    def cost(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> float:
-        """Multiply-adds at the rate of two vectors a cycle, less what ragged blocks waste."""
-        problem, found, instruction = _problem(match), match.found.product, match.found.instruction
-        if instruction is not None:
-            return matrix_seconds(problem, found, instruction, schedule["mr"], schedule["nr"])
-        extents = problem.region.extents
-        count = 1.0
-        for name in (*found.batch, *found.rows, *found.over, *found.columns):
-            count *= problem.typical(extents[name])
-        columns = problem.typical(extents[found.columns[-1]])
-        padded = -(-columns // schedule["nr"]) * schedule["nr"]
-        wasted = padded / columns
-        if found.rows:
-            wasted *= _waste(problem.typical(extents[found.rows[-1]]), schedule["mr"])
-        # Fewer accumulators than the latency of two multiply-adds needs leave units idle.
-        chains = schedule["mr"] * schedule["nr"] / target.lanes
-        # Each step loads nr / lanes vectors and broadcasts mr elements; two loads a cycle keep up with about this many.
-        loads = (schedule["mr"] + schedule["nr"] / target.lanes) / chains
-        wasted *= 1.0 + 0.5 * max(0.0, loads - 0.7)
-        each = FOUR if in_fours(problem.region, found) else 1
-        if found.block is not None:
-            # A vector of codes is decoded for all rows of a block, and each sum of a block is scaled.
-            terms = math.prod(problem.typical(extents[name]) for name in found.streamed)
-            held, vectors = schedule["mr"] * schedule["nr"] // target.lanes, schedule["nr"] // target.lanes
-            moved = 2 * max(0, 2 * held + vectors + 2 - target.registers) / held
-            wasted *= 1 + DECODING / schedule["mr"] + (SCALING + moved) * each / terms
-        return count * wasted * max(1.0, 10 / chains) / (2 * each * target.lanes * 3e9)
 
     def order(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
@@ -167,9 +137,3 @@ def _few_rows(target: CpuLevel, sums: int) -> Iterator[tuple[int, int]]:
         wide = [vectors for vectors in (8, 4, 2, 1) if sums * rows * vectors + vectors + 1 <= target.registers]
         if wide:
             yield wide[0], rows
-
-
-def _waste(extent: int, rows: int) -> float:
-    """How much longer ragged row blocks take: blocks of 4 run at 0.7 of the rate, single rows at 0.3."""
-    left = extent % rows
-    return (extent - left + (left - left % 4) / 0.7 + (left % 4) / 0.3) / extent

@@ -18,7 +18,7 @@ from ourcc.ir.plan.parse import parse_plan
 from ourcc.ir.plan.text import print_plan
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import CPU_LEVELS, gpu_target
-from ourcc.ir.workload import Point
+from ourcc.ir.workload import Point, Workload
 from ourcc.passes.lower.classes import ENDS, MIDDLES, SizeClass, classes_of, offers
 from ourcc.passes.lower.lower import fuse
 from ourcc.passes.lower.lower import lower as lowered
@@ -135,10 +135,15 @@ module @m symbols { S in 1..2000 } {
 """
 
 
+def one_and_many(*names: str) -> Workload:
+    """Calls of one row, and as many of 512 rows: a block for several rows leaves units idle at one."""
+    return Workload(tuple(Point(tuple((name, size) for name in names)) for size in (1, 512)))
+
+
 @pytest.mark.parametrize("target", ["native", "sm_90a"])
 def test_a_plan_asks_for_its_classes_and_computes_what_it_did(target: str) -> None:
     module = parse_module(LAYER.replace("4096", "512"))
-    found = lower(module, TARGETS[target])
+    found = lower(module, TARGETS[target], one_and_many("S") if target == "native" else None)
     (step,) = (step for step in found.plan.steps if isinstance(step, Launch))
     assert len(step.variants) > 1 and [bool(variant.guard.positive) for variant in step.variants][-2:] == [True, False]
     assert parse_plan(print_plan(found.plan)) == found.plan
@@ -153,7 +158,9 @@ def test_a_class_of_two_problems_is_one_kernel() -> None:
     """Graphs and layers whose sizes differ in range alone share what serves few rows."""
     text = LAYER.replace("f32[S, 64]", "f32[S, 64], %z: f32[T, 64]").replace("S in 1..2000", "S in 1..2000, T in 1..900")
     text = text.replace("    return %y", "    %q = matmul(%z, %w) : f32[T, 4096]\n    %v = tanh(%q) : f32[T, 4096]\n    return %y, %v")
-    found = lower(parse_module(text.replace("-> f32[S, 4096]", "-> (f32[S, 4096], f32[T, 4096])")), TARGETS["native"])
+    found = lower(
+        parse_module(text.replace("-> f32[S, 4096]", "-> (f32[S, 4096], f32[T, 4096])")), TARGETS["native"], one_and_many("S", "T")
+    )
     first, second = (step for step in found.plan.steps if isinstance(step, Launch))
     assert first.variants[0].kernel == second.variants[0].kernel != first.variants[-1].kernel != second.variants[-1].kernel
 
@@ -161,8 +168,8 @@ def test_a_class_of_two_problems_is_one_kernel() -> None:
 def test_a_kernel_that_turns_out_bad_is_not_taken_for_a_class_again() -> None:
     level = CPU_LEVELS[-1]
     module = parse_module(LAYER)
-    scheduler = Scheduler(CPU, level, cheapest(level), lambda region, constants: {})
-    fusion = fuse(module)
+    scheduler = Scheduler(CPU, level, cheapest(level), lambda region, constants: {}, one_and_many("S"))
+    fusion = fuse(module, workload=one_and_many("S"))
     before = lowered(fusion, scheduler, "cpu")
     bad = next(unit for unit in before.scheduled.values() if unit.when is not None)
     scheduler.refuse(bad, "it spills")
