@@ -67,7 +67,7 @@ class CpuRates:
     caches: tuple[Cache, ...]
     single_loads: float = 2.0
     single_stores: float = 1.0
-    latency: float = 4.0
+    latency: float = 4.3
     fold: float = 6.0
     point: float = 6.0
     step: float = 1.0

@@ -35,13 +35,23 @@ class _Access:
 
 @dataclass
 class _Node:
-    """A loop with its trips, what it reads and writes, and the loops inside."""
+    """A loop with its trips, how many whole steps they cover, what it reads and writes, and the loops inside."""
 
     name: str
     trips: int
+    covered: float
     step: int
     accesses: list[_Access] = field(default_factory=list)
     inner: list[_Node] = field(default_factory=list)
+
+
+def _trips(length: int, rungs: Sequence[int]) -> int:
+    """The steps of a ladder over so many elements."""
+    found = 0
+    for rung in rungs:
+        whole, length = divmod(length, rung)
+        found += whole
+    return max(1, found + (length > 0))
 
 
 def lines_moved(launch: Launch, sizes: Mapping[str, int], caches: Sequence[Cache]) -> list[float]:
@@ -60,13 +70,16 @@ class _Reader:
 
     def read(self) -> _Node:
         """A tree of the grid's loops and the body's."""
-        root = node = _Node("", 1, 0)
+        root = node = _Node("", 1, 1.0, 0)
         env, lengths, loops = dict(self.sizes), dict[str, int](), list[_Node]()
         for axis in self.launch.grid:
             low, step = value_of(axis.low, env), axis.step or 1
             length = max(0, value_of(axis.high, env) - low)
-            env, lengths[axis.name] = opened(env, axis.name, low), min(step, length)
-            node.inner.append(_Node(axis.name, max(1, -(-length // step)), step))
+            # Tiles of the grid are reckoned with as equally long.
+            trips = max(1, -(-length // step))
+            step = max(1, -(-length // trips))
+            env, lengths[axis.name] = opened(env, axis.name, low), step
+            node.inner.append(_Node(axis.name, trips, float(trips), step))
             node = node.inner[-1]
             loops.append(node)
         self._body(self.launch.body, env, lengths, node, loops)
@@ -90,17 +103,18 @@ class _Reader:
                     self._access(statement.operand, statement.subscripts, statement.value.type, env, lengths, node, loops)
 
     def _for(self, loop: For, env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
-        step = loop.step
+        step, rungs = loop.step, [loop.step]
         if loop.kind == "walk" and loop.parent is not None:
             low, length = env[f"{loop.parent}.first"], lengths[loop.parent]
-            step = next((rung for rung in (loop.step, *loop.tail) if rung <= length), step)
+            rungs += loop.tail
+            step = next((rung for rung in rungs if rung <= length), rungs[-1])
             for walkers in (self.inside.setdefault(loop.parent, set()), *(w for w in self.inside.values() if loop.parent in w)):
                 walkers.add(loop.name)
         else:
             low = value_of(loop.low, env)
             length = value_of(loop.high, env) - low
         if length > 0:
-            node.inner.append(_Node(loop.name, -(-length // step), step))
+            node.inner.append(_Node(loop.name, _trips(length, rungs), max(1.0, length / step), step))
             deeper = [*loops, node.inner[-1]]
             self._body(loop.body, opened(env, loop.name, low), lengths | {loop.name: min(step, length)}, node.inner[-1], deeper)
 
@@ -111,7 +125,7 @@ class _Reader:
             self._value(value.acc, env, lengths, node, loops)
             for axis in dict.fromkeys((*value.left.type.axes, *value.right.type.axes)):
                 if axis not in value.type.axes:
-                    node.inner.append(_Node(axis, max(1, lengths[axis]), 1))
+                    node.inner.append(_Node(axis, max(1, lengths[axis]), max(1.0, lengths[axis]), 1))
                     node, lengths = node.inner[-1], lengths | {axis: 1}
                     loops = [*loops, node]
             for side in (value.left, value.right):
@@ -167,7 +181,7 @@ class _Touched:
     """
 
     access: _Access
-    axes: tuple[tuple[int, int], ...]
+    axes: tuple[tuple[int, float], ...]
     lines: float
     lost: list[float]
     missed: list[float]
@@ -199,11 +213,12 @@ def _touched(node: _Node, caches: Sequence[Cache]) -> list[_Touched]:
     crowded = _crowded(found, caches)
     for each in found:
         step = each.access.steps.get(node.name, 0)
-        axes = (*each.axes, (step, node.trips)) if step else each.axes
+        axes = (*each.axes, (step, node.covered)) if step else each.axes
         lines, lost = _lines(each.access.size, axes, caches) if step else (each.lines, each.lost)
-        again = min(node.trips, lines / each.lines)
+        trips = node.covered if step else node.trips
+        again = min(trips, lines / each.lines)
         for place, pair in enumerate(zip(crowded, each.lost, strict=True)):
-            each.missed[place] *= again + (node.trips - again) * max(pair)
+            each.missed[place] *= again + (trips - again) * max(pair)
         each.axes, each.lines, each.lost = axes, lines, lost
     return found
 
@@ -217,24 +232,24 @@ def _crowded(found: Sequence[_Touched], caches: Sequence[Cache]) -> list[float]:
     return [max(0.0, 1 - cache.bytes / LINE / total) for cache in caches]
 
 
-def _lines(size: int, axes: Sequence[tuple[int, int]], caches: Sequence[Cache]) -> tuple[float, list[float]]:
+def _lines(size: int, axes: Sequence[tuple[int, float]], caches: Sequence[Cache]) -> tuple[float, list[float]]:
     """The lines that elements touch which lie so far apart along axes, and the part of them that each cache has no place for."""
-    extents: dict[int, int] = {}
+    extents: dict[int, float] = {}
     for stride, extent in axes:
         if stride and extent > 1:
             extents[abs(stride)] = extents.get(abs(stride), 1) + extent - 1
-    run, apart = size, list[tuple[int, int]]()
+    run, apart = float(size), list[tuple[int, float]]()
     for stride, extent in sorted(extents.items()):
         if not apart and stride <= max(run, LINE):
             run += (extent - 1) * stride
         else:
             apart.append((stride, extent))
     each = -(-run // LINE)
-    lines = each * math.prod(float(extent) for _, extent in apart)
+    lines = each * math.prod(extent for _, extent in apart)
     return lines, [_lost(each, apart, lines, cache) if apart else 0.0 for cache in caches]
 
 
-def _lost(run: int, apart: Sequence[tuple[int, int]], lines: float, cache: Cache) -> float:
+def _lost(run: float, apart: Sequence[tuple[int, float]], lines: float, cache: Cache) -> float:
     """The part of lines that have no place in a cache, since strides put them into few of its sets."""
     sets = cache.bytes // LINE // cache.ways
     used = run

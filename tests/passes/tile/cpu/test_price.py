@@ -58,7 +58,7 @@ def test_a_product_of_whole_blocks_takes_its_multiply_adds(level: CpuLevel) -> N
     match, space = schedules(problem(rows=96, depth=1024, width=256), "packed", level)
     cycles = 96 * 1024 * 256 / level.lanes / level.rates.multiply_adds
     best = min(price(match, schedule, level).computing for schedule in space)
-    assert cycles <= best * level.rates.clock <= 1.06 * cycles
+    assert cycles <= best * level.rates.clock <= 1.1 * cycles
 
 
 def test_computing_grows_with_the_size_of_a_symbol() -> None:
