@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
-from ourcc.compiler.targets.cpu import lower_cpu
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.region.cost import cost_of

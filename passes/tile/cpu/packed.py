@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ....ir import dims
-from ....ir.codes import FOUR
 from ....ir.dims import Dim
 from ....ir.region import Region
 from ....ir.target import CpuInstruction, CpuLevel

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.compiler.targets.cpu import lower_cpu
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.region.text import parse_region
