@@ -398,11 +398,16 @@ def _convert(source: str, target: str) -> Function:
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):
         body = f"return __builtin_convertvector(__builtin_convertvector(x, i32x@N), {target}x@N);"
         return Function(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
+    if source in ("i8", "u8") and target == "f32":
+        return Function(result, args, f"return __builtin_convertvector(convert_{source}_i32_@N(x), f32x@N);", scalar=f"return {plain};")
     fast = _WIDENED.get((source, target), {})
+    if source in ("i8", "u8") and target in ("i32", "u32"):
+        body = f"return __builtin_convertvector(__builtin_convertvector(x, {source[0]}16x@N), {target}x@N);"
+        return Function(result, args, body, scalar=f"return {plain};", fast=fast)
     return Function(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};", fast=fast)
 
 
-# gcc takes a vector of bytes apart element by element when it widens it to four times its size.
+# gcc takes a vector of bytes apart element by element when it widens it to four times its size at once.
 _WIDENED = {
     (source, "i32"): {
         (16, "avx512f"): f"(i32x16)_mm512_cvtep{source}_epi32((__m128i)x)",

@@ -391,6 +391,9 @@ def _integers() -> Iterator[tuple[str, Function]]:
             if not signed:
                 text = text.replace("y >= 0 && ", "").replace("x < 0 ? -1 : 0", "0")
             yield f"ourcc_{operator}_{name}", Function("", (), raw=text)
+            if (operator, name) == ("shift_right", "u8"):
+                yield f"{operator}_{name}", Function(v, pair, _SHIFTED_BYTES, scalar=f"return ourcc_{operator}_{name}(x, y);")
+                continue
             yield f"{operator}_{name}", Function(v, pair, lane=f"ourcc_{operator}_{name}(x, y)")
         for kind, symbol in (("max", ">"), ("min", "<")):
             body = f"return select_{name}_@N(lt_{name}_@N({'y, x' if kind == 'max' else 'x, y'}), x, y);"
@@ -408,6 +411,11 @@ def _integers() -> Iterator[tuple[str, Function]]:
         )
 
 
+# No instruction shifts bytes by numbers of their own.
+_SHIFTED_BYTES = """
+const u32x@N wide = convert_u8_u32_@N(x) >> convert_u8_u32_@N(y & 7);
+return __builtin_convertvector(__builtin_convertvector(wide, u16x@N), u8x@N) & (u8x@N)(y < 8);
+"""
 _POWER = """{negative}
     uint64_t base = (uint64_t)x, n = (uint64_t)y, r = 1;
     for (; n; n >>= 1, base *= base) if (n & 1) r *= base;

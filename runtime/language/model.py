@@ -64,7 +64,7 @@ class LanguageModel(Engine):
         return TokenSequence(self.session(), self.facts)
 
     def generate(self, prompt: str | Sequence[int] | Sequence[Message], **options: Unpack[Generation]) -> Iterator[str]:
-        """Yield the text that follows a prompt, piece by piece; options are those of `ourcc.Generation`."""
+        """Yield the text that follows a prompt, piece by piece; options are those of `Generation`."""
         raw = bool(options.get("raw", False))
         yield from self.follow(self.sequence(), self.prompt_tokens(prompt, raw), Told(), **options)
 

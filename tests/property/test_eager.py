@@ -61,7 +61,8 @@ VIEWS: dict[str, Function] = {
 }
 BINARY: dict[str, Function] = {
     "add": lambda x, y: x.sum() + y,
-    "where": lambda x, y: torch.where(y > 0, y, x.mean()),
+    # What is taken does not hang on the last digit of a sum.
+    "where": lambda x, y: torch.where(torch.arange(y.numel()).reshape(y.shape) % 2 == 0, y, x.mean()),
     "product": lambda x, y: x @ x.transpose(0, 1) * y.sum(),
     "difference": lambda x, y: x.sum() - y,
     # Torch does not say so where there is no row to add to: then none is added.
