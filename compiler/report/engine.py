@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...ir.errors import EngineError
 from ...runtime.contents import Contract, EngineContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
+from ...runtime.language.facts import FACTS, TOKENIZER
+from ...runtime.language.facts import Facts as LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
 from .table import Report, Table
@@ -35,6 +37,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
+        **_language(contents),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept))
     return Report(facts, (signature(contents), *([contract] if rows else []), *([values] if kept else [])))
@@ -85,3 +88,13 @@ def describe_module(module: Module, path: Path) -> Report:
         "constant_bytes": sum(size for size in sizes if isinstance(size, int)),
     }
     return Report(facts, (Table("signature", _PORT, tuple(ports)), Table("ops", ("op", "count"), ops)))
+
+
+def _language(contents: EngineContents) -> dict[str, Any]:
+    """What the language model of an engine is, if it holds one."""
+    if FACTS not in contents.assets:
+        return {}
+    facts = LanguageFacts.of(contents.assets[FACTS])
+    has = [what for what, there in (("tokenizer", TOKENIZER in contents.assets), ("chat template", facts.template is not None)) if there]
+    sizes = f"{facts.vocabulary} words, sessions of {facts.context} tokens"
+    return {"language_model": f"{facts.architecture}, {sizes}, {' and '.join(has) or 'no tokenizer: it speaks in numbers'}"}

@@ -161,6 +161,8 @@ def test_commands(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureF
     assert told["text"] == "".join(engine.generate("sky", raw=True, max_tokens=5)) and len(told["tokens"]) <= 5
     assert run(["generate", str(path), "sky", "--raw", "--system", "x"]) == 2
     assert "--raw leaves out" in capsys.readouterr().err
+    assert run(["inspect", str(path)]) == 0
+    assert "llama, 297 words, sessions of 64 tokens, tokenizer and chat template" in " ".join(capsys.readouterr().out.split())
     other = tmp_path / "other.ourcc"
     ourcc.build(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)).save(other)
     assert run(["generate", str(other), "x"]) == 2
