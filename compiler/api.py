@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: Progress = SILENT, **options: Unpack[Options]) -> Engine:
     """Compile a model into an engine.
 
-    `model` is a path to an .onnx or .pt2 file, an ONNX ModelProto, a torch ExportedProgram, or a torch module (then
-    `example_inputs` are needed to export it). `{"append": program, "read": program}` (exported programs or .pt2 files) makes
-    one engine with these functions, the first of which is its entry: they share equal parameters, and the buffers that any
-    of them writes are states, which live in `engine.session()`. Options are those of `ourcc.Options`, with the names of the command
-    line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
+    `model` is a path to an .onnx, .pt2 or .gguf file or to a folder with config.json and safetensors, an ONNX ModelProto, a torch
+    ExportedProgram, or a torch module (then `example_inputs` are needed to export it). `{"append": program, "read": program}`
+    (exported programs or .pt2 files) makes one engine with these functions, the first of which is its entry: they share equal
+    parameters, and the buffers that any of them writes are states, which live in `engine.session()`. Options are those of
+    `ourcc.Options`, with the names of the command line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
     read = build_options(options, "ourcc.build")
     from .commands import build as command

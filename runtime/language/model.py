@@ -159,6 +159,8 @@ class Chat:
 
     def send(self, text: str, **options: Unpack[Generation]) -> Iterator[str]:
         """Say something, and yield the answer; an answer that is cut short is kept as far as it went."""
+        if options.get("raw"):
+            raise UsageError("raw leaves out the chat template, which a conversation is made of", hint="lm.generate(text, raw=True)")
         asked = [*self.messages, {"role": "user", "content": text}]
         tokens = self._model.chat_tokens(asked)
         self.told = Told()
