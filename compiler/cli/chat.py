@@ -12,38 +12,44 @@ from ...ir.errors import InputError
 from ..engines.trust import Trust
 from .frame import READABLE
 from .frame import command as frame
-from .generation import asked, generation_options, summary
+from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
 from .streams import tell
 from .trust import trusted_key_option
 
 
-@frame("chat", has_tables=False, has_json=False)
+@frame("chat", has_tables=False)
 @click.argument("engine", type=READABLE)
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
 @generation_options
 @trusted_key_option
-def command(engine: Path, system: str | None, trust: Trust, **given: Any) -> None:
-    """Talk to a language model: a line at a time, until an empty line or the end of the input.
+def command(engine: Path, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
+    """Talk to a language model.
 
-    What was said stays in the model's cache, so that each answer reads only what is new.
+    A line at a time, until an empty line or the end of the input; with --json an object for each answer. What was said stays in the model's cache, so that each answer reads only what is new.
     """
     from ..commands.language import load_language
 
-    with show_progress(as_json=False) as progress:
+    with show_progress(as_json=as_json) as progress:
         model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
     chat = model.chat()
     if system is not None:
         chat.system(system)
     while line := _line():
+        answer = ""
         try:
             for piece in chat.send(line, **asked(given)):
-                click.echo(piece, nl=False)
+                answer += piece
+                if not as_json:
+                    click.echo(piece, nl=False)
         except InputError as error:
             if chat.told.made or not chat.messages:
                 raise
             tell(str(error))
+            continue
+        if as_json:
+            click.echo(outcome(answer, chat.told))
             continue
         click.echo()
         if not was_asked(QUIET):

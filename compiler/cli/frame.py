@@ -61,13 +61,13 @@ class Command(click.Command):
             raise
 
 
-def command(name: str, *, has_tables: bool = True, has_json: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
+def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:
     """A command with the flags that all have; --json is passed on as `as_json`, the others are kept in the context.
 
     --debug is seen by the entry point, which shows tracebacks.
     """
     shared = [
-        *([click.option("--json", "as_json", is_flag=True, help=_JSON)] if has_json else []),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables and progress."),
         *([click.option("--wide", is_flag=True, expose_value=False, callback=_keep(WIDE), help=_WIDE)] if has_tables else []),
         click.option("-v", "--verbose", count=True, expose_value=False, callback=_listen, help="Log what is done; -vv: every detail."),
         click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep(QUIET), help="Print results and errors only."),
@@ -85,7 +85,6 @@ def command(name: str, *, has_tables: bool = True, has_json: bool = True) -> Cal
     return wrap
 
 
-_JSON = "Print one JSON object instead of tables and progress."
 _WIDE = "Show all columns of tables whole, however long the lines."
 
 

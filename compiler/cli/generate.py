@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ...ir.errors import UsageError
 from ..engines.trust import Trust
 from .frame import READABLE
 from .frame import command as frame
-from .generation import asked, generation_options, summary
+from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
 from .streams import tell
@@ -28,9 +27,9 @@ from .trust import trusted_key_option
 @generation_options
 @trusted_key_option
 def command(engine: Path, prompt: str | None, raw: bool, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
-    """Let a language model write: stream what follows PROMPT.
+    """Let a language model write.
 
-    ENGINE was built from a .gguf file or a folder with config.json and safetensors. Without PROMPT it is read from standard input.
+    What follows PROMPT is shown as it is made. ENGINE was built from a .gguf file or a folder with config.json and safetensors. Without PROMPT it is read from standard input.
     """
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
@@ -48,7 +47,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
         if not as_json:
             click.echo(piece, nl=False)
     if as_json:
-        click.echo(json.dumps({"text": whole, "tokens": told.made, "read": told.read, "ended": told.ended, "tokens_per_second": told.rate}))
+        click.echo(outcome(whole, told))
         return
     click.echo()
     if not was_asked(QUIET):

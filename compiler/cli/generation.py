@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +41,11 @@ def generation_options(function: Function) -> Function:
 def asked(given: dict[str, Any]) -> dict[str, Any]:
     """The options that were given."""
     return {name: given[name] for name in NAMES if given[name] not in (None, ())}
+
+
+def outcome(text: str, told: Told) -> str:
+    """A generation as one JSON object."""
+    return json.dumps({"text": text, "tokens": told.made, "read": told.read, "ended": told.ended, "tokens_per_second": told.rate})
 
 
 def summary(model: LanguageModel, told: Told) -> str:

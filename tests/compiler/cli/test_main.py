@@ -49,7 +49,7 @@ def test_every_command_has_help_that_the_table_repeats(name: str, capsys: pytest
 
 def test_the_table_names_every_module_of_commands() -> None:
     folder = Path(ourcc.compiler.__file__).parent / "cli"
-    shared = {"__init__", "main", "frame", "output", "reproducer", "streams", "trust"}
+    shared = {"__init__", "main", "frame", "output", "reproducer", "streams", "trust", "generation"}
     assert {path.stem for path in folder.glob("*.py")} - shared == set(COMMANDS)
 
 
@@ -63,7 +63,7 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["biuld"], "error: unknown command: got 'biuld'; did you mean 'build'?"),
-        (["zzzz"], "expected one of build, run, bench"),
+        (["zzzz"], "expected one of build, run, generate, chat, bench"),
         (["cache", "lss"], "error: unknown cache action: got 'lss'; did you mean 'ls'?"),
         (["cache", "zzzz"], "unknown cache action: got 'zzzz'; expected one of ls, du"),
         (["build"], "error: missing argument 'MODEL'"),
@@ -228,7 +228,7 @@ def test_build_hands_over_options_and_saves(commands: Any, model: str, tmp_path:
             "parts": {"sm_90a": SimpleNamespace(family="cuda")},
             "best": SimpleNamespace(states={}),
         }
-        contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={})
+        contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={}, assets={})
         return SimpleNamespace(save=save, contents=contents)
 
     commands.build = build

@@ -198,7 +198,7 @@ def commands() -> dict[str, click.Command]:
 def test_every_command_takes_the_shared_flags(name: str) -> None:
     flags = {flag for parameter in commands()[name].params for flag in parameter.opts}
     assert {"--json", "-v", "-q", "--debug"} <= flags
-    assert ("--wide" in flags) == (name != "opt")
+    assert ("--wide" in flags) == (name not in ("opt", "generate", "chat"))
 
 
 def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,9 @@ def test_explain_says_symbols_and_kernels() -> None:
     with torch.no_grad():
         report = package.explain(mlp(), x)
     (graph,) = report.to_data()["each graph"]
-    assert (graph["kind"], graph["kernels"], graph["launches"], graph["aten calls"]) == ("inference", 3, 2, 0)
+    assert (graph["kind"], graph["launches"], graph["aten calls"]) == ("inference", 2, 0)
+    # A launch has kernels of its own for few rows only where a level's prices say that they are faster.
+    assert 2 <= graph["kernels"] <= 4
     assert graph["symbols"] != "" and "torch makes up to 2 such graphs" in report.tables[0].notes[0]
 
 

@@ -181,3 +181,6 @@ def test_chat_command(both: tuple[LanguageModel, Any, Path], capsys: pytest.Capt
     monkeypatch.setattr("builtins.input", line)
     assert run(["chat", str(both[2]), "--max-tokens", "3"]) == 0
     assert capsys.readouterr().err.count("tokens/s") == 2
+    lines = iter(["hi", "so"])
+    assert run(["chat", str(both[2]), "--max-tokens", "3", "--json"]) == 0
+    assert [len(json.loads(line)["tokens"]) for line in capsys.readouterr().out.splitlines()] == [3, 3]
