@@ -27,7 +27,8 @@ from .trust import trusted_key_option
 def command(engine: Path, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
     """Talk to a language model.
 
-    A line at a time, until an empty line or the end of the input; with --json an object for each answer. What was said stays in the model's cache, so that each answer reads only what is new.
+    A line at a time, until an empty line or the end of the input; with --json an object for each answer. What was said stays in
+    the model's cache, so that each answer reads only what is new.
     """
     from ..commands.language import load_language
 

@@ -29,7 +29,8 @@ from .trust import trusted_key_option
 def command(engine: Path, prompt: str | None, raw: bool, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
     """Let a language model write.
 
-    What follows PROMPT is shown as it is made. ENGINE was built from a .gguf file or a folder with config.json and safetensors. Without PROMPT it is read from standard input.
+    What follows PROMPT is shown as it is made. ENGINE was built from a .gguf file or a folder with config.json and safetensors.
+    Without PROMPT it is read from standard input.
     """
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
