@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ...ir.errors import ModelError
-from ...runtime.language.facts import FACTS, TOKENIZER, Facts
+from ...ir.errors import EngineError, ModelError
+from ...ir.extras import is_installed
+from ...runtime.language.facts import CHUNK, FACTS, TOKENIZER, Facts
+from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
 from .config import Config
 from .tokenizer import tokenizer_json
@@ -18,18 +20,27 @@ _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenize
 def assets_of(checkpoint: Checkpoint, config: Config, slots: int, context: int) -> dict[str, bytes]:
     """The files, by name; without a tokenizer in the checkpoint the model speaks in tokens alone."""
     made = _of_gguf(checkpoint) if checkpoint.kind == "gguf" else _of_folder(checkpoint)
-    begin, end, template, tokenizer = made
+    begin, end, template, tokenizer, words = made
     for token in begin:
         if not 0 <= token < config.vocabulary:
             raise ModelError(f"{checkpoint.name}: token {token} is said to begin a text, the vocabulary has {config.vocabulary}")
     # A token that the model cannot make ends nothing.
     end = tuple(token for token in end if 0 <= token < config.vocabulary)
-    facts = Facts(config.architecture, config.vocabulary, context, slots, begin, end, template)
+    # Frequencies that hang on how much is seen must be those of the whole prompt.
+    is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
+    chunk = context if is_whole else min(CHUNK, context)
+    facts = Facts(config.architecture, config.vocabulary, context, slots, begin, end, template, chunk, words)
+    if tokenizer is not None and is_installed("tokenizers"):
+        try:
+            Tokenizer(tokenizer)
+        except EngineError as error:
+            raise ModelError(f"{checkpoint.name}: its tokenizer is damaged", note=error.message) from error
     files = {FACTS: facts.to_json()}
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.encode()}
 
 
-_Made = tuple[tuple[int, ...], tuple[int, ...], str | None, str | None]
+_Made = tuple[tuple[int, ...], tuple[int, ...], str | None, str | None, tuple[str, str]]
+"""Tokens that begin a text and that end a turn, the template, the tokenizer, what the template knows as begin and end of a text."""
 
 
 def _of_gguf(checkpoint: Checkpoint) -> _Made:
@@ -40,7 +51,10 @@ def _of_gguf(checkpoint: Checkpoint) -> _Made:
     template = metadata.get("tokenizer.chat_template")
     text = tokenizer_json(metadata, checkpoint.name) if "tokenizer.ggml.model" in metadata else None
     begin = (int(metadata["tokenizer.ggml.bos_token_id"]),) if begins else ()
-    return begin, ends, template if isinstance(template, str) else None, text
+    tokens = metadata.get("tokenizer.ggml.tokens", [])
+    numbers = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")]
+    begun, ended = (tokens[n] if isinstance(n, int) and 0 <= n < len(tokens) else "" for n in numbers)
+    return begin, ends, _template(template, checkpoint), text, (begun, ended)
 
 
 def _of_folder(checkpoint: Checkpoint) -> _Made:
@@ -50,9 +64,42 @@ def _of_folder(checkpoint: Checkpoint) -> _Made:
     ends = generation.get("eos_token_id", checkpoint.metadata.get("eos_token_id"))
     numbers = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
     template = texts.get("chat_template.jinja", said.get("chat_template"))
-    begin = checkpoint.metadata.get("bos_token_id")
-    begins = (begin,) if said.get("add_bos_token") and isinstance(begin, int) else ()
-    return begins, numbers, template if isinstance(template, str) else None, texts.get("tokenizer.json")
+    begun, ended = (_word(said.get(f"{name}_token")) for name in ("bos", "eos"))
+    tokenizer = _object(checkpoint, "tokenizer.json")
+    return _prefix(tokenizer), numbers, _template(template, checkpoint), texts.get("tokenizer.json"), (begun, ended)
+
+
+def _word(said: Any) -> str:
+    """A special token as a config says it: its text, or an object with it."""
+    text = said.get("content") if isinstance(said, Mapping) else said
+    return text if isinstance(text, str) else ""
+
+
+def _prefix(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens that a tokenizer.json puts before every text."""
+    step = tokenizer.get("post_processor")
+    steps = step.get("processors", [step]) if isinstance(step, Mapping) else []
+    found: list[int] = []
+    for each in steps if isinstance(steps, list) else []:
+        if not isinstance(each, Mapping) or each.get("type") != "TemplateProcessing":
+            continue
+        for part in each.get("single", []):
+            special = part.get("SpecialToken") if isinstance(part, Mapping) else None
+            if special is None:
+                break
+            found += each.get("special_tokens", {}).get(special.get("id"), {}).get("ids", [])
+    return tuple(token for token in found if isinstance(token, int))
+
+
+def _template(said: Any, checkpoint: Checkpoint) -> str | None:
+    """The chat template; of several by name the one that is called default."""
+    if isinstance(said, list):
+        said = next((each.get("template") for each in said if isinstance(each, Mapping) and each.get("name") == "default"), said)
+    if said is not None and not isinstance(said, str):
+        raise ModelError(
+            f"{checkpoint.name}: the chat template is {type(said).__name__}, expected a text, or several of which one is default"
+        )
+    return said
 
 
 def _object(checkpoint: Checkpoint, name: str) -> Mapping[str, Any]:

@@ -9,6 +9,11 @@ from typing import Any
 from ...ir.errors import ModelError, UnsupportedError
 
 SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
+KNOWN = frozenset(
+    "rope_type type rope_theta partial_rotary_factor factor original_max_position_embeddings low_freq_factor high_freq_factor "
+    "beta_fast beta_slow attention_factor short_factor long_factor".split()
+)
+"""What a scaling may say of itself: anything else would change it silently."""
 LARGEST = 1 << 24
 """No size of a model is larger: what says so is damaged."""
 
@@ -91,6 +96,14 @@ class _Said:
             raise self.bad(name, value, "a word")
         return value
 
+    def divisors(self, name: str, count: int) -> tuple[float, ...]:
+        """So many numbers above 0."""
+        value = self.data.get(name)
+        good = isinstance(value, list) and len(value) == count and all(isinstance(each, (int, float)) and 0 < each < 1e30 for each in value)
+        if not good or not isinstance(value, list):
+            raise self.bad(name, value, f"{count} numbers above 0")
+        return tuple(float(each) for each in value)
+
     def scaling(self, name: str) -> str:
         if name not in SCALINGS:
             raise UnsupportedError(f"{self.file}: rotation is scaled by {name!r}, which is not supported, only {', '.join(SCALINGS)}")
@@ -149,7 +162,9 @@ class _Json(_Said):
         head = self.integer("head_dim", width // heads) if self.data.get("head_dim") is not None else width // heads
         if self.word("hidden_act", "silu") != "silu":
             raise UnsupportedError(f"{self.file}: hidden_act {self.data['hidden_act']!r} is not supported, only silu")
-        window = self.data.get("sliding_window") if self.data.get("use_sliding_window", True) else None
+        if architecture.startswith("qwen") and self.data.get("use_sliding_window", False):
+            raise UnsupportedError(f"{self.file}: use_sliding_window is not supported: some layers have a window, and others have not")
+        window = self.data.get("sliding_window") if architecture == "mistral" else None
         return Config(
             architecture,
             self.integer("num_hidden_layers"),
@@ -169,6 +184,8 @@ class _Json(_Said):
     def _gpt2(self) -> Config:
         if self.word("activation_function", "gelu_new") != "gelu_new":
             raise UnsupportedError(f"{self.file}: activation_function {self.data['activation_function']!r} is not supported, only gelu_new")
+        if self.data.get("scale_attn_weights", True) is not True or self.data.get("scale_attn_by_inverse_layer_idx", False) is not False:
+            raise UnsupportedError(f"{self.file}: scores of attention that are scaled otherwise are not supported")
         heads, width = self.integer("n_head"), self.integer("n_embd")
         inner = self.integer("n_inner") if self.data.get("n_inner") is not None else 4 * width
         sizes = self.integer("n_layer"), width, heads, heads, width // heads, inner, self.integer("vocab_size"), self.integer("n_positions")
@@ -176,21 +193,36 @@ class _Json(_Said):
 
     def _context(self) -> int:
         """Tokens that the model was made for; with a base that grows they are more than it was trained on."""
-        context, said = self.integer("max_position_embeddings", 2048), self.data.get("rope_scaling") or {}
+        context = self.integer("max_position_embeddings", 2048)
+        said = self._turning()
         is_dynamic = isinstance(said, Mapping) and said.get("rope_type", said.get("type")) == "dynamic"
         return int(context * _Json(said, self.file).real("factor", 1.0)) if is_dynamic else context
 
-    def _rotation(self, head: int) -> Rotation:
-        base = self.real("rope_theta", 10_000.0)
-        context = self.integer("max_position_embeddings", 2048)
-        part = self.data.get("partial_rotary_factor") or 1.0
-        said = self.data.get("rope_scaling") or {}
+    def _turning(self) -> Mapping[str, Any]:
+        """What is said of rotation and its scaling: `rope_scaling`, or as newer files have it `rope_parameters`."""
+        said = self.data.get("rope_scaling") or self.data.get("rope_parameters") or {}
         if not isinstance(said, Mapping):
             raise self.bad("rope_scaling", said, "an object")
+        unknown = sorted(said.keys() - KNOWN)
+        if unknown:
+            raise UnsupportedError(f"{self.file}: {unknown[0]!r} of a scaled rotation is not supported, only {', '.join(sorted(KNOWN))}")
+        return {name: value for name, value in said.items() if value is not None}
+
+    def _rotation(self, head: int) -> Rotation:
+        said = self._turning()
         inner = _Json(said, f"{self.file} rope_scaling")
+        base = inner.real("rope_theta", self.real("rope_theta", 10_000.0))
+        context = self.integer("max_position_embeddings", 2048)
+        part = inner.real("partial_rotary_factor", self.real("partial_rotary_factor", 1.0))
+        if not 1 <= base <= 1e12 or part > 1:
+            raise self.bad("rope_theta and partial_rotary_factor", (base, part), "1 or more, and at most 1")
         kind = inner.word("rope_type", inner.word("type", "default"))
         scaling = self.scaling("none" if kind == "default" else kind)
         size = int(head * part)
+        if size < 2 or size % 2:
+            raise UnsupportedError(f"{self.file}: {size} numbers of a head are turned, which are no pairs")
+        if scaling != "none" and (base == 1 or size < 4):
+            raise UnsupportedError(f"{self.file}: a rotation of {size} numbers with base {base} cannot be scaled")
         if scaling == "none":
             return Rotation(size, base)
         # Of these two the library asks the config itself; the others are said what they were trained on.
@@ -198,9 +230,10 @@ class _Json(_Said):
         original = self.integer("original_max_position_embeddings", context)
         original = original if own else inner.integer("original_max_position_embeddings", original)
         stretched = scaling == "longrope" and "original_max_position_embeddings" in self.data
-        factor = context / original if stretched else inner.real("factor", context / original)
+        factor = context / original if stretched else inner.real("factor")
         amplitude = inner.real("attention_factor") if said.get("attention_factor") is not None else None
-        lists = [tuple(float(each) for each in said.get(name, ())) for name in ("short_factor", "long_factor")]
+        names = ("short_factor", "long_factor") if scaling == "longrope" else ()
+        lists = [inner.divisors(name, size // 2) for name in names] or [(), ()]
         bounds = inner.real("low_freq_factor", 1.0), inner.real("high_freq_factor", 4.0)
         speeds = inner.real("beta_fast", 32.0), inner.real("beta_slow", 1.0)
         return Rotation(size, base, scaling, factor, original, *bounds, *speeds, amplitude, *lists)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ...ir.errors import UnsupportedError, UsageError
+from ...ir.errors import ModelError, UnsupportedError, UsageError
 from ...ir.graph import Builder, Graph, Module, Value
 from ...ir.types import TensorType, i64
 from ..importers.checkpoints.stored import Checkpoint
 from . import gpt2, llama
 from .assets import assets_of
 from .blocks import Step, Weights
-from .config import config_of
+from .config import Config, config_of
 
 Decoder = Callable[[Step], tuple[Value, str]]
 ARCHITECTURES: Mapping[str, Decoder] = MappingProxyType(
@@ -33,6 +33,29 @@ class Room:
     context: int | None = None
 
 
+DIVISORS = "rope_freqs.weight"
+"""What a GGUF file divides the frequencies of a rotation by."""
+
+
+def _with_divisors(config: Config, checkpoint: Checkpoint) -> Config:
+    """The config with the divisors of frequencies that a GGUF file keeps as a tensor."""
+    stored, rotation = checkpoint.tensors.get(DIVISORS), config.rotation
+    if stored is None or rotation is None:
+        return config
+    if stored.format is not None or stored.shape != (rotation.size // 2,) or rotation.scaling not in ("none", "linear"):
+        raise UnsupportedError(f"{checkpoint.name}: {DIVISORS} of {list(stored.shape)} beside a rotation scaled by {rotation.scaling!r}")
+    divisors = tuple(float(each) for each in stored.read())
+    if not all(0 < each < 1e30 for each in divisors):
+        raise ModelError(f"{checkpoint.name}: {DIVISORS} holds what is no number above 0")
+    return replace(config, rotation=replace(rotation, long=divisors))
+
+
+def _without_effect(checkpoint: Checkpoint) -> set[str]:
+    """Tensors that older files keep beside the weights: masks and frequencies that follow from the config."""
+    ends = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
+    return {name for name in checkpoint.tensors if name.endswith(ends)}
+
+
 def language_module(checkpoint: Checkpoint, room: Room = Room()) -> Module:
     """The module, with the assets of a language model.
 
@@ -44,8 +67,9 @@ def language_module(checkpoint: Checkpoint, room: Room = Room()) -> Module:
     if decoder is None:
         raise UnsupportedError(f"{checkpoint.name}: architecture {config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
     length = room.context if room.context is not None else min(config.context, CONTEXT)
-    if not 1 <= length <= config.context:
-        raise UsageError(f"context {length}: the model was made for 1 to {config.context} tokens")
+    if not 2 <= length <= config.context:
+        raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")
+    config = _with_divisors(config, checkpoint)
     module = Module(checkpoint.name.rpartition(".")[0] or checkpoint.name)
     graph = module.functions["step"] = Graph("step")
     batch = 1 if room.slots == 1 else module.declare("B", 1, room.slots)
@@ -60,6 +84,11 @@ def language_module(checkpoint: Checkpoint, room: Room = Room()) -> Module:
     flat = b.reshape(hidden, shape=(batch * count, config.width))
     logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
     graph.set_outputs([logits], ["logits"], step.after)
+    unread = sorted(checkpoint.tensors.keys() - {name for name, _ in step.weights.taken} - {DIVISORS} - _without_effect(checkpoint))
+    if unread:
+        raise UnsupportedError(
+            f"{checkpoint.name}: tensor {unread[0]!r} has no place in {config.architecture}, nor have {len(unread) - 1} others"
+        )
     module.workload = f"S=1,T={min(ANSWER, length)},R=1:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},R=1"
     module.assets.update(assets_of(checkpoint, config, room.slots, length))
     return module

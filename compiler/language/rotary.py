@@ -20,7 +20,8 @@ def frequencies(rotation: Rotation) -> tuple[Array, Array, float]:
     """Radians a position for each pair, up to the original context and past it, and what cosine and sine are multiplied by."""
     plain = _plain(rotation)
     if rotation.scaling == "linear":
-        plain = plain / np.float32(rotation.factor)
+        plain = _divided(plain, rotation.long) / np.float32(rotation.factor)
+        return plain, plain, 1.0
     if rotation.scaling == "llama3":
         plain = _llama3(rotation, plain)
     if rotation.scaling == "yarn":

@@ -9,8 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...ir.errors import ModelError, UnsupportedError
 
+LONGEST = 1024
+"""No token of a vocabulary has more characters."""
 CONTROL, USER_DEFINED, BYTE = 3, 4, 6
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -26,7 +30,9 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     kind, tokens = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise ModelError(f"{file}: tokenizer.ggml.tokens is no list of words")
-    types = [int(each) for each in metadata.get("tokenizer.ggml.token_type", ())] or [1] * len(tokens)
+    if max(map(len, tokens)) > LONGEST:
+        raise ModelError(f"{file}: a token has {max(map(len, tokens))} characters, at most {LONGEST} are read")
+    types = [int(each) for each in _numbers(metadata, "token_type", file)] or [1] * len(tokens)
     if len(types) != len(tokens):
         raise ModelError(f"{file}: tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
     if kind == "gpt2":
@@ -52,11 +58,21 @@ def tokenizer_json(metadata: Mapping[str, Any], file: str) -> str:
     return json.dumps(whole, ensure_ascii=False)
 
 
+def _numbers(metadata: Mapping[str, Any], name: str, file: str) -> Sequence[float]:
+    """A list of numbers of the metadata, or none."""
+    found = metadata.get(f"tokenizer.ggml.{name}", ())
+    if not isinstance(found, (list, tuple, np.ndarray)) or not all(isinstance(each, (int, float, np.number)) for each in found):
+        raise ModelError(f"{file}: tokenizer.ggml.{name} is no list of numbers")
+    if not np.isfinite(np.asarray(found, np.float64)).all():
+        raise ModelError(f"{file}: tokenizer.ggml.{name} holds what is no number")
+    return list(found)
+
+
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], file: str) -> dict[str, Any]:
     """Pairs of bytes joined in the order in which the file lists them."""
     cut = metadata.get("tokenizer.ggml.pre", "default")
-    cut = _SAME.get(cut, cut)
-    if cut not in CUTS:
+    cut = _SAME.get(cut, cut) if isinstance(cut, str) else cut
+    if not isinstance(cut, str) or cut not in CUTS:
         raise UnsupportedError(f"{file}: tokenizer.ggml.pre is {cut!r}, which is not supported, only {', '.join(CUTS)}")
     merges = metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(each, str) and each.count(" ") == 1 for each in merges):
@@ -73,7 +89,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], file: str) -
 
 def _sentence_piece(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int], file: str) -> dict[str, Any]:
     """Pieces joined by their scores, the best first; what no piece holds is spelled in bytes."""
-    scores = [float(each) for each in metadata.get("tokenizer.ggml.scores", ())]
+    scores = [float(each) for each in _numbers(metadata, "scores", file)]
     if len(scores) != len(tokens):
         raise ModelError(f"{file}: tokenizer.ggml.scores has {len(scores)} entries for {len(tokens)} tokens")
     places = {token: n for n, token in enumerate(tokens)}

@@ -8,13 +8,18 @@ from dataclasses import asdict, dataclass
 from ...ir.errors import EngineError
 
 FACTS, TOKENIZER = "language.json", "tokenizer.json"
+CHUNK = 512
+"""So many tokens of a prompt are read in one call, where the model does not need them all in one."""
 STEP = "step"
 """The function that a language model's engine has."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Architecture, vocabulary, tokens that a sequence may have, sequences side by side, tokens that begin a text and that end a turn."""
+    """Architecture, vocabulary, tokens that a sequence may have, sequences side by side, tokens that begin a text and that end a turn.
+
+    `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
+    """
 
     architecture: str
     vocabulary: int
@@ -23,6 +28,8 @@ class Facts:
     begin: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     template: str | None = None
+    chunk: int = CHUNK
+    words: tuple[str, str] = ("", "")
 
     def to_json(self) -> bytes:
         """The file."""
@@ -33,11 +40,15 @@ class Facts:
         """What a file says; EngineError if it is damaged."""
         try:
             said = json.loads(data)
-            facts = Facts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"])})
+            facts = Facts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EngineError(f"{FACTS} of the engine is damaged: {error}") from error
-        numbers = (facts.vocabulary, facts.context, facts.slots)
-        if not all(type(each) is int and each > 0 for each in numbers) or not isinstance(facts.template, str | None):
+        numbers = (facts.vocabulary, facts.context, facts.slots, facts.chunk)
+        if (
+            not all(type(each) is int and each > 0 for each in numbers)
+            or not isinstance(facts.template, str | None)
+            or [*map(type, facts.words)] != [str, str]
+        ):
             raise EngineError(f"{FACTS} of the engine is damaged: {facts}")
         if not all(type(each) is int and 0 <= each < facts.vocabulary for each in (*facts.begin, *facts.end)):
             raise EngineError(f"{FACTS} of the engine is damaged: a token lies outside of the vocabulary")

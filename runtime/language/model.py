@@ -92,8 +92,7 @@ class LanguageModel(Engine):
         for message in messages:
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise InputError(f"a message is {{'role': ..., 'content': ...}} with two texts, got {dict(message)!r}")
-        begin, end = (self.tokenizer.decode(tokens[:1], special=True) for tokens in (self.facts.begin, self.facts.end))
-        text = render(self.facts.template, messages, begin, end)
+        text = render(self.facts.template, messages, *self.facts.words)
         tokens = self.tokenizer.encode(text)
         # A template that spells out what begins a text has begun it.
         return tokens if tokens[: len(self.facts.begin)] == list(self.facts.begin) else [*self.facts.begin, *tokens]
@@ -104,8 +103,11 @@ class LanguageModel(Engine):
         begun = time.perf_counter()
         held, text = list(tokens), ""
         pieces = Pieces(self.tokenizer) if TOKENIZER in self.contents.assets else None
-        told.read, told.ended = len(held), "length"
-        while len(told.made) < wanted.max_tokens:
+        told.read, shown = len(held), 0
+        while True:
+            if len(told.made) == wanted.max_tokens:
+                told.ended = "length"
+                break
             if told.made and len(held) > self.facts.context:
                 told.ended = "context"
                 break
@@ -119,16 +121,20 @@ class LanguageModel(Engine):
                 break
             told.made.append(token)
             held.append(token)
-            piece = pieces.add(token) if pieces is not None else f"{token} "
-            cut = _stopped(text + piece, wanted.stop)
+            text += pieces.add(token) if pieces is not None else f"{token} "
+            cut = _stopped(text, wanted.stop)
             if cut is not None:
                 told.ended = "stop"
-                yield from _new(text, (text + piece)[:cut])
-                return
-            text, before = text + piece, text
-            yield from _new(before, text)
-        if pieces is not None:
-            yield from _new("", pieces.rest())
+                break
+            safe = len(text) - _beginning(text, wanted.stop)
+            if safe > shown:
+                yield text[shown:safe]
+                shown = safe
+        if told.ended != "stop":
+            text += pieces.rest() if pieces is not None else ""
+            cut = _stopped(text, wanted.stop)
+        if len(text[:cut]) > shown:
+            yield text[shown:cut]
 
 
 def _stopped(text: str, stop: Sequence[str]) -> int | None:
@@ -137,9 +143,9 @@ def _stopped(text: str, stop: Sequence[str]) -> int | None:
     return min(places) if places else None
 
 
-def _new(before: str, after: str) -> Iterator[str]:
-    if len(after) > len(before):
-        yield after[len(before) :]
+def _beginning(text: str, stop: Sequence[str]) -> int:
+    """How many characters at the end may be the beginning of a stop text."""
+    return max((size for each in stop for size in range(1, len(each)) if text.endswith(each[:size])), default=0)
 
 
 class Chat:
@@ -170,5 +176,5 @@ class Chat:
                 answer += piece
                 yield piece
         finally:
-            if answer or self.told.ended:
+            if answer or self.told.made or self.told.ended == "end":
                 self.messages = [*asked, {"role": "assistant", "content": answer}]

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.errors import InputError
+from ...ir.errors import EngineError, InputError
 from ..session import Session
 from .facts import STEP, Facts
-
-CHUNK = 512
-"""So many tokens of a prompt are read in one call."""
 
 Array = np.ndarray[Any, Any]
 
@@ -37,8 +34,8 @@ class TokenSequence:
         first = self._known(tokens, len(tokens) - (1 if last is None else last))
         wanted = len(tokens) - first if last is None else last
         found = []
-        for begin in range(first, len(tokens), CHUNK):
-            end = min(begin + CHUNK, len(tokens))
+        for begin in range(first, len(tokens), self.facts.chunk):
+            end = min(begin + self.facts.chunk, len(tokens))
             rows = np.arange(max(len(tokens) - wanted, begin), end) - begin
             # A call gives the logits of at least one token.
             asked = rows if len(rows) else np.zeros(1, np.int64)
@@ -57,18 +54,22 @@ class TokenSequence:
 
     def _step(self, tokens: Sequence[int], first: int, wanted: Array) -> Array:
         places = np.arange(first, first + len(tokens))
-        # What a call that fails leaves in the cache is not counted on.
-        self.tokens = self.tokens[:first]
-        logits = self.session.functions[STEP](np.asarray([tokens], np.int64), places[None], np.arange(first + len(tokens)), wanted)
-        self.tokens += tokens
+        try:
+            logits = self.session.functions[STEP](np.asarray([tokens], np.int64), places[None], np.arange(first + len(tokens)), wanted)
+        except EngineError:
+            raise  # the session is another thread's, or of no use any more: nothing was written
+        except BaseException:
+            self.tokens = self.tokens[:first]  # what a call that fails leaves in the cache is not counted on
+            raise
+        self.tokens = [*self.tokens[:first], *tokens]
         return np.asarray(logits)
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not tokens:
             raise InputError("a text of no tokens: a model continues at least one")
-        outside = next((token for token in tokens if not 0 <= token < self.facts.vocabulary), None)
+        outside = next((token for token in tokens if not isinstance(token, int) or not 0 <= token < self.facts.vocabulary), None)
         if outside is not None:
-            raise InputError(f"token {outside}: the vocabulary has 0 to {self.facts.vocabulary - 1}")
+            raise InputError(f"token {outside!r}: the vocabulary has 0 to {self.facts.vocabulary - 1}")
         if len(tokens) > self.facts.context:
             raise InputError(
                 f"the text has {len(tokens)} tokens, and a session of this engine holds {self.facts.context}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ir.errors import EngineError
+from ...ir.errors import EngineError, InputError
 from ...ir.extras import need
 
 
@@ -22,6 +22,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; special tokens that it spells out are themselves."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the text holds {text[error.start]!r}, which is no character", hint="give it as UTF-8") from error
         found: list[int] = self._held.encode(text, add_special_tokens=False).ids
         return found
 
