@@ -79,7 +79,7 @@ NAMES = {
 }
 
 
-def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32, **metadata: Any) -> Path:
+def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32, tensors: Any = None) -> Path:
     """The model as `gguf` writes it, matrices in this type; llama's queries and keys with their pairs side by side."""
     config = model.config
     writer = gguf.GGUFWriter(path, config.model_type)
@@ -95,8 +95,8 @@ def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType = gguf.GG
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
-    for name, value in metadata.items():
-        getattr(writer, f"add_{name}")(value)
+    for name, array in (tensors or {}).items():
+        writer.add_tensor(name, array)
     for name, parameter in model.state_dict().items():
         base, _, suffix = name.rpartition(".")
         if base == "lm_head" and config.tie_word_embeddings:

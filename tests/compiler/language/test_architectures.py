@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -97,3 +99,83 @@ def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
         ourcc.build(folder)
     with pytest.raises(ourcc.UsageError, match="context is for language models"):
         ourcc.build(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), context=5)
+
+
+def changed(folder: Path, **values: Any) -> Path:
+    """The folder with a config that says so as well; None takes a name out."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **values}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    return folder
+
+
+def test_a_gguf_file_may_hold_the_divisors_of_frequencies(tmp_path: Path) -> None:
+    model, tokens = model_of("llama", "llama3"), tokens_of(40)
+    plain = model_of("llama").model.rotary_emb.inv_freq
+    divisors = (plain / model.model.rotary_emb.inv_freq).numpy()
+    assert divisors.max() > 4
+    path = write_gguf(model, tmp_path / "m.gguf", tensors={"rope_freqs.weight": divisors})
+    engine = ourcc.build(path, tune="off")
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), logits_of(model, tokens), atol=2e-5)  # type: ignore[attr-defined]
+
+
+def test_newer_configs_say_rotation_in_one_place(tmp_path: Path) -> None:
+    model, tokens = model_of("llama", "llama3", rope_theta=500.0), tokens_of(40)
+    folder = save(model, tmp_path / "m")
+    said = json.loads((folder / "config.json").read_text())
+    changed(folder, rope_parameters={**said["rope_scaling"], "rope_theta": said["rope_theta"]}, rope_scaling=None, rope_theta=None)
+    engine = ourcc.build(folder, tune="off")
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), logits_of(model, tokens), atol=2e-5)  # type: ignore[attr-defined]
+
+
+def test_a_window_is_that_of_models_that_have_one(tmp_path: Path) -> None:
+    model, tokens = model_of("llama"), tokens_of(20)
+    folder = changed(save(model, tmp_path / "m"), sliding_window=3)
+    engine = ourcc.build(folder, tune="off")
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), logits_of(model, tokens), atol=2e-5)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_a_long_prompt_is_turned_by_one_length(rope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ourcc.compiler.language.assets.CHUNK", 8)
+    model, tokens = model_of("llama", rope), tokens_of(40)
+    engine = ourcc.build(save(model, tmp_path / "m"), tune="off")
+    np.testing.assert_allclose(engine.sequence().logits(tokens), logits_of(model, tokens)[-1], atol=2e-5)  # type: ignore[attr-defined]
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "windows of some layers": ("qwen2", {"use_sliding_window": True}, "some layers have a window"),
+    "unscaled scores": ("gpt2", {"scale_attn_weights": False}, "scaled otherwise"),
+    "scores scaled by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scaled otherwise"),
+    "what yarn may say more": (
+        "llama",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}},
+        "'mscale' of a scaled rotation",
+    ),
+    "no factor": ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
+    "no list": ("llama", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "short_factor is None, expected 8 numbers"),
+    "a list of 0": (
+        "llama",
+        {"rope_scaling": {"rope_type": "longrope", "factor": 2.0, "short_factor": [0.0] * 8, "long_factor": [1.0] * 8}},
+        "expected 8 numbers above 0",
+    ),
+    "a part that is no number": ("llama", {"partial_rotary_factor": "x"}, "partial_rotary_factor is 'x'"),
+    "a part that is more than all": ("llama", {"partial_rotary_factor": 2.0}, "at most 1"),
+    "a base of nothing": ("llama", {"rope_theta": 1e-300}, "1 or more"),
+    "an object that is none": ("llama", {"rope_scaling": [1]}, "expected an object"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_change_answers_silently_is_refused(what: str, tmp_path: Path) -> None:
+    kind, values, message = REFUSED[what]
+    with pytest.raises(ourcc.CompilerError, match=message):
+        ourcc.build(changed(save(model_of(kind), tmp_path / "m"), **values))
+
+
+def test_tensors_that_nobody_reads_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(model_of("llama"), tmp_path / "m.gguf", tensors={"blk.0.extra.weight": np.zeros(3, np.float32)})
+    with pytest.raises(ourcc.UnsupportedError, match=r"tensor 'blk\.0\.extra\.weight' has no place in llama"):
+        ourcc.build(path)
+    with pytest.raises(ourcc.UsageError, match="context 1: expected 2 to 64"):
+        ourcc.build(write_gguf(model_of("llama"), tmp_path / "n.gguf"), context=1)

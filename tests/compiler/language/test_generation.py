@@ -184,3 +184,72 @@ def test_chat_command(both: tuple[LanguageModel, Any, Path], capsys: pytest.Capt
     lines = iter(["hi", "so"])
     assert run(["chat", str(both[2]), "--max-tokens", "3", "--json"]) == 0
     assert [len(json.loads(line)["tokens"]) for line in capsys.readouterr().out.splitlines()] == [3, 3]
+
+
+def test_a_stop_text_may_begin_in_another_token(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    options: Any = {"max_tokens": 40, "temperature": 1.5, "ignore_end": True}
+    whole = "".join(engine.generate("sky", **options))
+    for first in range(0, len(whole) - 4, 3):
+        stop = whole[first : first + 4]
+        assert "".join(engine.generate("sky", stop=stop, **options)) == whole[: whole.index(stop)]
+    # What only looks like a beginning is shown all the same.
+    assert "".join(engine.generate("sky", stop=whole[-3:] + "no", **options)) == whole
+
+
+def test_a_refused_message_leaves_the_conversation_as_it_was(both: tuple[LanguageModel, Any, Path]) -> None:
+    chat = both[0].chat()
+    list(chat.send("hi", max_tokens=2))
+    before = list(chat.messages)
+    for text, options in (("the " * 100, {}), ("so", {"bias": {999: 1.0}})):
+        with pytest.raises(ourcc.InputError):
+            list(chat.send(text, **options))  # type: ignore[arg-type]
+        assert chat.messages == before
+    assert len(list(chat.send("so", max_tokens=3))) <= 3
+
+
+def test_a_call_that_is_refused_leaves_the_cache_as_it_was(both: tuple[LanguageModel, Any, Path]) -> None:
+    engine = both[0]
+    sequence, expected = engine.sequence(), engine.sequence().logits([5, 6, 7, 8, 9])
+    sequence.logits([5, 6, 7, 8])
+    with sequence.session._kept.turn("another thread's call"), pytest.raises(ourcc.EngineError, match="another thread is using it"):
+        sequence.logits([8, 9])
+    assert sequence.tokens == [5, 6, 7, 8]
+    np.testing.assert_array_equal(sequence.logits([5, 6, 7, 8, 9]), expected)
+
+
+def test_texts_that_are_none(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ourcc.InputError, match="which is no character"):
+        both[0].prompt_tokens("a\ud800", raw=True)
+    assert run(["generate", str(both[2]), "\udcff", "--raw"]) == 1
+    assert "which is no character" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", [5, [{"name": "other", "template": "x"}]])
+def test_templates_that_are_no_text(said: object, tmp_path: Path) -> None:
+    folder = save(model_of("llama", vocab_size=297), tmp_path / "m")
+    tokenizer_of(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": said}))
+    with pytest.raises(ourcc.CompilerError, match="the chat template is"):
+        ourcc.build(folder)
+
+
+def test_what_a_tokenizer_puts_before_texts(tmp_path: Path) -> None:
+    folder = save(model_of("llama", vocab_size=297), tmp_path / "m")
+    tokenizer_of(folder)
+    said = json.loads((folder / "tokenizer.json").read_text())
+    begin = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
+    said["post_processor"] = {
+        **{"type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []},
+        "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [0], "tokens": ["<|begin|>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(said))
+    config = {
+        "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
+        "bos_token": {"content": "<|begin|>"},
+        "eos_token": "<|end|>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    engine: Any = ourcc.build(folder, tune="off")
+    assert engine.prompt_tokens("hi", raw=True) == [0, *engine.tokenizer.encode("hi")]
+    assert engine.prompt_tokens("hi") == [0, *engine.tokenizer.encode("hi"), 1]
