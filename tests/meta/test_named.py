@@ -118,7 +118,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/compiler/language/test_generation.py": (
         "compiler/cli/generation.py",
         "compiler/commands/language.py",
-        "compiler/language/assets.py",
         "runtime/language/facts.py",
         "runtime/language/options.py",
         "runtime/language/sequence.py",
