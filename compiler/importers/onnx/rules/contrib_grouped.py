@@ -58,6 +58,8 @@ def _refuse(n: Node) -> None:
         raise UnsupportedError("attribute 'sliding_window_cache' is 1", hint="export with a cache of the whole sequence")
     if n.wanted(3) or n.attr_int("qk_output"):
         raise UnsupportedError("output 'output_qk' is read", hint="leave it out: scores are not kept")
+    if n.attr_int("local_window_size", -1) == 0:
+        raise n.fail("local_window_size is 0, expected -1 for none or a number of places")
     if not n.attr_flag("causal", True) and n.attr_int("local_window_size", -1) != -1:
         raise n.fail(f"local_window_size is {n.attr_int('local_window_size')} without causality, expected -1")
     if n.given(3) != n.given(4) or n.given(1) != n.given(2):

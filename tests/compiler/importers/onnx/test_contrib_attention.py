@@ -386,6 +386,7 @@ REFUSED = [
     ("GroupQueryAttention", [*NEW, *(None,) * 7, q(16), q(16)], GROUPED, (True,) * 3, "input 'q_norm_weight' is given"),
     ("GroupQueryAttention", NEW, GROUPED | {"sliding_window_cache": 1}, (True,) * 3, "attribute 'sliding_window_cache' is 1"),
     ("GroupQueryAttention", NEW, GROUPED | {"qk_output": 1}, (True,) * 4, "output 'output_qk' is read"),
+    ("GroupQueryAttention", NEW, GROUPED | {"local_window_size": 0}, (True,) * 3, "local_window_size is 0"),
     ("GroupQueryAttention", NEW, GROUPED | {"causal": 0, "local_window_size": 2}, (True,) * 3, "local_window_size is 2 without causality"),
     ("GroupQueryAttention", NEW, {"num_heads": 2, "kv_num_heads": 3}, (True,) * 3, "got f32[1, 3, 32] for 2 heads and 3 key heads"),
     (
