@@ -194,7 +194,7 @@ def test_a_pt2_whose_member_would_run_code(tmp_path: Path, refused: Command) -> 
 
 def test_a_suffix_that_says_nothing(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "model.bin").write_bytes(b"?")
-    assert "expected .onnx or .pt2" in refused("build", tmp_path / "model.bin", "-o", "out.ourcc", status=2)
+    assert "expected .onnx, .pt2 or .gguf" in refused("build", tmp_path / "model.bin", "-o", "out.ourcc", status=2)
 
 
 # --- at run time ------------------------------------------------------------------------------------------------------
