@@ -36,7 +36,8 @@ def weigh(sources: Sequence[str], library: Library) -> int:
     """The weight of kernels' texts in one file: their statements, with those of the functions that are written out where they are
     called, and once those of the functions that are not.
     """
-    return _Weights(sources, library).total(functions_called(sources, library))
+    weights = _Weights(sources, library)
+    return weights.total(weights.called())
 
 
 def check_weight(sources: Sequence[str], library: Library) -> None:
@@ -51,12 +52,7 @@ def check_weight(sources: Sequence[str], library: Library) -> None:
 
 def functions_called(sources: Sequence[str], library: Library) -> frozenset[str]:
     """The functions that are called and not written out at each call: in a file above `LIGHT`, those that spare it most."""
-    weights, called = _Weights(sources, library), frozenset[str]()
-    if weights.total(called) <= LIGHT:
-        return called
-    while weights.total(called) > CALLING and (spared := weights.spared(called)):
-        called |= {max(spared, key=lambda name: (spared[name], name))}
-    return called
+    return _Weights(sources, library).called()
 
 
 class _Weights:
@@ -69,6 +65,15 @@ class _Weights:
             if library.places.get(name) != RARE:
                 self.functions[name] = _text(text.partition("{")[2], library.level, self.functions)
         self.kernels = [_text(source, library.level, self.functions) for source in sources]
+
+    def called(self) -> frozenset[str]:
+        """What `functions_called` gives."""
+        called = frozenset[str]()
+        if self.total(called) <= LIGHT:
+            return called
+        while self.total(called) > CALLING and (spared := self.spared(called)):
+            called |= {max(spared, key=lambda name: (spared[name], name))}
+        return called
 
     def total(self, called: frozenset[str]) -> int:
         """The weight of the file if these functions are called."""
