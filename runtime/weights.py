@@ -29,7 +29,8 @@ _SAFETENSORS = {
     **{"i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u64": "U64", "u32": "U32", "u16": "U16", "u8": "U8", "bool": "BOOL"},
     "c64": "C64",
 }
-_NAMES = {value: key for key, value in _SAFETENSORS.items()}
+SAFETENSORS = {value: key for key, value in _SAFETENSORS.items()}
+"""The dtypes by the names that safetensors has for them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +163,7 @@ def _tensors(header: Mapping[str, Any], types: Mapping[str, str], data: Array, m
         end = last
         if name.startswith(PADDING):
             continue
-        dtype = DTYPES[_NAMES[entry["dtype"]]]
+        dtype = DTYPES[SAFETENSORS[entry["dtype"]]]
         declared = _read_type(types[name]) if name in types else TensorType(dtype, _shape(entry["shape"]))
         size = nbytes(declared)
         if (size is not None and size > last - first) or (name not in types and size != last - first):

@@ -12,20 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from ....ir.errors import ModelError, UnsupportedError
-from .stored import Array, Checkpoint, Stored
+from ....ir.types import DTYPES
+from ....runtime.weights import MAX_HEADER, SAFETENSORS
+from .stored import Checkpoint, Stored, mapped, part
 
-MOST_HEADER = 100_000_000
 MOST_TEXT = 1 << 28
 TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
-_DTYPES: Mapping[str, np.dtype[Any]] = {
-    **{"F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)},
-    **{"I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "I16": np.dtype(np.int16), "I8": np.dtype(np.int8)},
-    **{"U8": np.dtype(np.uint8), "BOOL": np.dtype(np.bool_)},
-}
 
 
 def read_folder(folder: Path) -> Checkpoint:
@@ -54,12 +47,9 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
     def damaged(what: str) -> ModelError:
         return ModelError(f"{file.name}: {what}", hint="the file is damaged: download or save it again")
 
-    try:
-        data: Array = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
-    except OSError as error:
-        raise ModelError(f"cannot read {file.name}: {error.strerror or error}") from error
-    size = int.from_bytes(data[:8].tobytes(), "little") if len(data) >= 8 else MOST_HEADER + 1
-    if size > min(MOST_HEADER, len(data) - 8):
+    data = mapped(file)
+    size = int.from_bytes(data[:8].tobytes(), "little") if len(data) >= 8 else MAX_HEADER + 1
+    if size > min(MAX_HEADER, len(data) - 8):
         raise damaged(f"its header of {size} bytes does not fit into {len(data)} bytes")
     try:
         header = json.loads(data[8 : 8 + size].tobytes())
@@ -72,20 +62,15 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
         if name == "__metadata__":
             continue
         try:
-            dtype, shape, (first, last) = _DTYPES[said["dtype"]], tuple(said["shape"]), said["data_offsets"]
+            dtype, shape, (first, last) = DTYPES[SAFETENSORS[said["dtype"]]].numpy, tuple(said["shape"]), said["data_offsets"]
             if not all(type(each) is int and each >= 0 for each in (*shape, first, last)):
                 raise ValueError("a negative size")
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(f"tensor {name!r} is said to be {said!r}") from error
         if last - first != math.prod(shape) * dtype.itemsize or 8 + size + last > len(data):
             raise damaged(f"tensor {name!r} of {list(shape)} does not lie at bytes {first} to {last}")
-        found[name] = Stored(name, shape, partial(_view, data, 8 + size + first, last - first, dtype, shape))
+        found[name] = Stored(name, shape, partial(part, data, 8 + size + first, last - first, dtype, shape))
     return found
-
-
-def _view(data: Array, first: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    part = np.asarray(data[first : first + size])
-    return part.view(dtype).reshape(shape) if first % dtype.itemsize == 0 else np.frombuffer(part.tobytes(), dtype).reshape(shape)
 
 
 def _text(file: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import struct
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 
 from ....ir.errors import ModelError, Source
 from ....ir.formats import format_of
-from .stored import Array, Checkpoint, Stored
+from .stored import Array, Checkpoint, Stored, mapped, part
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -53,13 +52,7 @@ _OTHERS = {
 def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     """A file's metadata and tensors; ModelError for what is damaged, hostile, or of a type that no format declares."""
     file = Path(path)
-    try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise ModelError(f"{file.name} is no regular file, expected a GGUF model")
-        data: Array = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
-    except OSError as error:
-        raise ModelError(f"cannot read {file.name}: {error.strerror or error}") from error
-    return _Reader(file.name, data).checkpoint()
+    return _Reader(file.name, mapped(file)).checkpoint()
 
 
 class _Reader:
@@ -153,7 +146,7 @@ class _Reader:
             taken.append((begin + offset, size, name))
             rows = (*shape[:-1], row) if format is not None else shape
             dtype = np.dtype(np.uint8) if format is not None else _PLAIN[kind]
-            found[name] = Stored(name, shape, partial(_view, self.data, begin + offset, size, dtype, rows), format)
+            found[name] = Stored(name, shape, partial(part, self.data, begin + offset, size, dtype, rows), format)
         end, before = begin, ""
         for first, size, name in sorted(taken):
             if first < end and size:
@@ -187,7 +180,3 @@ class _Reader:
         if shape[-1] % format.group:
             raise self.damaged(f"tensor {name!r} has rows of {shape[-1]} numbers, and {format.name} has blocks of {format.group}")
         return shape[-1] // format.group * sum(field.words * field.dtype.itemsize for field in format.fields), format.name
-
-
-def _view(data: Array, first: int, size: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    return np.asarray(data[first : first + size]).view(dtype).reshape(shape)
