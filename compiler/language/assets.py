@@ -17,7 +17,7 @@ from .tokenizer import tokenizer_json
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
-def assets_of(checkpoint: Checkpoint, config: Config, slots: int, context: int) -> dict[str, bytes]:
+def assets_of(checkpoint: Checkpoint, config: Config, context: int) -> dict[str, bytes]:
     """The files, by name; without a tokenizer in the checkpoint the model speaks in tokens alone."""
     made = _of_gguf(checkpoint) if checkpoint.kind == "gguf" else _of_folder(checkpoint)
     begin, end, template, tokenizer, words = made
@@ -29,7 +29,7 @@ def assets_of(checkpoint: Checkpoint, config: Config, slots: int, context: int) 
     # Frequencies that hang on how much is seen must be those of the whole prompt.
     is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
     chunk = context if is_whole else min(CHUNK, context)
-    facts = Facts(config.architecture, config.vocabulary, context, slots, begin, end, template, chunk, words)
+    facts = Facts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words)
     if tokenizer is not None and is_installed("tokenizers"):
         try:
             Tokenizer(tokenizer)

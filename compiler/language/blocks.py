@@ -1,8 +1,8 @@
 """What decoders share, on the graph builder: linear layers over stored weights, norms, attention over a cache.
 
 A call sees tokens [B, S] at their positions, and of the cache as many places as `context` has: T. A cache holds for each
-layer keys and values [slots, C, G, D]: sequence b writes its keys at its positions in slot b, and attends to all that
-lie at most as far as its own position.
+layer keys and values [B, C, G, D]: a sequence writes its keys at its positions, and attends to all that lie at most as
+far as its own position. B is 1.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class Step:
     tokens: Value
     positions: Value
     context: Value
-    slots: int
     length: int
     after: dict[str, Value] = field(default_factory=dict)
 
@@ -159,7 +158,7 @@ class Step:
     def _append(self, name: str, x: Value, batch: Dim, seen: Dim) -> Value:
         """The state with x written at the tokens' places, and what the call sees of it: [B, G, T, D]."""
         b, sizes = self.b, (self.config.groups, self.config.head)
-        state = self.weights.module.add_state(name, TensorType(f32, (self.slots, self.length, *sizes)))
+        state = self.weights.module.add_state(name, TensorType(f32, (1, self.length, *sizes)))
         self.after[name] = b.scatter_nd(self.graph.add_state(state), self.places, x)
         part = b.slice(self.after[name], starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
         result: Value = b.transpose(part, permutation=(0, 2, 1, 3))

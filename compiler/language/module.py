@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from ...ir.errors import ModelError, UnsupportedError, UsageError
@@ -25,14 +25,6 @@ ANSWER, PROMPT = 256, 128
 """What kernels are scheduled for where nothing else is said: tokens one by one behind so many others, and prompts of so many."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """What a session has room for: sequences side by side, and tokens of each."""
-
-    slots: int = 1
-    context: int | None = None
-
-
 DIVISORS = "rope_freqs.weight"
 """What a GGUF file divides the frequencies of a rotation by."""
 
@@ -50,45 +42,44 @@ def _with_divisors(config: Config, checkpoint: Checkpoint) -> Config:
     return replace(config, rotation=replace(rotation, long=divisors))
 
 
-def _without_effect(checkpoint: Checkpoint) -> set[str]:
-    """Tensors that older files keep beside the weights: masks and frequencies that follow from the config."""
-    ends = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
+def _without_effect(checkpoint: Checkpoint, config: Config) -> set[str]:
+    """Tensors that older files keep beside the weights: masks and frequencies that follow from the config, a head that is tied."""
+    ends = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq", *(("lm_head.weight",) if config.tied else ()))
     return {name for name in checkpoint.tensors if name.endswith(ends)}
 
 
-def language_module(checkpoint: Checkpoint, room: Room = Room()) -> Module:
-    """The module, with the assets of a language model.
+def language_module(checkpoint: Checkpoint, length: int | None = None) -> Module:
+    """The module, with the assets of a language model; a session holds `length` tokens, or what the model allows up to `CONTEXT`.
 
-    `step(tokens i64[B, S], positions i64[B, S], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `context` is 0 .. T-1
-    for all places that any token looks at, `wanted` numbers those of the B * S tokens whose logits are asked for.
+    `step(tokens i64[1, S], positions i64[1, S], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `context` is 0 .. T-1
+    for all places that any token looks at, `wanted` numbers those of the S tokens whose logits are asked for.
     """
     config = config_of(checkpoint.kind, checkpoint.metadata, checkpoint.name)
     decoder = ARCHITECTURES.get(config.architecture)
     if decoder is None:
         raise UnsupportedError(f"{checkpoint.name}: architecture {config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
-    length = room.context if room.context is not None else min(config.context, CONTEXT)
+    length = min(config.context, CONTEXT) if length is None else length
     if not 2 <= length <= config.context:
         raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")
     config = _with_divisors(config, checkpoint)
     module = Module(checkpoint.name.rpartition(".")[0] or checkpoint.name)
     graph = module.functions["step"] = Graph("step")
-    batch = 1 if room.slots == 1 else module.declare("B", 1, room.slots)
-    count, seen, wanted = module.declare("S", 1, length), module.declare("T", 1, length), module.declare("R", 1, room.slots * length)
-    tokens = graph.add_input("tokens", TensorType(i64, (batch, count)))
-    positions = graph.add_input("positions", TensorType(i64, (batch, count)))
+    count, seen, wanted = (module.declare(name, 1, length) for name in ("S", "T", "R"))
+    tokens = graph.add_input("tokens", TensorType(i64, (1, count)))
+    positions = graph.add_input("positions", TensorType(i64, (1, count)))
     context = graph.add_input("context", TensorType(i64, (seen,)))
     rows = graph.add_input("wanted", TensorType(i64, (wanted,)))
     b = Builder(module, graph)
-    step = Step(b, graph, config, Weights(module, checkpoint), tokens, positions, context, room.slots, length)
+    step = Step(b, graph, config, Weights(module, checkpoint), tokens, positions, context, length)
     hidden, head = decoder(step)
-    flat = b.reshape(hidden, shape=(batch * count, config.width))
+    flat = b.reshape(hidden, shape=(count, config.width))
     logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
     graph.set_outputs([logits], ["logits"], step.after)
-    unread = sorted(checkpoint.tensors.keys() - {name for name, _ in step.weights.taken} - {DIVISORS} - _without_effect(checkpoint))
+    unread = sorted(checkpoint.tensors.keys() - {name for name, _ in step.weights.taken} - {DIVISORS} - _without_effect(checkpoint, config))
     if unread:
         raise UnsupportedError(
             f"{checkpoint.name}: tensor {unread[0]!r} has no place in {config.architecture}, nor have {len(unread) - 1} others"
         )
     module.workload = f"S=1,T={min(ANSWER, length)},R=1:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},R=1"
-    module.assets.update(assets_of(checkpoint, config, room.slots, length))
+    module.assets.update(assets_of(checkpoint, config, length))
     return module

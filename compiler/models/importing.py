@@ -43,11 +43,11 @@ def is_checkpoint(path: Path) -> bool:
 
 def _import_language(path: Path, options: BuildOptions) -> Module:
     from ..importers.checkpoints import read_checkpoint
-    from ..language.module import Room, language_module
+    from ..language.module import language_module
 
     if options.shapes:
         raise UsageError("shape: the sizes of a language model are its own", hint="context says how many tokens a session holds")
-    return language_module(read_checkpoint(path), Room(context=options.context))
+    return language_module(read_checkpoint(path), options.context)
 
 
 def _import_functions(functions: Mapping[str, Any], options: BuildOptions) -> Module:

@@ -16,7 +16,7 @@ STEP = "step"
 
 @dataclass(frozen=True)
 class Facts:
-    """Architecture, vocabulary, tokens that a sequence may have, sequences side by side, tokens that begin a text and that end a turn.
+    """Architecture, vocabulary, tokens that a sequence may have, tokens that begin a text and that end a turn.
 
     `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
     """
@@ -24,7 +24,6 @@ class Facts:
     architecture: str
     vocabulary: int
     context: int
-    slots: int = 1
     begin: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     template: str | None = None
@@ -43,7 +42,7 @@ class Facts:
             facts = Facts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EngineError(f"{FACTS} of the engine is damaged: {error}") from error
-        numbers = (facts.vocabulary, facts.context, facts.slots, facts.chunk)
+        numbers = (facts.vocabulary, facts.context, facts.chunk)
         if (
             not all(type(each) is int and each > 0 for each in numbers)
             or not isinstance(facts.template, str | None)

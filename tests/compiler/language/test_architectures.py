@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 import ourcc
 from ourcc.ir.plan import Copy
@@ -171,6 +172,15 @@ def test_what_would_change_answers_silently_is_refused(what: str, tmp_path: Path
     kind, values, message = REFUSED[what]
     with pytest.raises(ourcc.CompilerError, match=message):
         ourcc.build(changed(save(model_of(kind), tmp_path / "m"), **values))
+
+
+def test_a_head_beside_a_tied_table_is_none(tmp_path: Path) -> None:
+    model, tokens = model_of("tied"), tokens_of(9)
+    folder = save(model, tmp_path / "m")
+    held = load_file(folder / "model.safetensors")
+    save_file({**held, "lm_head.weight": held["model.embed_tokens.weight"] + 1}, folder / "model.safetensors")
+    engine = ourcc.build(folder, tune="off")
+    np.testing.assert_allclose(engine.sequence().all_logits(tokens), logits_of(model, tokens), atol=2e-5)  # type: ignore[attr-defined]
 
 
 def test_tensors_that_nobody_reads_are_refused(tmp_path: Path) -> None:
