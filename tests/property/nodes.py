@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
+from generator import Case
 from onnx import helper, numpy_helper
-from quantizing import theirs
+from quantizing import theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.graph import Module
@@ -45,6 +46,9 @@ class NodeCase:
 
 def _operand(x: Operand | Array) -> Operand:
     return x if isinstance(x, Operand) else Operand(np.asarray(x))
+
+
+Draw = Callable[[np.random.Generator], NodeCase]
 
 
 def node_model(case: NodeCase, opset: int = 21) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -86,3 +90,22 @@ def difference(case: NodeCase) -> tuple[Module, list[Array], str | None]:
         if not verdict.passed:
             return module, inputs, f"{case}: output {position}: {verdict.reason}"
     return module, inputs, None
+
+
+def differences(draw: Draw, count: int) -> list[str]:
+    """What ONNX Runtime computes otherwise, of so many drawn nodes."""
+    rng = np.random.default_rng(0)
+    return [why for _, _, why in (difference(draw(rng)) for _ in range(count)) if why]
+
+
+def faults_of_engines(draws: Sequence[Draw], count: int) -> list[str]:
+    """Where engines compute something else than the reference, of so many nodes of each draw."""
+    cases, names = [], []
+    for draw in draws:
+        rng = np.random.default_rng(1)
+        for _ in range(count):
+            case = draw(rng)
+            module, inputs, _ = difference(case)
+            cases.append(Case(module, (tuple(inputs),)))
+            names.append(str(case))
+    return wrong_engines(cases, names)

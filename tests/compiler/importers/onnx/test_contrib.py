@@ -5,9 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from generator import Case
-from nodes import NodeCase, Operand, difference, node_model
-from quantizing import wrong_engines
+from nodes import NodeCase, Operand, differences, faults_of_engines, node_model
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.errors import ModelError, UnsupportedError
@@ -224,22 +222,13 @@ DRAWS = [
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_drawn_nodes_compute_what_onnxruntime_computes(draw):
-    rng = np.random.default_rng(0)
-    wrong = [why for _, _, why in (difference(draw(rng)) for _ in range(SEEDS)) if why]
+    wrong = differences(draw, SEEDS)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.timeout(600)
 def test_engines_compute_what_the_reference_computes():
-    cases, names = [], []
-    for draw in DRAWS:
-        rng = np.random.default_rng(1)
-        for _ in range(2):
-            case = draw(rng)
-            module, inputs, _ = difference(case)
-            cases.append(Case(module, (tuple(inputs),)))
-            names.append(str(case))
-    assert not wrong_engines(cases, names)
+    assert not faults_of_engines(DRAWS, 2)
 
 
 def table(position, array):

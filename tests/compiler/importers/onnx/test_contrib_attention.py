@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from generator import Case
-from nodes import MICROSOFT, NodeCase, Operand, difference, node_model
+from nodes import MICROSOFT, NodeCase, Operand, differences, faults_of_engines, node_model
 from onnx import TensorProto, helper, numpy_helper
 from quantizing import disagreement, theirs, wrong_engines
 
@@ -184,22 +184,13 @@ DRAWS = [self_attention, multi_head, quantized_attention, grouped, rotary]
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_drawn_attention_computes_what_onnxruntime_computes(draw):
-    rng = np.random.default_rng(0)
-    wrong = [why for _, _, why in (difference(draw(rng)) for _ in range(SEEDS)) if why]
+    wrong = differences(draw, SEEDS)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.timeout(600)
 def test_engines_compute_what_the_reference_computes():
-    cases, names = [], []
-    for draw in DRAWS:
-        rng = np.random.default_rng(1)
-        for _ in range(3):
-            case = draw(rng)
-            module, inputs, _ = difference(case)
-            cases.append(Case(module, (tuple(inputs),)))
-            names.append(str(case))
-    assert not wrong_engines(cases, names)
+    assert not faults_of_engines(DRAWS, 3)
 
 
 def decoder(rng):
