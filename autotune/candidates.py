@@ -85,10 +85,10 @@ def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: C
         role = "out" if operand in problem.region.outputs else "in"
         places[operand.name] = len(sources.buffers)
         sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound))
-    for number, (strategy, schedule) in enumerate(candidates):
+    for number, (match, schedule) in enumerate(candidates):
         before = len(sources.buffers)
         try:
-            program = strategy.tile(problem, schedule, level)
+            program = match.strategy.tile(match, schedule, level)
             _print_candidate(sources, number, program, level, problem, places, sizes)
         except Exception as failure:
             if not is_own(failure):

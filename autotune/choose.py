@@ -120,15 +120,14 @@ class Chooser:
         id = digest(data)
         if self.locked is not None:
             return self._locked(self.locked, id, data, families)
-        first = next(families)
         if self.environment is None or self.shelves is None:
-            candidate = cheapest(self.target)(problem, iter([first]))
+            candidate = cheapest(self.target)(problem, families)
             self.decisions[id] = Decision(id, data, candidate[1], "cost", self.unmeasured)
             return candidate
-        ranked = rank(problem, [first, *families], self.target)
-        usual = cheapest(self.target)(problem, iter([first]))
-        candidate, decision = self._tuned(problem, id, data, ranked, usual, self.environment, self.shelves)
-        self.decisions[id] = decision
+        every = [list(family) for family in families]
+        usual = cheapest(self.target)(problem, iter(every))
+        offered = [candidate for family in every for candidate in family]
+        candidate, self.decisions[id] = self._tuned(problem, id, data, offered, usual, self.environment, self.shelves)
         return candidate
 
     def _locked(self, level: LockedLevel, id: str, data: Data, families: Iterator[Sequence[Candidate]]) -> Candidate:
@@ -146,35 +145,35 @@ class Chooser:
         raise LockError(f"the lock chooses {schedule} for problem {id[:16]}, which no strategy offers", note=str(data["region"]).strip())
 
     def _tuned(
-        self, problem: Problem, id: str, data: Data, ranked: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves
+        self, problem: Problem, id: str, data: Data, offered: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves
     ) -> tuple[Candidate, Decision]:
         key = record_id(data, environment)
-        record = self._known(key, ranked, shelves)
+        record = self._known(key, offered, shelves)
         tried, why = 0, "no record of this problem on such a machine"
         if self.count:
-            wanted = shortlist(ranked, self.count, self._warm(id, key, ranked, shelves))
+            wanted = shortlist(rank([offered], self.target), self.count, self._warm(id, key, offered, shelves))
             missing = [c for c in wanted if record is None or record.trial(c[1]) is None]
             refusal = self._refusal(problem) if missing else None
             if missing and refusal is None:
-                record, tried = self._measure(problem, data, environment, record, missing, ranked, shelves)
+                record, tried = self._measure(problem, data, environment, record, missing, offered, shelves)
             why = refusal or "no candidate could be measured"
-        best = leader(record, ranked) if record is not None else None
+        best = leader(record, offered, self.target) if record is not None else None
         if best is None:
             return usual, Decision(id, data, usual[1], "cost", f"{why}: least predicted cost", None, tried)
-        amount = f"fastest of {sum(1 for c in ranked if record is not None and record.trial(c[1]) is not None)} tried"
+        amount = f"fastest of {sum(1 for c in offered if record is not None and record.trial(c[1]) is not None)} tried"
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
         if tried:
             self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
         return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
-    def _known(self, key: str, ranked: list[Candidate], shelves: Shelves) -> Record | None:
+    def _known(self, key: str, offered: list[Candidate], shelves: Shelves) -> Record | None:
         """The first record that serves; before measuring, the union of what all stores have."""
         records = (self._believable(record) for record in shelves.get(key))
         if self.count:
             found = list(records)
             return merge(found) if found else None
-        return next((record for record in records if leader(record, ranked) is not None), None)
+        return next((record for record in records if leader(record, offered, self.target) is not None), None)
 
     def _believable(self, record: Record) -> Record:
         """The record without times that no machine reaches."""
@@ -191,9 +190,9 @@ class Chooser:
             return "the time for measuring was spent"
         return unmeasurable(problem, bucket(problem))
 
-    def _warm(self, id: str, key: str, ranked: list[Candidate], shelves: Shelves) -> list[Schedule]:
+    def _warm(self, id: str, key: str, offered: list[Candidate], shelves: Shelves) -> list[Schedule]:
         """What won in other environments."""
-        best = [leader(record, ranked) for record in shelves.elsewhere(id) if record.id != key]
+        best = [leader(record, offered, self.target) for record in shelves.elsewhere(id) if record.id != key]
         return [found.candidate[1] for found in best if found is not None]
 
     def _measure(
@@ -203,11 +202,11 @@ class Chooser:
         environment: Data,
         record: Record | None,
         missing: list[Candidate],
-        ranked: list[Candidate],
+        offered: list[Candidate],
         shelves: Shelves,
     ) -> tuple[Record, int]:
         """Measure what is missing, beside the best that is known; the record with what was found."""
-        known = leader(record, ranked) if record is not None else None
+        known = leader(record, offered, self.target) if record is not None else None
         candidates = [known.candidate, *missing] if known is not None else missing
         trials = self.measurer.measure(problem, candidates) if self.measurer is not None else ()
         for trial in trials:

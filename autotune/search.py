@@ -22,10 +22,10 @@ class Leader:
     ties: tuple[Schedule, ...]
 
 
-def rank(problem: Problem, families: Sequence[Sequence[Candidate]], target: Any) -> list[Candidate]:
+def rank(families: Sequence[Sequence[Candidate]], target: Any) -> list[Candidate]:
     """All candidates by predicted cost; equal costs keep the order of strategies and of their spaces."""
     candidates = [candidate for family in families for candidate in family]
-    costs = [seconds(strategy, problem, schedule, target) for strategy, schedule in candidates]
+    costs = [seconds(*candidate, target) for candidate in candidates]
     return [candidates[n] for n in sorted(range(len(candidates)), key=lambda n: (costs[n], n))]
 
 
@@ -35,31 +35,31 @@ def shortlist(ranked: Sequence[Candidate], count: int, warm: Sequence[Schedule] 
     `warm` are schedules that won elsewhere: they come in before others of their rank.
     """
     chosen = list(ranked[:count])
-    strategies = dict.fromkeys(strategy.name for strategy, _ in ranked)
-    if count > 1 and len(strategies) > 1 and len({strategy.name for strategy, _ in chosen}) < 2:
-        only = chosen[0][0].name
-        chosen[-1] = next(candidate for candidate in ranked if candidate[0].name != only)
+    strategies = {schedule.strategy for _, schedule in ranked}
+    if count > 1 and len(strategies) > 1 and len({schedule.strategy for _, schedule in chosen}) < 2:
+        only = chosen[0][1].strategy
+        chosen[-1] = next(candidate for candidate in ranked if candidate[1].strategy != only)
     known = {schedule for _, schedule in chosen}
     extra = [candidate for candidate in ranked if candidate[1] in warm and candidate[1] not in known][: max(0, count - 2)]
     return [*chosen[: count - len(extra) - 1], *extra, chosen[-1]] if extra else chosen
 
 
-def leader(record: Record, ranked: Sequence[Candidate]) -> Leader | None:
+def leader(record: Record, offered: Sequence[Candidate], target: Any) -> Leader | None:
     """The candidate to take: of those that noise cannot tell from the fastest the one with the least predicted cost.
 
-    Schedules that are not among `ranked` do not exist, whoever measured them.
+    Schedules that are not offered do not exist, whoever measured them.
     """
     measured = []
-    for candidate in ranked:
+    for candidate in offered:
         trial = record.trial(candidate[1])
         if trial is not None and trial.times:
             measured.append((candidate, trial.times))
     if not measured:
         return None
     _, fastest = min(measured, key=lambda item: item[1][0])
-    ties = [(candidate, times) for candidate, times in measured if is_tie(times, fastest)]
-    candidate, times = ties[0]
-    return Leader(candidate, times[0], tuple(schedule for (_, schedule), _ in ties))
+    ties = {candidate[1]: times[0] for candidate, times in measured if is_tie(times, fastest)}
+    ranked = rank([[candidate for candidate, _ in measured if candidate[1] in ties]], target)
+    return Leader(ranked[0], ties[ranked[0][1]], tuple(schedule for _, schedule in ranked))
 
 
 def is_tie(times: Sequence[int], fastest: Sequence[int]) -> bool:

@@ -151,7 +151,7 @@ regions, whatever their names in the model, share schedules and kernels.
 
 The line above each region, such as `{schedule}`: the strategy `packed` from
 `passes/tile/cpu/packed.py` with blocks of m x n for a thread and mr x nr accumulators in registers. What changes the
-loop structure is another strategy, what changes a number is a parameter; the cost model ranks them, and `--tune` measures the best.
+loop structure is another strategy, what changes a number is a parameter; their prices rank them, and `--tune` measures the best.
 
 ## Tile program
 

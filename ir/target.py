@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .errors import UsageError
 
@@ -38,6 +41,63 @@ class CpuInstruction:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """A cache: its size, in how many places a line can lie, and the cycles that a line takes which comes from beyond it."""
+
+    bytes: int
+    ways: int
+    line: float
+
+
+@dataclass(frozen=True)
+class CpuRates:
+    """What a core does in a cycle, by which schedules are compared: vectors of the level's width, and single elements.
+
+    `latency` is that of arithmetic. `fold` is what the lanes of a vector take to be folded, `point` what a point of a grid takes to
+    begin, `step` a step of a loop; `masked` are the operations of a mask, `strided` the cycles of an element that is put into a
+    vector by itself. `operations` are the cycles of a vector of those primitives that take more than one. `overlap` is the part of
+    the shorter of computing and moving that is not hidden behind the longer.
+    """
+
+    clock: float
+    multiply_adds: float
+    arithmetic: float
+    loads: float
+    stores: float
+    caches: tuple[Cache, ...]
+    single_loads: float = 2.0
+    single_stores: float = 1.0
+    latency: float = 4.3
+    fold: float = 6.0
+    point: float = 6.0
+    step: float = 1.0
+    masked: float = 2.0
+    strided: float = 1.0
+    overlap: float = 0.4
+
+    def of(self, primitive: str) -> float:
+        """The cycles of a primitive on a vector, where simple ones take 1."""
+        return _PRIMITIVES.get(primitive, 1.0)
+
+
+_PRIMITIVES: dict[str, float] = {
+    **{"div": 10, "floor_div": 12, "mod": 12, "fmod": 20, "sqrt": 12, "rsqrt": 22, "pow": 60, "round": 2},
+    **{"exp": 14, "exp2": 14, "expm1": 25, "log": 20, "log2": 20, "log1p": 25, "erf": 34, "erfc": 40, "lgamma": 100},
+    **{"sin": 40, "cos": 40, "tan": 60, "tanh": 26, "sinh": 40, "cosh": 40},
+    **{"asin": 40, "acos": 40, "atan": 40, "atan2": 50, "asinh": 40, "acosh": 40, "atanh": 40},
+}
+"""Cycles of a vector, as counted in what is printed for them, or measured."""
+
+
+@functools.cache
+def _rates_of(vector_bits: int, level1: int, level2: int, level3: int) -> CpuRates:
+    """512 bits go through units of 256 in two halves, on the processors that were measured."""
+    share = 256 / max(256, vector_bits)
+    caches = Cache(level1, 8, 2.0), Cache(level2, 8, 0.5), Cache(level3, 16, 4.0)
+    return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches)
+
+
+@dataclass(frozen=True)
 class CpuLevel:
     """An instruction-set level that C is compiled for; `features` are the compiler's names, in /proc/cpuinfo spelling.
 
@@ -58,6 +118,22 @@ class CpuLevel:
     def lanes(self) -> int:
         """f32 elements of one vector register."""
         return self.vector_bits // 32
+
+    compares_strategies: ClassVar[bool] = True
+    """Whether prices come from tile programs alone, so that those of several strategies compare."""
+
+    def least_seconds(self, operations: Mapping[str, float], bits: int) -> float:
+        """What operations take at least on one core, by their primitives, on elements of so few bits as the narrowest have."""
+        rates, tiles = self.rates, max((each.rows for each in self.instructions), default=1)
+        at_once = max((each.depth for each in self.instructions if each.depth * bits <= 32), default=1)
+        simple = sum(count for name, count in operations.items() if rates.of(name) <= 1) / (2 * at_once * tiles * rates.multiply_adds)
+        others = sum(count * rates.of(name) for name, count in operations.items() if rates.of(name) > 1) / rates.arithmetic
+        return (simple + others) / self.lanes / rates.clock
+
+    @property
+    def rates(self) -> CpuRates:
+        """What a core of the level is reckoned with."""
+        return _rates_of(self.vector_bits, self.level1_bytes, self.level2_bytes, self.level3_bytes)
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -156,6 +232,7 @@ class GpuTarget:
     matrix_instruction: str
     matrix_rows: int
     ptx_isa: int
+    compares_strategies: ClassVar[bool] = False
 
 
 def _rates(f64: float, f32: float, tf32: float, half: float) -> dict[str, float]:

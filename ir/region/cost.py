@@ -39,16 +39,25 @@ class Cost:
 def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
     """The cost at these symbol values."""
     extents = {axis.name: dims.evaluate(axis.extent, sizes) for axis in region.axes}
-    operations = sum(math.prod(float(extents[name]) for name in axes) for axes in _operations(region))
+    operations = sum(operations_of(region, sizes).values())
     operands = (*region.inputs, *region.outputs)
     return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
+
+
+def operations_of(region: Region, sizes: Mapping[str, int]) -> dict[str, float]:
+    """How often each primitive is computed at these symbol values, and each kind of fold goes on."""
+    extents = {axis.name: float(dims.evaluate(axis.extent, sizes)) for axis in region.axes}
+    found: dict[str, float] = {}
+    for name, axes in _operations(region):
+        found[name] = found.get(name, 0.0) + math.prod(extents[axis] for axis in axes)
+    return found
 
 
 def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
     """Arithmetic operations, and bits that must move when each operand is touched once, over the region's symbols."""
     extents = region.extents
     operations: Dim = 0
-    for axes in _operations(region):
+    for _, axes in _operations(region):
         operations = operations + dims.product(extents[name] for name in extents if name in axes)
     bits: Dim = 0
     for operand in (*region.inputs, *region.outputs):
@@ -73,8 +82,8 @@ def iterations(region: Region) -> int:
     return max((int(_points(statement, extents)) for statement in region.body), default=0)
 
 
-def _operations(region: Region) -> Iterator[frozenset[str]]:
-    """For each arithmetic operation of a region the axes along which it is done again."""
+def _operations(region: Region) -> Iterator[tuple[str, frozenset[str]]]:
+    """Each arithmetic operation of a region, and the axes along which it is done again."""
     named: dict[str, frozenset[str]] = {}
     for statement in region.body:
         loops = frozenset((*statement.axes, *(statement.over if isinstance(statement, Reduce) else ())))
@@ -83,9 +92,9 @@ def _operations(region: Region) -> Iterator[frozenset[str]]:
         for part in reversed(list(walk(statement.value))):
             found[id(part)] = _varying(part, found, named) & loops
             if isinstance(part, Apply) and part.primitive not in FREE:
-                yield found[id(part)]
+                yield part.primitive, found[id(part)]
         if isinstance(statement, (Reduce, Scan)):
-            yield loops
+            yield statement.kind, loops
         if not isinstance(statement, Store):
             named[statement.name] = frozenset(statement.axes)
 
@@ -127,4 +136,4 @@ def _names(load: Load) -> set[str]:
     return names
 
 
-__all__ = ["Cost", "cost_of", "iterations", "symbolic_cost"]
+__all__ = ["Cost", "cost_of", "iterations", "operations_of", "symbolic_cost"]

@@ -16,14 +16,15 @@ from ...ir.dims import Dim
 from ...ir.plan import Guard
 from ...ir.tile.program import TileProgram
 from ...ir.workload import Point, merged, nearest_size
-from ..tile.schedule import Candidate, Problem, seconds
+from ..tile.schedule import Candidate, Match, Problem, Refusal, Schedule, seconds
+from .choice import NEAR, floor
 
 ENDS = (16, 64, 256, 1024)
 """The largest size of each class but the last."""
 MIDDLES = (8, 32, 128, 512, 2048)
 """What is reckoned with in each class where the workload has no size of it."""
-WORTH = 0.9
-"""What a kernel of its own may take at most, over what the one for all sizes takes."""
+WORTH, SAVED = 0.9, 1e-7
+"""What a kernel of its own may take at most, over what the one for all sizes takes, and the seconds that it must save."""
 
 
 @dataclass(frozen=True)
@@ -84,51 +85,70 @@ def classes_of(problem: Problem, symbol: str) -> list[SizeClass]:
 
 @dataclass(frozen=True)
 class Offer:
-    """A class, its problem, and the schedules that are worth a kernel there."""
+    """A class, what the strategy finds in its problem, and the schedules that are worth a kernel there."""
 
     size_class: SizeClass
-    problem: Problem
-    candidates: tuple[Candidate, ...]
+    match: Match[Any]
+    schedules: tuple[Schedule, ...]
     saved: float
 
+    @property
+    def problem(self) -> Problem:
+        """What is to be computed in the class."""
+        return self.match.problem
 
-def offers(problem: Problem, chosen: Candidate, target: Any, refused: Any) -> list[Offer]:
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What may be chosen there."""
+        return tuple((self.match, schedule) for schedule in self.schedules)
+
+
+def offers(chosen: Candidate, target: Any, refused: Any) -> list[Offer]:
     """What other schedules save beside the chosen one, in the classes of the symbol that saves most, the smallest first."""
     best: list[Offer] = []
-    for symbol in problem.symbols.ranges:
-        found = list(_offers(problem, symbol, chosen, target, refused))
+    for symbol in chosen[0].problem.symbols.ranges:
+        found = list(_offers(symbol, chosen, target, refused))
         if sum(offer.saved for offer in found) > sum(offer.saved for offer in best):
             best = found
     return best
 
 
-def _offers(problem: Problem, symbol: str, chosen: Candidate, target: Any, refused: Any) -> Iterator[Offer]:
-    strategy, usual = chosen
-    order = strategy.order(problem, usual, target)
-    for size_class in classes_of(problem, symbol):
-        narrow = size_class.of(problem)
-        if strategy.applies(narrow, target) is not None:
+def _offers(symbol: str, chosen: Candidate, target: Any, refused: Any) -> Iterator[Offer]:
+    whole, usual = chosen
+    strategy = whole.strategy
+    order = strategy.order(whole, usual, target)
+    for size_class in classes_of(whole.problem, symbol):
+        narrow = strategy.match(size_class.of(whole.problem), target)
+        if isinstance(narrow, Refusal):
             continue
-        limit = WORTH * seconds(strategy, replace(problem, points=narrow.points), usual, target)
-        space = [s for s in strategy.space(narrow, target) if s not in refused(narrow) and strategy.order(narrow, s, target) == order]
-        costs = {s: seconds(strategy, narrow, s, target) for s in space}
+        narrow = narrow.priced_as(whole)
+        usually, lowest = seconds(whole.with_points(narrow.problem.points), usual, target), floor(narrow.problem, target)
+        limit = min(WORTH * usually, usually - SAVED)
+        if limit <= lowest:
+            continue
+        bad = refused(narrow.problem)
+        space = [s for s in strategy.space(narrow, target) if s not in bad and strategy.order(narrow, s, target) == order]
+        costs = dict[Schedule, float]()
+        for schedule in space:
+            costs[schedule] = seconds(narrow, schedule, target)
+            if costs[schedule] <= NEAR * lowest:
+                break
+        space = list(costs)
         worth = [s for s in space if s != usual and costs[s] < limit]
         if worth:
             # Whoever measures may find that the usual one is best after all.
-            candidates = [(strategy, s) for s in (*worth, *(s for s in space if s == usual))]
-            yield Offer(size_class, narrow, tuple(candidates), 1 - min(costs[s] for s in worth) * WORTH / limit)
+            schedules = (*worth, *(s for s in space if s == usual))
+            yield Offer(size_class, narrow, schedules, 1 - min(costs[s] for s in worth) / usually)
 
 
-def join(first: Offer, second: Offer, problem: Problem) -> Offer:
-    """Two classes, one after the other, as one, with the points of both."""
+def join(first: Offer, second: Offer, whole: Match[Any], target: Any) -> Offer | None:
+    """Two classes, one after the other, as one, with the points of both; None where sizes lie between them, or none takes both."""
+    if first.size_class.high is None or second.size_class.low != first.size_class.high + 1:
+        return None
     size_class = first.size_class.joined(second.size_class)
     points = merged((*first.problem.points, *second.problem.points))
-    return replace(first, size_class=size_class, problem=replace(size_class.of(problem), points=points))
-
-
-def can_join(first: Offer, second: Offer) -> bool:
-    """Whether no size lies between two classes."""
-    return first.size_class.high is not None and second.size_class.low == first.size_class.high + 1
+    match = whole.strategy.match(replace(size_class.of(whole.problem), points=points), target)
+    return None if isinstance(match, Refusal) else replace(first, size_class=size_class, match=match.priced_as(whole))
 
 
 def fits(program: TileProgram, usual: TileProgram) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,8 +20,9 @@ from ...ir.tile.program import TileProgram
 from ...ir.workload import Point, Workload, default_workload, merged, nearest_size
 from ..regions.compose import Group
 from ..regions.own_symbols import canonical
-from ..tile.schedule import Candidate, Order, Problem, Schedule, Strategy, seconds
-from .classes import Offer, SizeClass, can_join, fits, join, offers
+from ..tile.schedule import Candidate, Match, Order, Problem, Refusal, Schedule, Strategy, seconds
+from .choice import least
+from .classes import Offer, SizeClass, fits, join, offers
 
 Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
 """Picks one candidate of a problem; they come strategy by strategy, made as they are asked for."""
@@ -28,7 +30,7 @@ Choose = Callable[[Problem, Iterator[Sequence[Candidate]]], Candidate]
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A group with its problem, the chosen schedule, why other strategies do not apply, and the tile program.
+    """A group with its problem, the chosen schedule, why other strategies do not take it, and the tile program.
 
     `variants` are other choices for classes of sizes, in the order in which a call asks for them; each says in `when` of
     which sizes it is. `cost` are its predicted seconds at `points`, those of the workload that it serves.
@@ -69,10 +71,10 @@ def points_of(binding: Mapping[str, Dim], symbols: dims.Facts, workload: Workloa
 
 
 def cheapest(target: Any) -> Choose:
-    """A choice by predicted cost among the schedules of the first strategy that applies; ties go to the earlier one."""
+    """A choice by price, without measuring."""
 
     def choose(problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
-        return min(next(families), key=lambda pair: seconds(pair[0], problem, pair[1], target))
+        return least(families, target)
 
     return choose
 
@@ -81,13 +83,16 @@ def cheapest(target: Any) -> Choose:
 class _Choice:
     """What was chosen for a problem, or for a class of its sizes."""
 
-    problem: Problem
-    strategy: Strategy
+    match: Match[Any]
     schedule: Schedule
     refusals: tuple[tuple[str, str], ...]
     program: TileProgram
     when: SizeClass | None = None
     variants: tuple[_Choice, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        return self.match.problem
 
 
 @dataclass
@@ -97,7 +102,7 @@ class Scheduler:
     A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
     """
 
-    strategies: Sequence[Strategy]
+    strategies: Sequence[Strategy[Any]]
     target: Any
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
@@ -139,9 +144,9 @@ class Scheduler:
         return replace(self._scheduled(choice, group, binding, calls), variants=tuple(variants))
 
     def _scheduled(self, choice: _Choice, group: Group, binding: Mapping[str, Dim], served: tuple[Point, ...]) -> Scheduled:
-        at = replace(choice.problem, points=served or choice.problem.points)
-        cost = seconds(choice.strategy, at, choice.schedule, self.target)
-        points = at.points or (Point(tuple(at.sizes.items())),)
+        at = choice.match.with_points(served or choice.problem.points)
+        cost = seconds(at, choice.schedule, self.target)
+        points = at.problem.points or (Point(tuple(at.problem.sizes.items())),)
         return Scheduled(group, choice.problem, choice.schedule, choice.refusals, choice.program, cost, binding, points, choice.when)
 
     def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
@@ -150,13 +155,13 @@ class Scheduler:
             part = _part(offer.problem, key)
             if candidate[1] in self.refused.get(part, {}):
                 continue
-            made = self._tiled(offer.problem, candidate, part)
+            made = self._tiled(candidate, part)
             if made is not None and self._order(made) == self._order(usual) and fits(made.program, usual.program):
                 self.wholes.setdefault(part, set()).add(key)
                 yield replace(made, when=offer.size_class)
 
     def _order(self, choice: _Choice) -> Order:
-        return choice.strategy.order(choice.problem, choice.schedule, self.target)
+        return choice.match.strategy.order(choice.match, choice.schedule, self.target)
 
     def _joined(self, usual: _Choice, key: Any) -> Iterator[tuple[Offer, Candidate]]:
         """What is chosen for the classes that are offered another schedule; neighbours that choose alike are one class."""
@@ -165,7 +170,7 @@ class Scheduler:
             return {**self.refused.get(key, {}), **self.refused.get(_part(problem, key), {})}
 
         try:
-            found = offers(usual.problem, (usual.strategy, usual.schedule), self.target, refused)
+            found = offers((usual.match, usual.schedule), self.target, refused)
         except Exception as failure:
             if not is_own(failure):
                 raise
@@ -174,26 +179,31 @@ class Scheduler:
         chosen = [(offer, candidate) for offer, candidate in every if candidate[1] != usual.schedule]
         while chosen:
             (offer, candidate), *chosen = chosen
-            while chosen and chosen[0][1][1] == candidate[1] and can_join(offer, chosen[0][0]):
-                offer, chosen = join(offer, chosen[0][0], usual.problem), chosen[1:]
+            while chosen and chosen[0][1][1] == candidate[1]:
+                joined = join(offer, chosen[0][0], usual.match, self.target)
+                if joined is None:
+                    break
+                offer, candidate, chosen = joined, (joined.match, candidate[1]), chosen[1:]
                 # A choice is known by the problem that it is of.
                 self.choose(offer.problem, iter([[candidate]]))
             yield offer, candidate
 
-    def _tiled(self, problem: Problem, candidate: Candidate, key: Any) -> _Choice | None:
+    def _tiled(self, candidate: Candidate, key: Any) -> _Choice | None:
         """The choice with its program, which is made once; None where none can be made, which is never chosen again."""
-        strategy, schedule = candidate
-        made_of = _of(problem), schedule
+        match, schedule = candidate
+        made_of = _of(match.problem), schedule
         if made_of not in self.tiled:
             try:
-                seconds(strategy, problem, schedule, self.target)
-                program = strategy.tile(problem, schedule, self.target)
+                seconds(match, schedule, self.target)
+                # One that was made to tell its price is not made again.
+                made = match.program if match.whole is None else partial(match.strategy.tile, match)
+                program = made(schedule, self.target)
             except Exception as failure:
                 if not is_own(failure):
                     raise
                 self.refused.setdefault(key, {})[schedule] = reason(failure)
                 return None
-            self.tiled[made_of] = _Choice(problem, strategy, schedule, (), program)
+            self.tiled[made_of] = _Choice(match, schedule, (), program)
         return self.tiled[made_of]
 
     def _decide(self, problem: Problem, key: Any) -> _Choice | None:
@@ -209,21 +219,21 @@ class Scheduler:
         try:
             candidate = self.choose(problem, chain([first], families))
         except Exception as failure:
-            if not is_own(failure) or not self._refuse_costs(problem, key, offered):
+            if not is_own(failure) or not self._refuse_costs(key, offered):
                 raise
             return None
-        made = self._tiled(problem, candidate, key)
+        made = self._tiled(candidate, key)
         if made is None:
             return None
         passed = ((str(schedule), why) for schedule, why in self.refused.get(key, {}).items())
         return replace(made, refusals=(*refusals, *passed))
 
-    def _refuse_costs(self, problem: Problem, key: Any, candidates: Sequence[Candidate]) -> bool:
+    def _refuse_costs(self, key: Any, candidates: Sequence[Candidate]) -> bool:
         """Refuse the candidates whose cost cannot be told; whether there are any."""
         found: dict[Schedule, str] = {}
-        for strategy, schedule in candidates:
+        for match, schedule in candidates:
             try:
-                seconds(strategy, problem, schedule, self.target)
+                seconds(match, schedule, self.target)
             except Exception as failure:
                 if not is_own(failure):
                     raise
@@ -234,22 +244,25 @@ class Scheduler:
     def _families(
         self, problem: Problem, refused: Mapping[Schedule, str], refusals: list[tuple[str, str]], offered: list[Candidate]
     ) -> Iterator[Sequence[Candidate]]:
-        """The candidates of each strategy that applies, noted in `offered`; why other strategies do not in `refusals`."""
+        """The candidates of each strategy that takes the problem, noted in `offered`; why others do not in `refusals`."""
         for strategy in self.strategies:
             try:
-                why_not = strategy.applies(problem, self.target)
-                space = list(strategy.space(problem, self.target)) if why_not is None else []
+                match = strategy.match(problem, self.target)
+                space = [] if isinstance(match, Refusal) else list(match.strategy.space(match, self.target))
             except Exception as failure:
                 if not is_own(failure):
                     raise
-                why_not, space = reason(failure), []
-            candidates = [(strategy, schedule) for schedule in space if schedule not in refused]
+                match, space = Refusal(reason(failure)), []
+            if isinstance(match, Refusal):
+                refusals.append((strategy.name, match.why))
+                continue
+            candidates = [(match, schedule) for schedule in space if schedule not in refused]
             if candidates:
                 offered += candidates
                 yield candidates
                 continue
             bad = sorted({refused[schedule] for schedule in space})
-            refusals.append((strategy.name, why_not or f"every schedule is bad: {'; '.join(bad)}"))
+            refusals.append((strategy.name, f"every schedule is bad: {'; '.join(bad)}"))
 
 
 def _key(problem: Problem, group: Group) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from ...ir.dims import Dim, Facts
 from ...ir.layout import Layout
@@ -78,35 +78,88 @@ def by_tile(problem: Problem, schedule: Schedule) -> Order:
     return str(schedule), tuple(problem.symbols.ranges.items()), tuple(sorted(problem.sizes.items()))
 
 
-class Strategy(Protocol):
-    """One way to tile regions for a kind of machine; one file each."""
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a strategy cannot compute a problem: a clause."""
+
+    why: str
+
+
+class Strategy(Protocol[F]):
+    """One way to tile regions for a kind of machine; one file each. What it finds in a problem is an F."""
 
     @property
     def name(self) -> str:
         """The strategy's name in schedules and records."""
 
-    def applies(self, problem: Problem, target: Any) -> str | None:
-        """Why the strategy cannot compute this problem, or None if it can."""
+    def match(self, problem: Problem, target: Any) -> Match[F] | Refusal:
+        """What it finds in a problem, or why it cannot compute it."""
 
-    def space(self, problem: Problem, target: Any) -> Iterator[Schedule]:
+    def space(self, match: Match[F], target: Any) -> Iterator[Schedule]:
         """The schedules worth considering, the most promising first."""
 
-    def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
+    def cost(self, match: Match[F], schedule: Schedule, target: Any) -> float:
         """Predicted seconds on one core (CPU) or on the whole device (GPU) at the problem's sizes."""
 
-    def order(self, problem: Problem, schedule: Schedule, target: Any) -> Order:
+    def order(self, match: Match[F], schedule: Schedule, target: Any) -> Order:
         """What decides in which order sums are added up: programs of equal order give equal bits."""
 
-    def tile(self, problem: Problem, schedule: Schedule, target: Any) -> TileProgram:
+    def tile(self, match: Match[F], schedule: Schedule, target: Any) -> TileProgram:
         """The tile program."""
 
 
-Candidate = tuple[Strategy, Schedule]
+@dataclass(frozen=True)
+class Match(Generic[F]):
+    """A problem that a strategy takes, and what it found there, which does not depend on the points of the problem.
+
+    A tile program is made once for a schedule and asked for its price at many points: `whole` is the match whose programs are
+    asked, where that is another one.
+    """
+
+    strategy: Strategy[F]
+    problem: Problem
+    found: F
+    whole: Match[F] | None = None
+    programs: dict[Schedule, TileProgram] = field(default_factory=dict, compare=False, repr=False)
+    readings: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was read from programs to tell their prices."""
+
+    def at(self, point: Point) -> Match[F]:
+        """The same, looked at from one point."""
+        return replace(self, problem=replace(self.problem, at=point), whole=self.whole or self)
+
+    def with_points(self, points: tuple[Point, ...]) -> Match[F]:
+        """The same at other points."""
+        return replace(self, problem=replace(self.problem, points=points), whole=self.whole or self)
+
+    def priced_as(self, other: Match[F]) -> Match[F]:
+        """The same; its schedules cost what the programs of another match cost at its points."""
+        return replace(self, whole=other.whole or other, programs=other.programs, readings=other.readings)
+
+    def program(self, schedule: Schedule, target: Any) -> TileProgram:
+        """The tile program of a schedule, made once."""
+        if schedule not in self.programs:
+            whole = self.whole or self
+            self.programs[schedule] = whole.strategy.tile(whole, schedule, target)
+        return self.programs[schedule]
 
 
-def seconds(strategy: Strategy, problem: Problem, schedule: Schedule, target: Any) -> float:
+Candidate = tuple[Match[Any], Schedule]
+
+
+def matches(strategies: Iterable[Strategy[Any]], problem: Problem, target: Any) -> Iterator[Match[Any]]:
+    """What those strategies find that take a problem, in their order."""
+    found = (strategy.match(problem, target) for strategy in strategies)
+    return (match for match in found if isinstance(match, Match))
+
+
+def seconds(match: Match[Any], schedule: Schedule, target: Any) -> float:
     """Predicted seconds of a call: the mean over the problem's points by their weights."""
-    if len(problem.points) < 2:
-        return strategy.cost(problem, schedule, target)
-    total = sum(point.weight for point in problem.points)
-    return sum(strategy.cost(replace(problem, at=point), schedule, target) * point.weight for point in problem.points) / total
+    strategy, points = match.strategy, match.problem.points
+    if len(points) < 2:
+        return strategy.cost(match, schedule, target)
+    total = sum(point.weight for point in points)
+    return sum(strategy.cost(match.at(point), schedule, target) * point.weight for point in points) / total

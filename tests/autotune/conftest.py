@@ -13,7 +13,7 @@ from ourcc.ir.dims import Facts
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.tile.program import TileProgram
 from ourcc.passes.lower.layout import constant_layouts
-from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
+from ourcc.passes.tile.schedule import Candidate, Match, Order, Problem, Schedule
 
 MATMUL = """region @region(%x0: f32[i B, k 64], %x1: f32[k 64, j 48], %x2: f32[j 48]) -> %y0: f32[i B, j 48] {
   axes i: B, j: 48, k: 64
@@ -42,20 +42,24 @@ class Fake:
     name: str
     costs: tuple[float, ...]
 
-    def applies(self, problem: Problem, target: Any) -> str | None:
-        return None
+    def match(self, problem: Problem, target: Any) -> Match[None]:
+        return Match(self, problem, None)
 
-    def space(self, problem: Problem, target: Any) -> Iterator[Schedule]:
+    def space(self, match: Match[None], target: Any) -> Iterator[Schedule]:
         return (Schedule(self.name, (("n", n),)) for n in range(len(self.costs)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
+    def cost(self, match: Match[None], schedule: Schedule, target: Any) -> float:
         return self.costs[schedule["n"]]
 
-    def tile(self, problem: Problem, schedule: Schedule, target: Any) -> TileProgram:
+    def order(self, match: Match[None], schedule: Schedule, target: Any) -> Order:
+        return ()
+
+    def tile(self, match: Match[None], schedule: Schedule, target: Any) -> TileProgram:
         raise NotImplementedError
 
     def candidates(self) -> list[Candidate]:
-        return [(self, schedule) for schedule in self.space(make_problem(), None)]
+        match = self.match(make_problem(), None)
+        return [(match, schedule) for schedule in self.space(match, None)]
 
 
 @dataclass

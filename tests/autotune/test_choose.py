@@ -17,6 +17,7 @@ from ourcc.autotune.search import is_tie, leader, rank, shortlist
 from ourcc.autotune.store import open_store
 from ourcc.ir.dims import Facts
 from ourcc.ir.region.text import parse_region
+from ourcc.ir.target import AVX2, gpu_target
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
 
@@ -38,7 +39,7 @@ def texts(candidates: Sequence[Candidate]) -> list[str]:
 def chooser(folder: Path, oracle: Oracle | None = None, count: int = 4, **more: Any) -> tuple[Chooser, list[str]]:
     notes: list[str] = []
     shelves = Shelves([open_store(str(folder))], notes.append)
-    return Chooser(None, dict(ENVIRONMENT), shelves, count, oracle, note=notes.append, **more), notes
+    return Chooser(AVX2, dict(ENVIRONMENT), shelves, count, oracle, note=notes.append, **more), notes
 
 
 TRUTH = {"first{n=0}": 900_000, "first{n=1}": 1000_000, "first{n=2}": 700_000, "second{n=0}": 800_000, "second{n=1}": 100_000}
@@ -47,17 +48,18 @@ TRUTH = {"first{n=0}": 900_000, "first{n=1}": 1000_000, "first{n=2}": 700_000, "
 # --- search -----------------------------------------------------------------------------------------------------------
 
 
-def test_off_takes_the_cheapest_of_the_first_strategy(problem: Problem) -> None:
-    assert str(cheapest(None)(problem, families())[1]) == "first{n=1}"
+def test_off_takes_the_cheapest_of_all_strategies_where_prices_compare(problem: Problem) -> None:
+    assert str(cheapest(AVX2)(problem, families())[1]) == "second{n=0}"
+    assert str(cheapest(gpu_target("sm_90a"))(problem, families())[1]) == "first{n=1}"
 
 
 def test_candidates_of_all_strategies_are_ranked_together(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     assert texts(ranked) == ["second{n=0}", "first{n=1}", "first{n=2}", "first{n=0}", "second{n=1}"]
 
 
 def test_the_shortlist_spans_two_strategies(problem: Problem) -> None:
-    ranked = rank(problem, [Fake("first", (1, 2, 3)).candidates(), Fake("second", (8, 9)).candidates()], None)
+    ranked = rank([Fake("first", (1, 2, 3)).candidates(), Fake("second", (8, 9)).candidates()], None)
     assert texts(shortlist(ranked, 3)) == ["first{n=0}", "first{n=1}", "second{n=0}"]
     assert texts(shortlist(ranked, 1)) == ["first{n=0}"]
     assert texts(shortlist(ranked[:3], 2)) == ["first{n=0}", "first{n=1}"]
@@ -66,11 +68,11 @@ def test_the_shortlist_spans_two_strategies(problem: Problem) -> None:
 
 
 def test_inside_the_noise_the_predicted_cost_decides(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
 
     def best(times: dict[str, tuple[int, ...]]) -> tuple[str, int]:
         trials = tuple(Trial(schedule, (Sample("0" * 16, times[str(schedule)]),)) for _, schedule in ranked if str(schedule) in times)
-        found = leader(Record(problem_data(problem), ENVIRONMENT, trials), ranked)
+        found = leader(Record(problem_data(problem), ENVIRONMENT, trials), ranked, None)
         assert found is not None
         return str(found.candidate[1]), len(found.ties)
 
@@ -84,15 +86,15 @@ def test_inside_the_noise_the_predicted_cost_decides(problem: Problem) -> None:
 
 
 def test_schedules_outside_the_space_are_not_believed(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     trials = (Trial(Schedule("first", (("n", 77),)), (Sample("0" * 16, (1,)),)), Trial(Schedule("evil"), (Sample("0" * 16, (1,)),)))
-    assert leader(Record(problem_data(problem), ENVIRONMENT, trials), ranked) is None
+    assert leader(Record(problem_data(problem), ENVIRONMENT, trials), ranked, None) is None
 
 
 def test_a_candidate_that_was_ever_wrong_is_out(problem: Problem) -> None:
-    ranked = rank(problem, list(families()), None)
+    ranked = rank(list(families()), None)
     wrong = Trial(Schedule("first", (("n", 1),)), (Sample("0" * 16, (1,)),), (Failure("wrong", "got 1, expected 2"),))
-    assert leader(Record(problem_data(problem), ENVIRONMENT, (wrong,)), ranked) is None
+    assert leader(Record(problem_data(problem), ENVIRONMENT, (wrong,)), ranked, None) is None
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def test_another_environment_is_a_warm_start_and_no_hit(problem: Problem, tmp_pa
     assert oracle.asked == [["second{n=0}", "second{n=1}", "first{n=2}"]]
     other, _ = chooser(tmp_path, None, count=0)
     other.environment = {**ENVIRONMENT, "compiler": "cc 3"}
-    assert str(other(problem, families())[1]) == "first{n=1}"
+    assert str(other(problem, families())[1]) == "second{n=0}"
     (decision,) = other.decisions.values()
     assert decision.why == "no record of this problem on such a machine: least predicted cost"
 
@@ -187,7 +189,7 @@ def test_failures_are_recorded_and_bugs_are_noted(problem: Problem, tmp_path: Pa
 )
 def test_what_is_not_measured_says_why(problem: Problem, tmp_path: Path, more: dict[str, Any], why: str) -> None:
     tuned, _ = chooser(tmp_path, **more)
-    assert str(tuned(problem, families())[1]) == "first{n=1}"
+    assert str(tuned(problem, families())[1]) == "second{n=0}"
     (decision,) = tuned.decisions.values()
     assert (decision.source, decision.why) == ("cost", f"{why}: least predicted cost")
 
@@ -204,14 +206,14 @@ def test_a_damaged_record_is_a_miss_with_a_note(problem: Problem, tmp_path: Path
     (file,) = tmp_path.iterdir()
     file.write_bytes(b"{}")
     cached, notes = chooser(tmp_path, None, count=0)
-    assert str(cached(problem, families())[1]) == "first{n=1}"
+    assert str(cached(problem, families())[1]) == "second{n=0}"
     assert "is passed over" in notes[0]
 
 
 def test_the_second_store_serves_what_the_first_lacks(problem: Problem, tmp_path: Path) -> None:
     chooser(tmp_path / "team", Oracle(TRUTH))[0](problem, families())
     shelves = Shelves([open_store(str(tmp_path / "own")), open_store(str(tmp_path / "team"))], lambda note: None)
-    cached = Chooser(None, dict(ENVIRONMENT), shelves)
+    cached = Chooser(AVX2, dict(ENVIRONMENT), shelves)
     assert str(cached(problem, families())[1]) == "first{n=2}"
 
 
@@ -221,15 +223,15 @@ def test_the_second_store_serves_what_the_first_lacks(problem: Problem, tmp_path
 def test_a_lock_leaves_no_choice(problem: Problem) -> None:
     lock = Lock("ourcc 0", {"x": LockedLevel("cc 1", {problem_id(problem): Schedule("second", (("n", 1),))})})
     assert Lock.parse(lock.text()) == lock
-    locked = Chooser(None, locked=Lock.parse(lock.text()).level("x", "cc 1", "ourcc 0"))
+    locked = Chooser(AVX2, locked=Lock.parse(lock.text()).level("x", "cc 1", "ourcc 0"))
     assert str(locked(problem, families())[1]) == "second{n=1}"
 
 
 def test_what_the_lock_does_not_know_is_an_error(problem: Problem) -> None:
-    locked = Chooser(None, locked=LockedLevel("cc 1"))
+    locked = Chooser(AVX2, locked=LockedLevel("cc 1"))
     with pytest.raises(LockError, match="no choice for problem"):
         locked(problem, families())
-    locked = Chooser(None, locked=LockedLevel("cc 1", {problem_id(problem): Schedule("second", (("n", 5),))}))
+    locked = Chooser(AVX2, locked=LockedLevel("cc 1", {problem_id(problem): Schedule("second", (("n", 5),))}))
     with pytest.raises(LockError, match=r"chooses second\{n=5\} .* which no strategy offers"):
         locked(problem, families())
 

@@ -25,7 +25,7 @@ from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import f32
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Candidate, Problem, Schedule
+from ourcc.passes.tile.schedule import Candidate, Problem, Schedule, matches
 from ourcc.runtime.native import cpu_flags
 
 from .conftest import Fake
@@ -39,8 +39,8 @@ QUICK = Policy(rounds=3, batch_microseconds=100)
 
 
 def candidates(problem: Problem, count: int = 3) -> list[Candidate]:
-    families = [[(s, x) for x in s.space(problem, LEVEL)] for s in STRATEGIES if s.applies(problem, LEVEL) is None]
-    return shortlist(rank(problem, families, LEVEL), count)
+    families = [[(match, x) for x in match.strategy.space(match, LEVEL)] for match in matches(STRATEGIES, problem, LEVEL)]
+    return shortlist(rank(families, LEVEL), count)
 
 
 def run(problem: Problem, chosen: Sequence[Candidate], deadline: float = 20.0) -> tuple[Trial, ...]:
@@ -49,7 +49,7 @@ def run(problem: Problem, chosen: Sequence[Candidate], deadline: float = 20.0) -
 
 def test_candidates_of_two_strategies_agree_and_are_timed(problem: Problem) -> None:
     chosen = candidates(problem)
-    assert {strategy.name for strategy, _ in chosen} == {"packed", "nest"}
+    assert {schedule.strategy for _, schedule in chosen} == {"packed", "nest"}
     trials = run(problem, chosen)
     assert [trial.schedule for trial in trials] == [schedule for _, schedule in chosen]
     assert all(not trial.failures and len(trial.times) == 3 and min(trial.times) > 0 for trial in trials)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
 from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, AVX512_VNNI, CPU_LEVELS, CpuLevel
 from ourcc.ir.types import TensorType, bf16, f32, u8
-from ourcc.passes.tile.schedule import Order, Problem, Schedule, Strategy
+from ourcc.passes.tile.schedule import Match, Problem, Refusal, Strategy
 from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
 
@@ -44,37 +43,25 @@ RUNS = pytest.mark.skipif(not native.cpu_flags().issuperset(AVX512.features), re
 class Bare:
     """A strategy that on AVX2 computes nothing together with a sum, so that more is kept in memory there."""
 
-    inner: Strategy
+    inner: Strategy[Any]
 
     @property
     def name(self) -> str:
         return self.inner.name
 
-    def applies(self, problem: Problem, target: Any) -> str | None:
+    def match(self, problem: Problem, target: Any) -> Match[Any] | Refusal:
         body = problem.region.body
         is_bare = all(isinstance(each.value, Ref) for each in body if isinstance(each, Store))
         if target is AVX2 and not is_bare and any(isinstance(each, Reduce) for each in body):
-            return "nothing is computed with a sum here"
-        return self.inner.applies(problem, target)
-
-    def space(self, problem: Problem, target: Any) -> Iterator[Schedule]:
-        return self.inner.space(problem, target)
-
-    def cost(self, problem: Problem, schedule: Schedule, target: Any) -> float:
-        return self.inner.cost(problem, schedule, target)
-
-    def order(self, problem: Problem, schedule: Schedule, target: Any) -> Order:
-        return self.inner.order(problem, schedule, target)
-
-    def tile(self, problem: Problem, schedule: Schedule, target: Any) -> Any:
-        return self.inner.tile(problem, schedule, target)
+            return Refusal("nothing is computed with a sum here")
+        return self.inner.match(problem, target)
 
 
 class OnlyAbove(Bare):
     """A strategy that takes nothing on AVX2."""
 
-    def applies(self, problem: Problem, target: Any) -> str | None:
-        return "not here" if target is AVX2 else self.inner.applies(problem, target)
+    def match(self, problem: Problem, target: Any) -> Match[Any] | Refusal:
+        return Refusal("not here") if target is AVX2 else self.inner.match(problem, target)
 
 
 def model() -> Module:

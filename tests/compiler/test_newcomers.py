@@ -102,7 +102,7 @@ def test_a_lock_that_is_an_archive_of_arrays(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("road", WITHOUT_EFFECT)
 def test_each_option_without_effect_is_refused_on_its_road(road: Road) -> None:
-    values = {"shapes": {"x": "B"}, "report": "r.html", "trust_pickle": True, "freeze": False, "context": 5}
+    values = {"shapes": {"x": "B"}, "report": "r.html", "trust_pickle": True, "freeze": False}
     for name, hint in WITHOUT_EFFECT[road].items():
         with pytest.raises(UsageError, match=f"option '{name}' has no effect on {road}") as caught:
             build_options({name: values[name]}, road)
@@ -278,7 +278,7 @@ def test_an_index_error_is_in_the_words_of_its_road(files: Path, fresh: None, ca
 def test_two_texts_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--precision", "--ir", "plan"], ["--kernels", "--ir", "plan"], ["--precision", "--source", "kernel_0"]):
         assert run(["inspect", "m.ourcc", *words]) == 2
-        assert f"expected {words[1]} alone" in capsys.readouterr().err
+        assert "expected --ir or --source alone" in capsys.readouterr().err
 
 
 def test_what_reads_offers_no_signing(capsys: pytest.CaptureFixture[str]) -> None:

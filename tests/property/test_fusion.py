@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from ourcc.passes.lower.lower import BadKernels, fuse, lower_printed
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.schedule import Match
 
 DTYPES = (f32, f32, f32, f64, f16, bf16, i32, i64)
 SHAPES = ((5,), (17,), (3, 5), (2, 3, 4))
@@ -281,25 +282,26 @@ class Flaky:
         if (schedule.strategy, dict(schedule.parameters).get("vectors")) != ("nest", 1):
             self._fail(where, problem.region, schedule)
 
-    def applies(self, problem: Any, target: Any) -> str | None:
-        self._fail("applies", problem.region)
-        return self.inner.applies(problem, target)  # type: ignore[no-any-return]
+    def match(self, problem: Any, target: Any) -> Any:
+        self._fail("match", problem.region)
+        found = self.inner.match(problem, target)
+        return replace(found, strategy=self) if isinstance(found, Match) else found
 
-    def space(self, problem: Any, target: Any) -> Iterator[Any]:
-        self._fail("space", problem.region)
-        return self.inner.space(problem, target)  # type: ignore[no-any-return]
+    def space(self, match: Any, target: Any) -> Iterator[Any]:
+        self._fail("space", match.problem.region)
+        return self.inner.space(match, target)  # type: ignore[no-any-return]
 
-    def cost(self, problem: Any, schedule: Any, target: Any) -> float:
-        self._fail_but_last("cost", problem, schedule)
-        return self.inner.cost(problem, schedule, target)  # type: ignore[no-any-return]
+    def cost(self, match: Any, schedule: Any, target: Any) -> float:
+        self._fail_but_last("cost", match.problem, schedule)
+        return self.inner.cost(match, schedule, target)  # type: ignore[no-any-return]
 
-    def order(self, problem: Any, schedule: Any, target: Any) -> Any:
-        self._fail_but_last("order", problem, schedule)
-        return self.inner.order(problem, schedule, target)
+    def order(self, match: Any, schedule: Any, target: Any) -> Any:
+        self._fail_but_last("order", match.problem, schedule)
+        return self.inner.order(match, schedule, target)
 
-    def tile(self, problem: Any, schedule: Any, target: Any) -> Any:
-        self._fail_but_last("tile", problem, schedule)
-        return self.inner.tile(problem, schedule, target)
+    def tile(self, match: Any, schedule: Any, target: Any) -> Any:
+        self._fail_but_last("tile", match.problem, schedule)
+        return self.inner.tile(match, schedule, target)
 
 
 def broken_build(case: Case, seed: int, patch: pytest.MonkeyPatch) -> tuple[Lowered, list[str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..schedule import Strategy
 from .attention import CpuAttention
 from .nest import Nest
 from .packed import Packed
 
-STRATEGIES: tuple[Strategy, ...] = (CpuAttention(), Packed(), Nest())
+STRATEGIES: tuple[Strategy[Any], ...] = (CpuAttention(), Packed(), Nest())

@@ -18,65 +18,51 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
 from ..lower import Block, parameters, upper_bound
-from ..schedule import Order, Problem, Schedule
+from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
+from .price import Priced
 
 WIDEST = 512
 """The largest head size whose transposed keys stay in the second-level cache."""
 
 
 @dataclass(frozen=True)
-class CpuAttention:
+class CpuAttention(Priced):
     """Online softmax over column steps of `t`, row blocks of `mr` x `nr` in registers, `m` rows a grid point."""
 
     name: str = "attention"
 
-    def applies(self, problem: Problem, target: CpuLevel) -> str | None:
+    def match(self, problem: Problem, target: CpuLevel) -> Match[Attention] | Refusal:
         found = read_attention(problem.region)
         if isinstance(found, str):
-            return found
+            return Refusal(found)
         if found.product.dtype.name != "f32":
-            return f"scores are in {found.product.dtype}, expected f32"
+            return Refusal(f"scores are in {found.product.dtype}, expected f32")
         if len(found.inner) != 1:
-            return f"scores fold {len(found.inner)} axes, expected one"
+            return Refusal(f"scores fold {len(found.inner)} axes, expected one")
         for name in (*found.inner, found.feature):
             extent = problem.region.axis(name).extent
             if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
-                return f"head size {extent} is not a number from 1 to {WIDEST}"
+                return Refusal(f"head size {extent} is not a number from 1 to {WIDEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
-            return "an axis has no elements"
-        return None
+            return Refusal("an axis has no elements")
+        return Match(self, problem, found)
 
-    def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
+    def space(self, match: Match[Attention], target: CpuLevel) -> Iterator[Schedule]:
         """Row blocks by registers, steps by cache size."""
         mr, nr = (12, 32) if target.registers >= 32 else (6, 16)
         for blocks, t in ((16, 128), (8, 128), (16, 64)):
             yield Schedule(self.name, (("m", blocks * mr), ("t", t), ("mr", mr), ("nr", nr)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
-        """Multiply-adds of both products at half the rate, and one exponential for each score."""
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            return float("inf")
-        sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
-        scores = 1.0
-        for name in (*found.batch, *((found.row,) if found.row else ()), found.column):
-            scores *= sizes[name]
-        packing = 1.0 + schedule["mr"] / schedule["m"]
-        return scores * ((sizes[found.inner[0]] + sizes[found.feature]) * packing / target.lanes + 12 / target.lanes) / 3e9
-
-    def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
+    def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
-        found = read_attention(problem.region)
-        rows = 0 if isinstance(found, str) or not found.is_causal else _Launch(problem, schedule, found).rows
+        rows = _Launch(match.problem, schedule, match.found).rows if match.found.is_causal else 0
         return self.name, schedule["t"], rows
 
-    def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
+    def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            raise ValueError(found)
-        return TileProgram(problem.region.name, (_Launch(problem, schedule, found).launch(),), symbols=tuple(problem.symbols.ranges))
+        problem = match.problem
+        return TileProgram(problem.region.name, (_Launch(problem, schedule, match.found).launch(),), symbols=tuple(problem.symbols.ranges))
 
 
 class _Launch:

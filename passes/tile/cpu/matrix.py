@@ -45,23 +45,3 @@ def matrix_blocks(problem: Problem, found: Contraction) -> Iterator[tuple[int, i
 
 def _is_high(height: int) -> bool:
     return height <= SIDE or (height <= 2 * SIDE and height % 2 == 0)
-
-
-def matrix_seconds(problem: Problem, found: Contraction, instruction: CpuInstruction, height: int, width: int) -> float:
-    """Cycles of the instruction and of what it reads, whole or not, and of what is done with each block's sums, at 3 GHz."""
-    extents = problem.region.extents
-    rows, columns = (problem.typical(extents[axis]) for axis in (found.rows[-1], found.columns[-1]))
-    others = 1.0
-    for axis in (*found.batch, *found.rows[:-1], *found.columns[:-1]):
-        others *= problem.typical(extents[axis])
-    steps = 1.0
-    for axis in found.over[:-1]:
-        steps *= problem.typical(extents[axis])
-    chunks = -(-problem.typical(extents[found.over[-1]]) // (instruction.groups * instruction.depth))
-    across, cycles = width // SIDE, 0.0
-    for high in (height, *(rung for rung in LADDER if rung < height)):
-        count, rows = divmod(rows, high)
-        down = 1 if high <= SIDE else 2
-        sums = 100 + 30 * down * across + 6 * high * across
-        cycles += count * (steps * chunks * (16 * down * across + 8 * (down + across)) + sums)
-    return others * -(-columns // width) * cycles / 3e9

@@ -26,47 +26,44 @@ from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import boolean, i64
 from ..lower import COMBINE, Block, identity, is_long, upper_bound, used_parameters, zero
-from ..schedule import Order, Problem, Schedule, folds_floats
+from ..schedule import Match, Order, Problem, Refusal, Schedule, folds_floats
+from .price import Priced
 
 LOCAL_LIMIT = 16_384
 """Elements of a named value that may be kept in a cache tile."""
 TURNED = 16
 """Elements of an axis that the lanes stride across, taken together: so many f32 fill a line of memory."""
+Kernels = tuple[tuple[Store, ...], ...]
+"""The stores of each launch."""
 
 
 @dataclass(frozen=True)
-class Nest:
+class Nest(Priced):
     """Loops over the region's axes: `lanes` is the number of elements in a vector step, `block` those of a grid tile."""
 
     name: str = "nest"
 
-    def applies(self, problem: Problem, target: CpuLevel) -> str | None:
-        """It applies to every region whose folds vary over what is bounded, or over the grid alone."""
-        reasons = (_why_not(problem, stores) for stores in together(problem.region))
-        return next((reason for reason in reasons if reason is not None), None)
+    def match(self, problem: Problem, target: CpuLevel) -> Match[Kernels] | Refusal:
+        """It takes every region whose folds vary over what is bounded, or over the grid alone."""
+        kernels = together(problem.region)
+        reasons = (_why_not(problem, stores) for stores in kernels)
+        why = next((reason for reason in reasons if reason is not None), None)
+        return Match(self, problem, kernels) if why is None else Refusal(why)
 
-    def space(self, problem: Problem, target: CpuLevel) -> Iterator[Schedule]:
+    def space(self, match: Match[Kernels], target: CpuLevel) -> Iterator[Schedule]:
         """One to four vectors at a time."""
         for vectors in (4, 2, 1):
             yield Schedule(self.name, (("vectors", vectors), ("block", 1024)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> float:
-        """Elements touched at one vector per cycle, plus a little for narrow steps."""
-        region, total = problem.region, 0.0
-        for statement in region.body:
-            names = (*statement.axes, *(statement.over if isinstance(statement, Reduce) else ()))
-            total += float(problem.typical(dims.product(region.axis(n).extent for n in names)))
-        return total * (1.0 + 0.2 / schedule["vectors"]) / target.lanes / 3e9
-
-    def order(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> Order:
+    def order(self, match: Match[Kernels], schedule: Schedule, target: CpuLevel) -> Order:
         """A fold goes along its axes one by one, or over the lanes in steps and then across them."""
-        if not folds_floats(problem.region):
+        if not folds_floats(match.problem.region):
             return ()
-        return self.name, *(_Nest(problem, schedule, target, stores, "").order() for stores in together(problem.region))
+        return self.name, *(_Nest(match.problem, schedule, target, stores, "").order() for stores in match.found)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: CpuLevel) -> TileProgram:
+    def tile(self, match: Match[Kernels], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch for stores that go together."""
-        kernels = together(problem.region)
+        problem, kernels = match.problem, match.found
         launches = tuple(
             _Nest(problem, schedule, target, stores, f"{n}" if len(kernels) > 1 else "").launch() for n, stores in enumerate(kernels)
         )

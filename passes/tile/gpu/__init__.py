@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..schedule import Strategy
 from .attention import GpuAttention
 from .elementwise import Elementwise
@@ -12,6 +14,6 @@ from .steps import Steps
 from .tensor import Tensor
 from .vector import Vector
 
-STRATEGIES: tuple[Strategy, ...] = (GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
+STRATEGIES: tuple[Strategy[Any], ...] = (GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
 
 __all__ = ["STRATEGIES", "why_no_matrix_instruction"]

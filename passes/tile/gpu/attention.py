@@ -13,7 +13,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram,
 from ....ir.types import DType
 from ...regions.contraction import plain_load
 from ..lower import Block, upper_bound, used_parameters
-from ..schedule import Order, Problem, Schedule
+from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
 from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
@@ -43,30 +43,30 @@ class GpuAttention:
 
     name: str = "attention"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Attention] | Refusal:
         found = read_attention(problem.region)
         if isinstance(found, str):
-            return found
+            return Refusal(found)
         if len(found.inner) != 1:
-            return f"scores fold {len(found.inner)} axes, expected one"
+            return Refusal(f"scores fold {len(found.inner)} axes, expected one")
         for name in (*found.inner, found.feature):
             extent = problem.region.axis(name).extent
             if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
-                return f"head size {extent} is not a number from 1 to {WIDEST}"
+                return Refusal(f"head size {extent} is not a number from 1 to {WIDEST}")
         for operands in attention_operands(found):
             if isinstance(operands, str):
-                return operands
+                return Refusal(operands)
             if operands.dtype.bits > 32:
-                return f"{operands.dtype} does not fit the registers, expected elements of at most 32 bits"
+                return Refusal(f"{operands.dtype} does not fit the registers, expected elements of at most 32 bits")
         if any(extent == 0 for extent in problem.region.extents.values()):
-            return "an axis has no elements"
-        return None
+            return Refusal("an axis has no elements")
+        return Match(self, problem, found)
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Attention], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles of rows and steps of columns; wide heads take small ones, and come in steps themselves."""
-        found = read_attention(problem.region)
-        first = "" if isinstance(found, str) else attention_operands(found)[0]
-        if isinstance(found, str) or isinstance(first, str):
+        problem, found = match.problem, match.found
+        first = attention_operands(found)[0]
+        if isinstance(first, str):
             return
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
@@ -78,11 +78,9 @@ class GpuAttention:
                 rows = m if found.row else 1
                 yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            return float("inf")
+        problem, found = match.problem, match.found
         operands = attention_operands(found)[0]
         if isinstance(operands, str):
             return float("inf")
@@ -101,22 +99,17 @@ class GpuAttention:
         memory = traffic(problem) / target.memory_rate
         return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of columns and of the head, by warps that share rows; below the diagonal by blocks of rows as well, which
         look at columns that weigh nothing.
         """
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            return ("",)
         sharing = max(1, schedule["warps"] * ROWS_OF_WARP // schedule["m"])
-        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if found.is_causal else 0
+        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.is_causal else 0
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            raise ValueError(found)
-        return TileProgram(problem.region.name, (_Launch(problem, schedule, found).launch(),), symbols=tuple(problem.symbols.ranges))
+        problem = match.problem
+        return TileProgram(problem.region.name, (_Launch(problem, schedule, match.found).launch(),), symbols=tuple(problem.symbols.ranges))
 
 
 def _extent(problem: Problem, axis: str) -> int:

@@ -10,10 +10,12 @@ from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
 from ....ir.region.stores import needed, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..schedule import Order, Problem, Schedule
+from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .shape import LAUNCH_SECONDS, memory_seconds, padded, power_of_two, stride_class, traffic
 from .sweep import Sweep, Tiling
 
+Kernels = tuple[tuple[Store, ...], ...]
+"""The stores of each launch."""
 PROGRAM_SECONDS = 2e-7
 """What it takes one processor to start a program and to form its addresses."""
 SQUARE = 32
@@ -26,26 +28,25 @@ class Elementwise:
 
     name: str = "elementwise"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Kernels] | Refusal:
         for statement in problem.region.body:
             if isinstance(statement, (Reduce, Scan)):
-                return f"%{statement.name} folds an axis"
+                return Refusal(f"%{statement.name} folds an axis")
             if isinstance(statement, Store) and (statement.gathers or statement.combine):
-                return "the result is scattered"
-        return None
+                return Refusal("the result is scattered")
+        return Match(self, problem, together(problem.region))
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Kernels], target: GpuTarget) -> Iterator[Schedule]:
         """1024 elements a program, fewer and more; squares where an operand is read across."""
-        crossed = any(_crossing(problem.region, s) is not None for s in stores_of(problem.region))
+        crossed = any(_crossing(match.problem.region, s) is not None for s in stores_of(match.problem.region))
         for turned in (1, 0) if crossed else (0,):
             for elements, warps in ((1024, 4), (512, 4), (2048, 4), (4096, 8)):
                 yield Schedule(self.name, (("elements", elements), ("turned", turned), ("warps", warps)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> float:
         """Time to move all operands once, more where reads or writes are not contiguous or lanes are empty."""
-        region = problem.region
+        problem, region, kernels = match.problem, match.problem.region, match.found
         seconds = 0.0
-        kernels = together(region)
         for *_, store in kernels:
             sizes = {name: problem.typical(region.axis(name).extent) for name in store.axes}
             tiling = tile_axes(problem, store, schedule["elements"], bool(schedule["turned"]), schedule["warps"])
@@ -59,13 +60,13 @@ class Elementwise:
             seconds += LAUNCH_SECONDS + programs * PROGRAM_SECONDS / target.processors
         return seconds
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> Order:
         """Nothing is added up."""
         return ()
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for stores that go together."""
-        region, kernels = problem.region, together(problem.region)
+        problem, region, kernels = match.problem, match.problem.region, match.found
         launches = []
         for n, stores in enumerate(kernels):
             tiling = tile_axes(problem, stores[-1], schedule["elements"], bool(schedule["turned"]), schedule["warps"])

@@ -13,7 +13,7 @@ from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
-from ...regions.contraction import Contraction, plain_load, read_contraction
+from ...regions.contraction import Contraction, plain_load
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
@@ -62,6 +62,14 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
 def operands_of(found: Contraction) -> Operands | str:
     """The operands of a contraction."""
     return operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A contraction that matrix instructions compute, and the form of its factors."""
+
+    product: Contraction
+    operands: Operands
 
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
@@ -186,21 +194,16 @@ def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered
     return block.inside(dims.symbol(k), end, result, 0.0 if dtype.is_float else 0)
 
 
-def instruction_order(problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+def instruction_order(problem: Problem, matched: MatrixProduct, schedule: Schedule, target: GpuTarget) -> Order:
     """In which order the instructions add up: the step of k, which of them it is, and whether a long sum goes in chunks.
 
     Rows and columns of a tile, warps and stages move results between threads and leave their sums alone. Rows that change
     places with columns may need another instruction, for not every one reads either operand turned.
     """
-    found = read_contraction(problem.region)
-    if isinstance(found, str):
-        return ("",)
-    operands = operands_of(found)
-    if isinstance(operands, str):
-        return ("",)
+    found = matched.product
     terms = dims.product(problem.region.extents[axis] for axis in found.over)
     in_chunks = found.reduce.dtype.is_float and is_long([terms], problem.symbols, 4 * CHUNK)
-    return schedule["k"], schedule["swap"], why_not_instruction(operands, schedule, target), in_chunks
+    return schedule["k"], schedule["swap"], why_not_instruction(matched.operands, schedule, target), in_chunks
 
 
 # --- what inspect asks --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ..schedule import Problem, Schedule
 from ..softmax import read_attention
 from .attention import attention_operands
 from .matrix import Operands, operands_of, why_not_instruction
-from .tensor import why_not_a_matrix_product
+from .tensor import matrix_product
 
 
 def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuTarget) -> str | None:
@@ -24,8 +24,8 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
         return _of_attention(problem, schedule, target)
     if not _has_product(problem.region):
         return None
-    reason = why_not_a_matrix_product(problem)
-    return reason if reason is not None else f"strategy {schedule.strategy} was chosen instead of tensor"
+    product = matrix_product(problem)
+    return product if isinstance(product, str) else f"strategy {schedule.strategy} was chosen instead of tensor"
 
 
 def _of_attention(problem: Problem, schedule: Schedule, target: GpuTarget) -> str | None:

@@ -10,11 +10,13 @@ from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ..schedule import Order, Problem, Schedule, by_tile
+from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .elementwise import in_store_order
 from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
 
+Kernels = tuple[tuple[Sequence[Fold], tuple[Store, ...]], ...]
+"""What each launch computes, and its stores."""
 WHOLE = 16_384
 """Elements of a tile that is kept in registers at once."""
 KEPT = 4_096
@@ -27,27 +29,25 @@ class Rows:
 
     name: str = "rows"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
-        for stores in together(problem.region):
-            found = tile_rows(problem, needed(problem.region, *stores), stores, 4096, False)
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Kernels] | Refusal:
+        kernels = tuple((needed(problem.region, *stores), stores) for stores in together(problem.region))
+        for statements, stores in kernels:
+            found = tile_rows(problem, statements, stores, 4096, False)
             if isinstance(found, str):
-                return found
-        return None
+                return Refusal(found)
+        return Match(self, problem, kernels)
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Kernels], target: GpuTarget) -> Iterator[Schedule]:
         """Small and large tiles; whole rows first."""
-        region, kernels = problem.region, together(problem.region)
         for loop in (0, 1):
             for elements in (4096, 1024, 2048, 8192):
-                if not any(isinstance(tile_rows(problem, needed(region, *s), s, elements, bool(loop)), str) for s in kernels):
+                if not any(isinstance(tile_rows(match.problem, *kernel, elements, bool(loop)), str) for kernel in match.found):
                     yield Schedule(self.name, (("elements", elements), ("loop", loop)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> float:
         """Time to move all operands, once more for each walk over them, with what padding and idle processors waste."""
-        region, seconds = problem.region, 0.0
-        kernels = together(region)
-        for stores in kernels:
-            statements = needed(region, *stores)
+        problem, kernels, seconds = match.problem, match.found, 0.0
+        for statements, stores in kernels:
             tiling = tile_rows(problem.whole, statements, stores, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 return float("inf")
@@ -56,16 +56,15 @@ class Rows:
             seconds += _seconds(problem, tiling, walks, target) / len(kernels) + LAUNCH_SECONDS
         return seconds
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
-        return by_tile(problem, schedule)
+        return by_tile(match.problem, schedule)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Kernels], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for stores that go together."""
-        region, kernels = problem.region, together(problem.region)
+        problem, region, kernels = match.problem, match.problem.region, match.found
         launches = []
-        for n, stores in enumerate(kernels):
-            statements = needed(region, *stores)
+        for n, (statements, stores) in enumerate(kernels):
             tiling = tile_rows(problem, statements, stores, schedule["elements"], bool(schedule["loop"]))
             if isinstance(tiling, str):
                 raise ValueError(tiling)

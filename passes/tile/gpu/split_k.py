@@ -12,15 +12,15 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
 from ....ir.types import TensorType
 from ....ir.workload import Point
-from ...regions.contraction import Contraction, read_contraction
+from ...regions.contraction import Contraction
 from ..lower import upper_bound, used_parameters
-from ..schedule import Order, Problem, Schedule
+from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..schedule import seconds as seconds_of
-from .matrix import instruction_order, multiply, operands_of, sizes_of
+from .matrix import MatrixProduct, instruction_order, multiply, sizes_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .sweep import Sweep, Tiling
-from .tensor import Tensor, open_product, seconds, tiles, why_not_a_matrix_product
+from .tensor import Tensor, open_product, seconds, tiles
 
 SPLITS = (2, 4, 8, 16)
 LARGEST = 16 * 2**20
@@ -35,70 +35,67 @@ class SplitK:
 
     name: str = "split_k"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
-        reason = why_not_a_matrix_product(problem)
-        if reason is not None:
-            return reason
-        whole, parts = self._seconds(problem, target)
+    def match(self, problem: Problem, target: GpuTarget) -> Match[MatrixProduct] | Refusal:
+        tensor = Tensor().match(problem, target)
+        if isinstance(tensor, Refusal):
+            return tensor
+        match = Match(self, problem, tensor.found)
+        whole, parts = _both_ways(tensor, match, target)
         if parts == float("inf"):
-            return f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements"
+            return Refusal(f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements")
         if parts > WORTH * whole:
-            return f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us"
+            return Refusal(f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us")
         if problem.symbols.ranges and not problem.points:
             # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
             ends = tuple(
                 (name, known.high or size)
                 for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
             )
-            whole, parts = self._seconds(replace(problem, points=(Point(ends),)), target)
+            largest = (Point(ends),)
+            whole, parts = _both_ways(tensor.with_points(largest), match.with_points(largest), target)
             if parts > whole:
-                return f"at the largest sizes it takes {whole * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several"
-        return None
+                return Refusal(f"at the largest sizes it takes {whole * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several")
+        return match
 
-    def _seconds(self, problem: Problem, target: GpuTarget) -> tuple[float, float]:
-        """What the best tiles take where each is one program, and where several share it."""
-        tensor = Tensor()
-        whole = min((seconds_of(tensor, problem, s, target) for s in tensor.space(problem, target)), default=float("inf"))
-        return whole, min((seconds_of(self, problem, s, target) for s in self.space(problem, target)), default=float("inf"))
-
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `tensor` by parts of at least four steps each."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            return
+        problem, found = match.problem, match.found.product
         sizes = sizes_of(problem, found)
         results = upper_bound(dims.product(problem.region.axis(a).extent for a in found.reduce.axes), problem.symbols)
-        for m, n, k, warps, stages, swap in tiles(problem, target):
+        for m, n, k, warps, stages, swap in tiles(problem, match.found, target):
             for splits in SPLITS:
                 if sizes.depth >= 4 * k * splits and results is not None and results * splits <= LARGEST:
                     names = (("m", m), ("n", n), ("k", k), ("splits", splits), ("warps", warps), ("stages", stages), ("swap", swap))
                     yield Schedule(self.name, names)
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
         """That of `tensor` with more programs, and parts that are written and read again."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            return float("inf")
+        problem, found = match.problem, match.found.product
         sizes = sizes_of(problem, found)
         moved = 2.0 * schedule["splits"] * sizes.batch * sizes.rows * sizes.columns * found.reduce.dtype.bits / 8
-        return seconds(problem, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+        return seconds(match, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """As in `tensor` for each part; then the parts, by the tile that holds them."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            return ("",)
+        problem, found = match.problem, match.found.product
         _, _, tiling = _adding(problem, found, _space(problem, found, schedule["splits"]), schedule["splits"])
-        return self.name, str(tiling), *instruction_order(problem, schedule, target)
+        return self.name, str(tiling), *instruction_order(problem, match.found, schedule, target)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """Two launches and the workspace between them."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            raise ValueError(found)
+        problem, found = match.problem, match.found.product
         space = _space(problem, found, schedule["splits"])
-        launches = (_parts(problem, found, schedule, space), _sum(problem, found, space, schedule["splits"]))
+        launches = (_parts(problem, match.found, schedule, space), _sum(problem, found, space, schedule["splits"]))
         return TileProgram(problem.region.name, launches, (_param(space, "out"),), tuple(problem.symbols.ranges))
+
+
+def _both_ways(tensor: Match[MatrixProduct], split: Match[MatrixProduct], target: GpuTarget) -> tuple[float, float]:
+    """What the best tiles take where each is one program, and where several share it."""
+    whole, parts = (
+        min((seconds_of(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
+        for match in (tensor, split)
+    )
+    return whole, parts
 
 
 def _free(problem: Problem, name: str) -> str:
@@ -118,10 +115,8 @@ def _param(space: Operand, role: str) -> Param:
     return Param(space.name, space.type.dtype, tuple((f"d{n}", size) for n, size in enumerate(space.type.shape)), role)
 
 
-def _parts(problem: Problem, found: Contraction, schedule: Schedule, space: Operand) -> Launch:
-    operands = operands_of(found)
-    if isinstance(operands, str):
-        raise ValueError(operands)
+def _parts(problem: Problem, matched: MatrixProduct, schedule: Schedule, space: Operand) -> Launch:
+    found, operands = matched.product, matched.operands
     extents, splits, step = problem.region.extents, schedule["splits"], schedule["k"]
     product = open_product(problem, found, schedule)
     block = product.block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ....ir import dims
@@ -11,7 +11,7 @@ from ....ir.region.stores import needed, stores_of
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, Param, TileProgram
 from ....ir.types import TensorType
-from ..schedule import Order, Problem, Schedule, by_tile
+from ..schedule import Match, Order, Problem, Schedule, by_tile
 from .elementwise import tile_axes
 from .rows import tile_rows
 from .scatter import Scatter
@@ -21,23 +21,31 @@ from .sweep import Sweep
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """The regions of all launches, and the workspaces between them."""
+
+    regions: tuple[Region, ...]
+    spaces: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
 class Steps:
     """Folds, scans and stores in the region's order, each a launch of its own."""
 
     name: str = "steps"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
-        """It applies to every region."""
-        return None
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Pieces]:
+        """It takes every region."""
+        return Match(self, problem, split(problem.region, tuple(problem.symbols.ranges)))
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Pieces], target: GpuTarget) -> Iterator[Schedule]:
         """Two tile sizes."""
         for elements in (1024, 4096):
             yield Schedule(self.name, (("elements", elements),))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Pieces], schedule: Schedule, target: GpuTarget) -> float:
         """Launches, memory traffic, and a microsecond for each step of the longest sequential walk."""
-        region = problem.region
+        problem, region = match.problem, match.problem.region
         sequential = 0.0
         for statement in region.body:
             if isinstance(statement, Scan):
@@ -47,14 +55,16 @@ class Steps:
         count = sum(not isinstance(s, Let) for s in region.body)
         return count * (LAUNCH_SECONDS + traffic(problem) / target.memory_rate) + sequential * 1e-6 + 1e-9 * schedule["elements"]
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Pieces], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
-        return by_tile(problem, schedule)
+        return by_tile(match.problem, schedule)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Pieces], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch for each fold and each store."""
-        pieces, spaces = split(problem)
-        launches = tuple(_launch(piece, schedule["elements"], f"{problem.region.name}.step{n}") for n, piece in enumerate(pieces))
+        problem, pieces, spaces = match.problem, match.found.regions, match.found.spaces
+        launches = tuple(
+            _launch(replace(problem, region=piece), schedule["elements"], f"{piece.name}.step{n}") for n, piece in enumerate(pieces)
+        )
         symbols = tuple(problem.symbols.ranges)
         return TileProgram(problem.region.name, launches, tuple(_role(space, launches) for space in spaces), symbols)
 
@@ -78,13 +88,12 @@ def _launch(piece: Problem, elements: int, name: str) -> Launch:
     return Sequence(piece, statements, store).launch(name)
 
 
-def split(problem: Problem) -> tuple[list[Problem], list[Operand]]:
-    """A problem for each fold, whose result is a workspace that what follows loads from, and for each store."""
-    region = problem.region
-    taken = {o.name for o in (*region.inputs, *region.outputs)} | set(problem.symbols.ranges) | set(region.extents)
+def split(region: Region, symbols: Collection[str]) -> Pieces:
+    """A region for each fold, whose result is a workspace that what follows loads from, and for each store."""
+    taken = {o.name for o in (*region.inputs, *region.outputs)} | set(symbols) | set(region.extents)
     spaces: dict[str, Operand] = {}
     lets: dict[str, Let] = {}
-    pieces: list[Problem] = []
+    pieces: list[Region] = []
     folds: dict[str, Reduce | Scan] = {}
 
     def loaded(value: Scalar) -> Scalar | None:
@@ -92,11 +101,11 @@ def split(problem: Problem) -> tuple[list[Problem], list[Operand]]:
             return Load(spaces[value.name].name, tuple(dims.symbol(a) for a in folds[value.name].axes), value.dtype)
         return None
 
-    def piece(last: Reduce | Scan | Store, store: Store, outputs: tuple[Operand, ...]) -> Problem:
+    def piece(last: Reduce | Scan | Store, store: Store, outputs: tuple[Operand, ...]) -> Region:
         body = (*lets.values(), *((last,) if last is not store else ()), store)
         inputs = (*region.inputs, *(space for space in spaces.values() if space not in outputs))
         whole = Region(region.name, inputs, outputs, region.axes, body)
-        return replace(problem, region=replace(whole, body=(*needed(whole, store), store)))
+        return replace(whole, body=(*needed(whole, store), store))
 
     for statement in region.body:
         changed = replace(statement, value=transform(statement.value, loaded))
@@ -115,4 +124,4 @@ def split(problem: Problem) -> tuple[list[Problem], list[Operand]]:
             store = Store(name, changed.axes, tuple(dims.symbol(a) for a in changed.axes), Ref(changed.name, changed.dtype))
             pieces.append(piece(changed, store, (space,)))
             spaces[changed.name], folds[changed.name] = space, changed
-    return pieces, list(spaces.values())
+    return Pieces(tuple(pieces), tuple(spaces.values()))

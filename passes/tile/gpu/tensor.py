@@ -12,8 +12,8 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
-from ..schedule import Order, Problem, Schedule
-from .matrix import FEWEST, instruction_order, k_step, merged, multiply, operands_of, sizes_of
+from ..schedule import Match, Order, Problem, Refusal, Schedule
+from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
 from .sweep import fresh_block, spread
 
@@ -27,32 +27,31 @@ class Tensor:
 
     name: str = "tensor"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
-        return why_not_a_matrix_product(problem)
+    def match(self, problem: Problem, target: GpuTarget) -> Match[MatrixProduct] | Refusal:
+        found = matrix_product(problem)
+        return Refusal(found) if isinstance(found, str) else Match(self, problem, found)
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
-        for m, n, k, warps, stages, swap in tiles(problem, target):
+        for m, n, k, warps, stages, swap in tiles(match.problem, match.found, target):
             yield Schedule(self.name, (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
-        return seconds(problem, schedule, target, 1)
+    def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
+        return seconds(match, schedule, target, 1)
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of k through an accumulator for each result, by the same instruction."""
-        return self.name, *instruction_order(problem, schedule, target)
+        return self.name, *instruction_order(match.problem, match.found, schedule, target)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            raise ValueError(found)
-        launch = _launch(problem, schedule, found)
+        problem = match.problem
+        launch = _launch(problem, schedule, match.found)
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 
-def why_not_a_matrix_product(problem: Problem) -> str | None:
-    """Why a region is no product for the matrix instructions, None if it is."""
+def matrix_product(problem: Problem) -> MatrixProduct | str:
+    """A region as a product for the matrix instructions, or why it is none."""
     found = read_contraction(problem.region)
     if isinstance(found, str):
         return found
@@ -69,17 +68,12 @@ def why_not_a_matrix_product(problem: Problem) -> str | None:
         bound = upper_bound(dims.product(extents[a] for a in axes), problem.symbols)
         if bound is not None and bound < FEWEST:
             return f"there are {bound} {what}, a tile of the matrix instruction has at least {FEWEST}"
-    return None
+    return MatrixProduct(found, operands)
 
 
-def tiles(problem: Problem, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
+def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
     """(m, n, k, warps, stages, swap) that fit the problem and the shared memory."""
-    found = read_contraction(problem.region)
-    if isinstance(found, str):
-        return
-    operands, sizes = operands_of(found), sizes_of(problem, found)
-    if isinstance(operands, str):
-        return
+    operands, sizes = matched.operands, sizes_of(problem, matched.product)
     few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
     k = k_step(operands, sizes)
     seen = set()
@@ -97,14 +91,9 @@ def tiles(problem: Problem, target: GpuTarget) -> Iterator[tuple[int, int, int, 
                 yield item
 
 
-def seconds(problem: Problem, schedule: Schedule, target: GpuTarget, splits: int) -> float:
+def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int) -> float:
     """The slowest of: products at the instruction's rate in whole waves, operands from the cache, all bytes from memory."""
-    found = read_contraction(problem.region)
-    if isinstance(found, str):
-        return float("inf")
-    operands, sizes = operands_of(found), sizes_of(problem, found)
-    if isinstance(operands, str):
-        return float("inf")
+    operands, sizes = match.found.operands, sizes_of(match.problem, match.found.product)
     m, n, k = schedule["m"], schedule["n"], schedule["k"]
     long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
     programs = sizes.batch * -(-long // m) * -(-short // n) * splits
@@ -116,16 +105,13 @@ def seconds(problem: Problem, schedule: Schedule, target: GpuTarget, splits: int
     compute = products / (target.rates[operands.rate] * efficiency) * waves(programs, target, resident)
     cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
     filled = min(1.0, programs * 4 / target.processors)
-    memory = traffic(problem) / target.memory_rate / filled
+    memory = traffic(match.problem) / target.memory_rate / filled
     latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
     return max(compute, cached, memory) + latency + LAUNCH_SECONDS
 
 
-def _launch(problem: Problem, schedule: Schedule, found: Contraction) -> Launch:
-    region = problem.region
-    operands = operands_of(found)
-    if isinstance(operands, str):
-        raise ValueError(operands)
+def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Launch:
+    region, found, operands = problem.region, matched.product, matched.operands
     product = open_product(problem, found, schedule)
     block = product.block
     multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))

@@ -12,7 +12,7 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ...regions.contraction import Contraction, plain_load, read_contraction
 from ..lower import upper_bound
-from ..schedule import Order, Problem, Schedule, by_tile
+from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .matrix import FEWEST
 from .shape import LAUNCH_SECONDS, memory_seconds, padded, stride_class, traffic, warps_for
 from .sweep import Sweep, Tiling
@@ -27,30 +27,28 @@ class Vector:
 
     name: str = "vector"
 
-    def applies(self, problem: Problem, target: GpuTarget) -> str | None:
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Contraction] | Refusal:
         found = read_contraction(problem.region)
         if isinstance(found, str):
-            return found
+            return Refusal(found)
         if _short(problem, found.rows) is None and _short(problem, found.columns) is None:
-            return f"there may be {FEWEST} or more rows and columns, enough for a matrix instruction"
+            return Refusal(f"there may be {FEWEST} or more rows and columns, enough for a matrix instruction")
         depth = upper_bound(dims.product(problem.region.axis(a).extent for a in found.over), problem.symbols)
         if depth is not None and depth < SHORTEST:
-            return f"the sum has {depth} terms, expected at least {SHORTEST}"
+            return Refusal(f"the sum has {depth} terms, expected at least {SHORTEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
-            return "an axis has no elements"
-        return None
+            return Refusal("an axis has no elements")
+        return Match(self, problem, found)
 
-    def space(self, problem: Problem, target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Contraction], target: GpuTarget) -> Iterator[Schedule]:
         """By tile size and by the share of it that is the contracted axis."""
         for elements in (4096, 2048, 8192):
             for step in (512, 128, 32):
                 yield Schedule(self.name, (("elements", elements), ("step", step)))
 
-    def cost(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> float:
         """All bytes once; short runs of contiguous elements and few programs do not reach the memory's rate."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            return float("inf")
+        problem, found = match.problem, match.found
         tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
         programs, lanes = 1.0, 1
         for axis, step in tiling.grid.items():
@@ -64,16 +62,13 @@ class Vector:
         waiting = steps * 4e-7 * max(1.0, programs / (target.processors * 4))
         return memory_seconds(traffic(problem), programs, target) * max(1.0, math.sqrt(64 / run)) + waiting + LAUNCH_SECONDS
 
-    def order(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
-        return by_tile(problem, schedule)
+        return by_tile(match.problem, schedule)
 
-    def tile(self, problem: Problem, schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        found = read_contraction(problem.region)
-        if isinstance(found, str):
-            raise ValueError(found)
-        region = problem.region
+        problem, region, found = match.problem, match.problem.region, match.found
         tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
         launch = Sweep(problem, needed(region, found.store), (found.store,), tiling).launch(f"{region.name}.vector")
         return TileProgram(region.name, (launch,), symbols=tuple(problem.symbols.ranges))

@@ -25,7 +25,7 @@ from ourcc.ir.types import TensorType, bf16, f32, type_of, u8
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.packed import Packed
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime import Engine
 from ourcc.runtime.native import cpu_flags, withheld
 
@@ -47,8 +47,9 @@ class Drawn:
 
     def program(self, level: CpuLevel, choice: int) -> TileProgram:
         """One of the tile programs that are offered."""
-        space = list(Packed().space(self.problem, level))
-        found = Packed().tile(self.problem, space[choice % len(space)], level)
+        (match,) = matches([Packed()], self.problem, level)
+        space = list(Packed().space(match, level))
+        found = Packed().tile(match, space[choice % len(space)], level)
         verify(found, self.problem.symbols)
         return found
 

@@ -24,7 +24,7 @@ from ourcc.ir.types import type_of
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime.native import cpu_flags, withheld
 
 FILES = 8
@@ -104,8 +104,8 @@ def test_kernels_compute_their_regions(machine: CpuLevel, tmp_path: Path, object
     for number, (name, problem, arrays, expected) in enumerate(problems()):
         if level not in (AVX2, AVX512) and not may_gain(problem, level):
             continue  # the same text for the same registers: compiled and run for AVX-512
-        strategy = next(s for s in STRATEGIES if s.applies(problem, level) is None)
-        program = strategy.tile(problem, next(iter(strategy.space(problem, level))), level)
+        match = next(matches(STRATEGIES, problem, level))
+        program = match.strategy.tile(match, next(iter(match.strategy.space(match, level))), level)
         kernels = [files[number % FILES].add(launch, f"kernel_{number}_{n}", ()) for n, launch in enumerate(program.launches)]
         work.append((number % FILES, name, kernels, problem, arrays, expected))
     assert len(work) > 20

@@ -25,11 +25,11 @@ from ourcc.runtime.engine import Engine
 
 MODULE = """
 module @m symbols { B in 1..64 } {
-  func @main(%x: f32[B, 96], %w: f32[96, 32]) -> (f32[B, 32], f32[32, B]) {
-    %h = matmul(%x, %w) : f32[B, 32]
-    %y = relu(%h) : f32[B, 32]
-    %s = softmax(%y) {axis = 1} : f32[B, 32]
-    %t = transpose(%s) {permutation = [1, 0]} : f32[32, B]
+  func @main(%x: f32[B, 96], %w: f32[96, 128]) -> (f32[B, 128], f32[128, B]) {
+    %h = matmul(%x, %w) : f32[B, 128]
+    %y = relu(%h) : f32[B, 128]
+    %s = softmax(%y) {axis = 1} : f32[B, 128]
+    %t = transpose(%s) {permutation = [1, 0]} : f32[128, B]
     return %y, %t
   }
 }
@@ -39,12 +39,12 @@ RATES = Rates(100.0, 10.0)
 
 @pytest.fixture(scope="module")
 def contents() -> EngineContents:
-    return compile_module(parse_module(MODULE), build_options({"targets": ["native"], "tune": "off"}))
+    return compile_module(parse_module(MODULE), build_options({"targets": ["native"], "tune": "off", "workload": ["B=1", "B=64"]}))
 
 
 @pytest.fixture(scope="module")
 def profiles(contents: EngineContents) -> list[Profile]:
-    return profile(Engine(contents), "main", [np.ones((24, 96), np.float32), np.ones((96, 32), np.float32)], 1, 3, SILENT)
+    return profile(Engine(contents), "main", [np.ones((24, 96), np.float32), np.ones((96, 128), np.float32)], 1, 3, SILENT)
 
 
 def test_every_launch_is_timed_in_every_round(contents: EngineContents, profiles: list[Profile]) -> None:
@@ -56,8 +56,8 @@ def test_every_launch_is_timed_in_every_round(contents: EngineContents, profiles
 def test_costs_are_those_of_the_sizes_of_the_call(profiles: list[Profile]) -> None:
     product = profiles[0]
     assert "matmul" in str(product.row["source_ops"])
-    assert product.operations >= 2 * 24 * 96 * 32 and product.operations < 2.2 * 24 * 96 * 32
-    assert product.bytes == 4 * (24 * 96 + 96 * 32 + 24 * 32)
+    assert product.operations >= 2 * 24 * 96 * 128 and product.operations < 2.2 * 24 * 96 * 128
+    assert product.bytes == 4 * (24 * 96 + 96 * 128 + 24 * 128)
 
 
 @pytest.mark.parametrize("sizes", [{"S": 1, "V": 3}, {"S": 40, "V": 3}, {"S": 7, "V": 500}])
@@ -78,7 +78,7 @@ def test_symbolic_costs_are_those_at_every_size(sizes: dict[str, int]) -> None:
 
 def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineContents) -> None:
     engine = Engine(contents, threads=1)
-    x, w = np.random.default_rng(0).standard_normal((5, 96), np.float32), np.ones((96, 32), np.float32)
+    x, w = np.random.default_rng(0).standard_normal((5, 96), np.float32), np.ones((96, 128), np.float32)
     before = engine(x, w)
     profile(Engine(contents), "main", [x, w], 2, 2, SILENT)
     for one, other in zip(before, engine(x, w), strict=True):
@@ -134,7 +134,7 @@ def test_wrong_words(words: list[str], status: int, message: str, engine_file: P
 
 def test_a_launch_is_told_by_the_kernel_that_ran(contents: EngineContents) -> None:
     few, many = (
-        profile(Engine(contents), "main", [np.ones((rows, 96), np.float32), np.ones((96, 32), np.float32)], 1, 1, SILENT)[0]
+        profile(Engine(contents), "main", [np.ones((rows, 96), np.float32), np.ones((96, 128), np.float32)], 1, 1, SILENT)[0]
         for rows in (8, 40)
     )
     assert few.launch == many.launch and few.kernel != many.kernel

@@ -304,7 +304,7 @@ class Bad(Nest):
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize("where", ["applies", "space", "cost", "tile"])
+@pytest.mark.parametrize("where", ["match", "space", "cost", "tile"])
 def test_a_strategy_that_fails_is_passed_over_with_its_reason(where: str) -> None:
     module = program(chain(4), 4)
     scheduler = Scheduler([Bad(where), *STRATEGIES], AVX2, cheapest(AVX2), lambda region, constants: {})

@@ -18,14 +18,14 @@ from ourcc.ir.plan.parse import parse_plan
 from ourcc.ir.plan.text import print_plan
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import CPU_LEVELS, gpu_target
-from ourcc.ir.workload import Point
+from ourcc.ir.workload import Point, Workload
 from ourcc.passes.lower.classes import ENDS, MIDDLES, SizeClass, classes_of, offers
 from ourcc.passes.lower.lower import fuse
 from ourcc.passes.lower.lower import lower as lowered
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.tile.cpu import STRATEGIES as CPU
 from ourcc.passes.tile.gpu import STRATEGIES as GPU
-from ourcc.passes.tile.schedule import Candidate, Problem
+from ourcc.passes.tile.schedule import Candidate, Problem, matches
 
 PRODUCT = """region @r(%x0: f32[i N0, k 192], %x1: f32[k 192, j 96]) -> %y0: f32[i N0, j 96] {
   axes i: N0, j: 96, k: 192
@@ -40,8 +40,8 @@ def problem(text: str = PRODUCT, low: int = 1, high: int | None = 8192, divisor:
 
 
 def chosen(found: Problem, target: Any, strategies: Any) -> Candidate:
-    strategy = next(s for s in strategies if s.applies(found, target) is None)
-    return cheapest(target)(found, iter([[(strategy, schedule) for schedule in strategy.space(found, target)]]))
+    match = next(matches(strategies, found, target))
+    return cheapest(target)(found, iter([[(match, schedule) for schedule in match.strategy.space(match, target)]]))
 
 
 def nothing(_: Problem) -> dict[Any, str]:
@@ -94,11 +94,11 @@ def test_a_guard_asks_what_is_not_known() -> None:
 def test_few_rows_have_small_blocks_on_a_cpu(level: Any) -> None:
     found = problem()
     usual = chosen(found, level, CPU)
-    (offer,) = offers(found, usual, level, nothing)
+    (offer,) = offers(usual, level, nothing)
     assert offer.size_class.high == 16
-    strategy, schedule = cheapest(level)(offer.problem, iter([offer.candidates]))
+    match, schedule = cheapest(level)(offer.problem, iter([offer.candidates]))
     assert schedule["mr"] <= 8 and schedule["mr"] <= usual[1]["mr"] + 3 and schedule["m"] == 16
-    assert strategy.order(offer.problem, schedule, level) == strategy.order(found, usual[1], level)
+    assert match.strategy.order(match, schedule, level) == match.strategy.order(usual[0], usual[1], level)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
@@ -107,7 +107,7 @@ def test_a_gpu_takes_small_tiles_for_few_rows_and_large_ones_for_many(target: st
     found = problem(WIDE)
     usual = chosen(found, device, GPU)
     tiles = {}
-    for offer in offers(found, usual, device, nothing):
+    for offer in offers(usual, device, nothing):
         _, schedule = cheapest(device)(offer.problem, iter([offer.candidates]))
         tiles[offer.size_class.high] = schedule["m"] * schedule["n"]
     assert list(tiles.values()) == sorted(tiles.values())
@@ -135,10 +135,15 @@ module @m symbols { S in 1..2000 } {
 """
 
 
+def one_and_many(*names: str) -> Workload:
+    """Calls of one row, and as many of 512 rows: a block for several rows leaves units idle at one."""
+    return Workload(tuple(Point(tuple((name, size) for name in names)) for size in (1, 512)))
+
+
 @pytest.mark.parametrize("target", ["native", "sm_90a"])
 def test_a_plan_asks_for_its_classes_and_computes_what_it_did(target: str) -> None:
     module = parse_module(LAYER.replace("4096", "512"))
-    found = lower(module, TARGETS[target])
+    found = lower(module, TARGETS[target], one_and_many("S") if target == "native" else None)
     (step,) = (step for step in found.plan.steps if isinstance(step, Launch))
     assert len(step.variants) > 1 and [bool(variant.guard.positive) for variant in step.variants][-2:] == [True, False]
     assert parse_plan(print_plan(found.plan)) == found.plan
@@ -153,7 +158,9 @@ def test_a_class_of_two_problems_is_one_kernel() -> None:
     """Graphs and layers whose sizes differ in range alone share what serves few rows."""
     text = LAYER.replace("f32[S, 64]", "f32[S, 64], %z: f32[T, 64]").replace("S in 1..2000", "S in 1..2000, T in 1..900")
     text = text.replace("    return %y", "    %q = matmul(%z, %w) : f32[T, 4096]\n    %v = tanh(%q) : f32[T, 4096]\n    return %y, %v")
-    found = lower(parse_module(text.replace("-> f32[S, 4096]", "-> (f32[S, 4096], f32[T, 4096])")), TARGETS["native"])
+    found = lower(
+        parse_module(text.replace("-> f32[S, 4096]", "-> (f32[S, 4096], f32[T, 4096])")), TARGETS["native"], one_and_many("S", "T")
+    )
     first, second = (step for step in found.plan.steps if isinstance(step, Launch))
     assert first.variants[0].kernel == second.variants[0].kernel != first.variants[-1].kernel != second.variants[-1].kernel
 
@@ -161,8 +168,8 @@ def test_a_class_of_two_problems_is_one_kernel() -> None:
 def test_a_kernel_that_turns_out_bad_is_not_taken_for_a_class_again() -> None:
     level = CPU_LEVELS[-1]
     module = parse_module(LAYER)
-    scheduler = Scheduler(CPU, level, cheapest(level), lambda region, constants: {})
-    fusion = fuse(module)
+    scheduler = Scheduler(CPU, level, cheapest(level), lambda region, constants: {}, one_and_many("S"))
+    fusion = fuse(module, workload=one_and_many("S"))
     before = lowered(fusion, scheduler, "cpu")
     bad = next(unit for unit in before.scheduled.values() if unit.when is not None)
     scheduler.refuse(bad, "it spills")

@@ -17,7 +17,7 @@ from ourcc.ir.types import type_of
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 
 
 def cases() -> list[tuple[OpDef, int, Sample]]:
@@ -38,11 +38,9 @@ def test_tile_program_computes_the_region(op: OpDef, number: int, sample: Sample
     for constants in (frozenset(), frozenset(arrays)):
         problem = Problem(region, dims.NO_FACTS, constant_layouts(region, constants), constants)
         ran = 0
-        for strategy in STRATEGIES:
-            if strategy.applies(problem, level) is not None:
-                continue
-            schedule = next(iter(strategy.space(problem, level)))
-            program = strategy.tile(problem, schedule, level)
+        for match in matches(STRATEGIES, problem, level):
+            strategy = match.strategy
+            program = strategy.tile(match, next(iter(strategy.space(match, level))), level)
             verify(program, problem.symbols)
             packed = {}
             for operand in region.inputs:

@@ -15,7 +15,7 @@ from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.tile.program import For, statements
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.cpu.nest import TURNED, Nest
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Match, Problem, Refusal, matches
 from ourcc.runtime.engine import Engine
 
 FOLDS = """region @region(%x0: f32[i S, j S], %x1: f32[j S, e 16]) -> %y0: f32[i S, e 16] {
@@ -31,9 +31,12 @@ FOLDS = """region @region(%x0: f32[i S, j S], %x1: f32[j S, e 16]) -> %y0: f32[i
 @pytest.mark.parametrize(("high", "why"), [(None, "%t0 varies over j, which has no bound"), (64, None)])
 def test_a_fold_inside_needs_a_bound(high: int | None, why: str | None) -> None:
     problem = Problem(parse_region(FOLDS), Facts().with_range("S", 1, high), {})
-    assert Nest().applies(problem, AVX2) == why
-    if why is None:
-        assert all(Nest().tile(problem, schedule, AVX2).launches for schedule in Nest().space(problem, AVX2))
+    match = Nest().match(problem, AVX2)
+    if why is not None:
+        assert match == Refusal(why)
+    else:
+        assert isinstance(match, Match)
+        assert all(Nest().tile(match, schedule, AVX2).launches for schedule in Nest().space(match, AVX2))
 
 
 def turned(rows: int | str, columns: int) -> str:
@@ -87,7 +90,8 @@ WINDOW = """region @region(%x0: f32[i 96, 56, 56], %x1: f32[i 96, l 7, m 7]) -> 
 def test_lanes_are_an_axis_that_fills_them() -> None:
     """Most accesses step through the window by one element, and 7 of them would leave most lanes idle."""
     problem = Problem(parse_region(WINDOW), Facts(), {})
-    (launch,) = Nest().tile(problem, next(iter(Nest().space(problem, AVX512))), AVX512).launches
+    (match,) = matches([Nest()], problem, AVX512)
+    (launch,) = Nest().tile(match, next(iter(Nest().space(match, AVX512))), AVX512).launches
     assert "k" in {axis.name for axis in launch.grid if axis.step is not None}
 
 
@@ -103,7 +107,8 @@ SOFT = """region @region(%x0: f32[i 5, j N]) -> %y0: f32[i 5, j N] {
 def test_whole_steps_are_not_masked(low: int, high: int, loops: int) -> None:
     """An axis of any size: whole steps first, then what is left; only the latter chooses between lanes."""
     problem = Problem(parse_region(SOFT), Facts().with_range("N", low, high), {})
-    (launch,) = Nest().tile(problem, next(iter(Nest().space(problem, AVX512))), AVX512).launches
+    (match,) = matches([Nest()], problem, AVX512)
+    (launch,) = Nest().tile(match, next(iter(Nest().space(match, AVX512))), AVX512).launches
     found = [s for s in statements(launch.body) if isinstance(s, For) and s.kind == "tile"]
     assert len(found) == loops
     masked = ["where" in str(loop.body) for loop in found]

@@ -23,7 +23,7 @@ from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.cpu.register_blocks import CHAIN, STEP
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime.engine import Engine
 
 
@@ -39,9 +39,8 @@ def product(length: int) -> TileProgram:
     region = region_of(OPS["matmul"], [TensorType(f32, (64, length)), TensorType(f32, (length, 64))], {})
     assert region is not None
     problem = Problem(simplify_region(region, dims.NO_FACTS), dims.NO_FACTS, {})
-    strategy = Packed()
-    assert strategy.applies(problem, AVX512) is None
-    program = strategy.tile(problem, next(iter(strategy.space(problem, AVX512))), AVX512)
+    (match,) = matches([Packed()], problem, AVX512)
+    program = Packed().tile(match, next(iter(Packed().space(match, AVX512))), AVX512)
     verify(program, problem.symbols)
     return program
 

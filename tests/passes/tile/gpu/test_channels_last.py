@@ -19,7 +19,7 @@ from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.types import TensorType
 from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.tile.gpu.tensor import Tensor
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 
 ORDER = (0, 2, 3, 1)
 FACTS_SIZES = {"B": 2, "S": 37, "U": 70}
@@ -51,10 +51,11 @@ def problem(cases: dict[str, Any]) -> Problem:
 
 def program_of(problem: Problem, step: int | None = None) -> TileProgram:
     target = gpu_target("sm_90a")
-    schedule = min(Tensor().space(problem, target), key=lambda s: Tensor().cost(problem, s, target))
+    (match,) = matches([Tensor()], problem, target)
+    schedule = min(Tensor().space(match, target), key=lambda s: Tensor().cost(match, s, target))
     if step is not None:
         schedule = replace(schedule, parameters=tuple((name, step if name == "k" else value) for name, value in schedule.parameters))
-    return Tensor().tile(problem, schedule, target)
+    return Tensor().tile(match, schedule, target)
 
 
 @pytest.mark.parametrize("step", [32, 64, 128])

@@ -17,7 +17,7 @@ from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import type_of
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.gpu import STRATEGIES
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 
 TARGET = gpu_target("sm_90a")
 
@@ -39,14 +39,13 @@ def test_tile_program_computes_the_region(op: OpDef, sample: Sample) -> None:
     problem = Problem(region, dims.NO_FACTS, {})
     given = {o.name: arrays[o.name].reshape(tuple(dims.evaluate(d, {}) for d in o.type.shape)) for o in region.inputs}
     ran = 0
-    for strategy in STRATEGIES:
-        if strategy.applies(problem, TARGET) is not None:
-            continue
-        for schedule in {str(s): s for s in (*strategy.space(problem, TARGET),)[::5]}.values():
-            program = strategy.tile(problem, schedule, TARGET)
+    for match in matches(STRATEGIES, problem, TARGET):
+        strategy = match.strategy
+        for schedule in {str(s): s for s in (*strategy.space(match, TARGET),)[::5]}.values():
+            program = strategy.tile(match, schedule, TARGET)
             verify(program, problem.symbols)
             assert_powers_of_two(program)
-            assert strategy.cost(problem, schedule, TARGET) > 0
+            assert strategy.cost(match, schedule, TARGET) > 0
             with np.errstate(all="ignore"):
                 got = run(program, given, {})
             for name, array in expected.items():

@@ -15,7 +15,7 @@ from ourcc.ir import dims
 from ourcc.ir.target import GpuTarget, gpu_target
 from ourcc.ir.tile.program import TileProgram
 from ourcc.passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
-from ourcc.passes.tile.schedule import Problem, Schedule
+from ourcc.passes.tile.schedule import Problem, Schedule, matches
 
 SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
@@ -31,9 +31,9 @@ INTERPRETED = (
 
 
 def best(problem: Problem, target: GpuTarget) -> tuple[Schedule, TileProgram]:
-    strategy = next(s for s in STRATEGIES if s.applies(problem, target) is None)
-    schedule = min(strategy.space(problem, target), key=lambda s: strategy.cost(problem, s, target))
-    return schedule, strategy.tile(problem, schedule, target)
+    match = next(matches(STRATEGIES, problem, target))
+    schedule = min(match.strategy.space(match, target), key=lambda s: match.strategy.cost(match, s, target))
+    return schedule, match.strategy.tile(match, schedule, target)
 
 
 @pytest.mark.parametrize("name", INTERPRETED)

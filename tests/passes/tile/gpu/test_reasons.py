@@ -16,7 +16,7 @@ from ourcc.passes.tile.gpu.rows import Rows
 from ourcc.passes.tile.gpu.split_k import SplitK
 from ourcc.passes.tile.gpu.tensor import Tensor
 from ourcc.passes.tile.gpu.vector import Vector
-from ourcc.passes.tile.schedule import Schedule
+from ourcc.passes.tile.schedule import Refusal, Schedule, matches
 
 SM_90A = gpu_target("sm_90a")
 
@@ -38,25 +38,31 @@ REFUSALS = [
 ]
 
 
+def why_not(strategy: Any, case: Any) -> str:
+    found = strategy.match(case.problem(), SM_90A)
+    assert isinstance(found, Refusal)
+    return found.why
+
+
 @pytest.mark.parametrize(("strategy", "name", "reason"), REFUSALS)
 def test_refusals_say_why(strategy: Any, name: str, reason: str, cases: dict[str, Any]) -> None:
-    assert reason in (strategy.applies(cases[name].problem(), SM_90A) or "")
+    assert reason in why_not(strategy, cases[name])
 
 
 def test_parts_of_a_sum_must_pay(cases: dict[str, Any]) -> None:
     wide = replace(cases["linear_bf16"], operands=((bf16, (2048, 1024)), (bf16, (2048, 1024))))
-    assert "one program for each tile takes" in (SplitK().applies(wide.problem(), SM_90A) or "")
+    assert "one program for each tile takes" in why_not(SplitK(), wide)
 
 
 def test_heads_of_f64_are_refused(cases: dict[str, Any]) -> None:
     heads = replace(cases["attention"], operands=tuple((f64, shape) for _, shape in cases["attention"].operands))
-    assert "f64 does not fit the registers" in (GpuAttention().applies(heads.problem(), SM_90A) or "")
+    assert "f64 does not fit the registers" in why_not(GpuAttention(), heads)
 
 
 def reason_for(case: Any, target: str) -> str | None:
     machine, problem = gpu_target(target), case.problem()
-    strategy = next(s for s in STRATEGIES if s.applies(problem, machine) is None)
-    return why_no_matrix_instruction(problem, next(iter(strategy.space(problem, machine))), machine)
+    match = next(matches(STRATEGIES, problem, machine))
+    return why_no_matrix_instruction(problem, next(iter(match.strategy.space(match, machine))), machine)
 
 
 def test_a_product_that_misses_the_matrix_instruction_says_why(cases: dict[str, Any]) -> None:

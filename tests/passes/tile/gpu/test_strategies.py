@@ -14,6 +14,7 @@ from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import bf16
 from ourcc.passes.tile.gpu import STRATEGIES
+from ourcc.passes.tile.schedule import matches
 
 SM_90A = gpu_target("sm_90a")
 SIZES = {"B": 2, "S": 37, "U": 70}
@@ -70,13 +71,13 @@ EXPECTED = {
 def test_every_strategy_that_applies_is_right(name: str, cases: dict[str, Any], answered: Callable[..., Any]) -> None:
     judged = answered(cases[name])
     problem = judged.problem
-    taking = [s for s in STRATEGIES if s.applies(problem, SM_90A) is None]
-    assert taking[0].name == EXPECTED[name], [(s.name, s.applies(problem, SM_90A)) for s in STRATEGIES]
-    for strategy in taking:
-        schedules = list(strategy.space(problem, SM_90A))
-        best = min(schedules, key=lambda s: strategy.cost(problem, s, SM_90A))
+    taking = list(matches(STRATEGIES, problem, SM_90A))
+    assert taking[0].strategy.name == EXPECTED[name], [match.strategy.name for match in taking]
+    for match in taking:
+        schedules = list(match.strategy.space(match, SM_90A))
+        best = min(schedules, key=lambda s: match.strategy.cost(match, s, SM_90A))
         for schedule in dict.fromkeys((best, schedules[-1])):
-            program = strategy.tile(problem, schedule, SM_90A)
+            program = match.strategy.tile(match, schedule, SM_90A)
             verify(program, problem.symbols)
             with np.errstate(all="ignore"):
                 got = run(program, judged.given, SIZES, problem.symbols)
@@ -89,8 +90,8 @@ def test_every_space_has_a_first_choice_with_a_finite_cost(target: str, cases: d
     machine = gpu_target(target)
     for name, case in cases.items():
         problem = case.problem()
-        strategy = next(s for s in STRATEGIES if s.applies(problem, machine) is None)
-        costs = [strategy.cost(problem, schedule, machine) for schedule in strategy.space(problem, machine)]
+        match = next(matches(STRATEGIES, problem, machine))
+        costs = [match.strategy.cost(match, schedule, machine) for schedule in match.strategy.space(match, machine)]
         assert costs and all(0 < cost < 1 for cost in costs), name
 
 
@@ -108,5 +109,5 @@ def sized(count: int) -> tuple[Any, ...]:
 
 def best_cost(case: Any) -> float:
     problem = case.problem()
-    strategy = next(s for s in STRATEGIES if s.applies(problem, SM_90A) is None)
-    return min(strategy.cost(problem, schedule, SM_90A) for schedule in strategy.space(problem, SM_90A))
+    match = next(matches(STRATEGIES, problem, SM_90A))
+    return min(match.strategy.cost(match, schedule, SM_90A) for schedule in match.strategy.space(match, SM_90A))

@@ -1,0 +1,258 @@
+"""What a tile program moves between the levels of memory, in lines of cache, by the addresses of its accesses.
+
+Each loop adds to what its body touches. What a body touches is there again in the next step as far as a cache holds it: it holds
+so many lines in all, and so many of those that lie a power of two apart. A program is reckoned with as run again and again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.target import Cache
+from ....ir.tile.address import flatten
+from ....ir.tile.program import AxisDecl, Dot, For, If, Launch, Let, Load, Local, Param, Statement, Store, TileType, Value, parts
+from .work import opened, value_of
+
+LINE = 64
+PANEL = 16
+"""Lanes after which packed columns lie elsewhere."""
+
+
+@dataclass(frozen=True)
+class _Access:
+    """An access: the bytes of an element, (bytes apart, elements) of a tile's axes, and bytes from one step of each loop to the next."""
+
+    operand: str
+    subscripts: tuple[Dim, ...]
+    size: int
+    tile: tuple[tuple[int, int], ...]
+    steps: Mapping[str, int]
+
+
+@dataclass
+class _Node:
+    """A loop with its trips, how many whole steps they cover, what it reads and writes, and the loops inside."""
+
+    name: str
+    trips: int
+    covered: float
+    step: int
+    accesses: list[_Access] = field(default_factory=list)
+    inner: list[_Node] = field(default_factory=list)
+
+
+def _trips(length: int, rungs: Sequence[int]) -> int:
+    """The steps of a ladder over so many elements."""
+    found = 0
+    for rung in rungs:
+        whole, length = divmod(length, rung)
+        found += whole
+    return max(1, found + (length > 0))
+
+
+def lines_moved(launch: Launch, sizes: Mapping[str, int], caches: Sequence[Cache]) -> list[float]:
+    """Lines that each of the caches does not hold when they are asked for, in one run of a launch."""
+    return _moved(_Reader(launch, sizes).read(), caches)
+
+
+class _Reader:
+    """Reads the accesses of a launch in their loops, at these sizes."""
+
+    def __init__(self, launch: Launch, sizes: Mapping[str, int]) -> None:
+        self.launch, self.sizes = launch, sizes
+        self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
+        self.inside: dict[str, set[str]] = {}
+        """The axes that walk each axis, by its name."""
+
+    def read(self) -> _Node:
+        """A tree of the grid's loops and the body's."""
+        root = node = _Node("", 1, 1.0, 0)
+        env, lengths, loops = dict(self.sizes), dict[str, int](), list[_Node]()
+        for axis in self.launch.grid:
+            low, step = value_of(axis.low, env), axis.step or 1
+            length = max(0, value_of(axis.high, env) - low)
+            # Tiles of the grid are reckoned with as equally long.
+            trips = max(1, -(-length // step))
+            step = max(1, -(-length // trips))
+            env, lengths[axis.name] = opened(env, axis.name, low), step
+            node.inner.append(_Node(axis.name, trips, float(trips), step))
+            node = node.inner[-1]
+            loops.append(node)
+        self._body(self.launch.body, env, lengths, node, loops)
+        return root
+
+    def _body(self, body: Sequence[Statement], env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
+        for statement in body:
+            if isinstance(statement, For):
+                self._for(statement, env, lengths, node, loops)
+            elif isinstance(statement, AxisDecl):
+                low = value_of(statement.low, env)
+                env, length = opened(env, statement.name, low), value_of(statement.high, env) - low
+                lengths = lengths | {statement.name: max(0, min(statement.extent, length))}
+            elif isinstance(statement, Local):
+                self.operands[statement.name] = statement
+            elif isinstance(statement, If):
+                self._body(statement.body, env, lengths, node, loops)
+            elif isinstance(statement, (Let, Store)):
+                self._value(statement.value, env, lengths, node, loops)
+                if isinstance(statement, Store):
+                    self._access(statement.operand, statement.subscripts, statement.value.type, env, lengths, node, loops)
+
+    def _for(self, loop: For, env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
+        step, rungs = loop.step, [loop.step]
+        if loop.kind == "walk" and loop.parent is not None:
+            low, length = env[f"{loop.parent}.first"], lengths[loop.parent]
+            rungs += loop.tail
+            step = next((rung for rung in rungs if rung <= length), rungs[-1])
+            for walkers in (self.inside.setdefault(loop.parent, set()), *(w for w in self.inside.values() if loop.parent in w)):
+                walkers.add(loop.name)
+        else:
+            low = value_of(loop.low, env)
+            length = value_of(loop.high, env) - low
+        if length > 0:
+            node.inner.append(_Node(loop.name, _trips(length, rungs), max(1.0, length / step), step))
+            deeper = [*loops, node.inner[-1]]
+            self._body(loop.body, opened(env, loop.name, low), lengths | {loop.name: min(step, length)}, node.inner[-1], deeper)
+
+    def _value(self, value: Value, env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
+        if isinstance(value, Load):
+            self._access(value.operand, value.subscripts, value.type, env, lengths, node, loops)
+        elif isinstance(value, Dot):
+            self._value(value.acc, env, lengths, node, loops)
+            for axis in dict.fromkeys((*value.left.type.axes, *value.right.type.axes)):
+                if axis not in value.type.axes:
+                    node.inner.append(_Node(axis, max(1, lengths[axis]), max(1.0, lengths[axis]), 1))
+                    node, lengths = node.inner[-1], lengths | {axis: 1}
+                    loops = [*loops, node]
+            for side in (value.left, value.right):
+                self._value(side, env, lengths, node, loops)
+        else:
+            for part in parts(value):
+                self._value(part, env, lengths, node, loops)
+
+    def _access(
+        self,
+        operand: str,
+        subscripts: tuple[Dim, ...],
+        type_: TileType,
+        env: dict[str, int],
+        lengths: dict[str, int],
+        node: _Node,
+        loops: list[_Node],
+    ) -> None:
+        held = self.operands[operand]
+        size, address = max(1, held.dtype.bits // 8), flatten(held, subscripts)
+        if isinstance(address, int):
+            node.accesses.append(_Access(operand, subscripts, size, (), {}))
+            return
+        names = dims.symbols(address)
+        here = {name: env.get(name, 0) for name in names}
+        base = dims.evaluate(address, here)
+
+        def apart(moved: set[str], by: int) -> int:
+            there = {name: value + by if name in moved else value for name, value in here.items()}
+            return (dims.evaluate(address, there) - base) * size if moved & names else 0
+
+        tile: list[tuple[int, int]] = []
+        for axis in type_.axes:
+            length, own = lengths[axis], {axis, f"{axis}.lane"}
+            stride = apart(own, 1)
+            if length > PANEL and stride and (panel := apart(own, PANEL)) != PANEL * stride:
+                tile += [(stride, PANEL), (panel, -(-length // PANEL))]
+            elif length > 1:
+                tile.append((stride, length))
+        steps = {}
+        for loop in loops:
+            moved = {loop.name, *self.inside.get(loop.name, ())}
+            steps[loop.name] = apart(moved | {f"{name}.first" for name in moved}, loop.step)
+        node.accesses.append(_Access(operand, subscripts, size, tuple(tile), steps))
+
+
+@dataclass
+class _Touched:
+    """What an access touches in a part of the program: (bytes apart, elements) along axes, and lines.
+
+    For each cache `lost` is the part of them that have no place there, since too many lie in the same sets, and `missed` are
+    the lines that it had not.
+    """
+
+    access: _Access
+    axes: tuple[tuple[int, float], ...]
+    lines: float
+    lost: list[float]
+    missed: list[float]
+
+
+def _moved(root: _Node, caches: Sequence[Cache]) -> list[float]:
+    """The lines that each cache does not hold when they are asked for."""
+    found = _touched(root, caches)
+    crowded = _crowded(found, caches)
+    missed: dict[tuple[str, tuple[Dim, ...]], list[float]] = {}
+    for each in found:
+        # What is still there from the run before is not moved again.
+        kept = [each.lines * (1 - max(pair)) for pair in zip(crowded, each.lost, strict=True)]
+        left = [max(0.0, lines - there) for lines, there in zip(each.missed, kept, strict=True)]
+        before = missed.get((each.access.operand, each.access.subscripts), left)
+        missed[each.access.operand, each.access.subscripts] = [max(pair) for pair in zip(before, left, strict=True)]
+    return [sum(column) for column in zip(*missed.values(), strict=True)] or [0.0] * len(caches)
+
+
+def _touched(node: _Node, caches: Sequence[Cache]) -> list[_Touched]:
+    found = []
+    for access in node.accesses:
+        lines, lost = _lines(access.size, access.tile, caches)
+        found.append(_Touched(access, access.tile, lines, lost, [lines] * len(caches)))
+    for inner in node.inner:
+        found += _touched(inner, caches)
+    if node.trips == 1:
+        return found
+    crowded = _crowded(found, caches)
+    for each in found:
+        step = each.access.steps.get(node.name, 0)
+        axes = (*each.axes, (step, node.covered)) if step else each.axes
+        lines, lost = _lines(each.access.size, axes, caches) if step else (each.lines, each.lost)
+        trips = node.covered if step else node.trips
+        again = min(trips, lines / each.lines)
+        for place, pair in enumerate(zip(crowded, each.lost, strict=True)):
+            each.missed[place] *= again + (trips - again) * max(pair)
+        each.axes, each.lines, each.lost = axes, lines, lost
+    return found
+
+
+def _crowded(found: Sequence[_Touched], caches: Sequence[Cache]) -> list[float]:
+    """The part of what is touched that each cache has no room for."""
+    held: dict[str, float] = {}
+    for each in found:
+        held[each.access.operand] = max(held.get(each.access.operand, 0.0), each.lines)
+    total = max(1.0, sum(held.values()))
+    return [max(0.0, 1 - cache.bytes / LINE / total) for cache in caches]
+
+
+def _lines(size: int, axes: Sequence[tuple[int, float]], caches: Sequence[Cache]) -> tuple[float, list[float]]:
+    """The lines that elements touch which lie so far apart along axes, and the part of them that each cache has no place for."""
+    extents: dict[int, float] = {}
+    for stride, extent in axes:
+        if stride and extent > 1:
+            extents[abs(stride)] = extents.get(abs(stride), 1) + extent - 1
+    run, apart = float(size), list[tuple[int, float]]()
+    for stride, extent in sorted(extents.items()):
+        if not apart and stride <= max(run, LINE):
+            run += (extent - 1) * stride
+        else:
+            apart.append((stride, extent))
+    each = -(-run // LINE)
+    lines = each * math.prod(extent for _, extent in apart)
+    return lines, [_lost(each, apart, lines, cache) if apart else 0.0 for cache in caches]
+
+
+def _lost(run: float, apart: Sequence[tuple[int, float]], lines: float, cache: Cache) -> float:
+    """The part of lines that have no place in a cache, since strides put them into few of its sets."""
+    sets = cache.bytes // LINE // cache.ways
+    used = run
+    for stride, extent in apart:
+        used = min(sets, used * min(extent, extent if stride % LINE else sets // math.gcd(stride // LINE, sets)))
+    return max(0.0, 1 - min(sets, used) * cache.ways / lines)

@@ -1,0 +1,354 @@
+"""The work of a tile program: a tree of its loops with the cycles of what stands in each, by the rates of the target.
+
+The tree is made once for a program, and asked at any sizes of its symbols. Whole tiles and the last one, which may be ragged, and
+the rungs of a ladder are told apart. Straight code takes as long as the busiest unit, a step of a loop at least as long as what it
+hands on takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ....ir import dims
+from ....ir.codes import tabulate
+from ....ir.dims import Dim, Facts
+from ....ir.target import CpuInstruction, CpuLevel, CpuRates
+from ....ir.tile.address import flatten
+from ....ir.tile.program import (
+    AxisDecl,
+    Dot,
+    Expand2to4,
+    For,
+    GridAxis,
+    If,
+    Index,
+    Launch,
+    Let,
+    Load,
+    Local,
+    Param,
+    Reduce,
+    Ref,
+    Scan,
+    Statement,
+    Store,
+    TileApply,
+    TileType,
+    Value,
+    parts,
+)
+
+CODE, FEWEST = 4, 2
+"""Numbers that are computed from so many bits by at least so many operations are looked up in a table."""
+TILES_BEGIN = 100
+"""Cycles that a block of tiles takes to begin and to end."""
+NARROWEST = 32
+"""Bits of an element in a register, however few it has in memory."""
+
+
+@dataclass
+class Work:
+    """Cycles of straight code on each unit, how long a step waits for the one before it, and the loops inside."""
+
+    arithmetic: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    waits: float = 0.0
+    loops: list[Loop] = field(default_factory=list)
+
+    @property
+    def straight(self) -> float:
+        """Units work side by side."""
+        return max(self.arithmetic, self.loads, self.stores, self.waits)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop, or an axis along which a product is summed (`kind` "sum"): its range, and each rung's step and body."""
+
+    name: str
+    kind: str
+    low: Dim
+    high: Dim
+    parent: str
+    rungs: tuple[tuple[int, Work], ...]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A launch with its work at one point of the grid."""
+
+    grid: tuple[GridAxis, ...]
+    work: Work
+    rates: CpuRates
+
+    def cycles(self, sizes: Mapping[str, int]) -> float:
+        """What all points take together."""
+        return self._grid(self.grid, dict(sizes), {})
+
+    def _grid(self, grid: tuple[GridAxis, ...], env: dict[str, int], lengths: dict[str, int]) -> float:
+        if not grid:
+            return self._cycles(self.work, env, lengths) + self.rates.point
+        axis, total = grid[0], 0.0
+        for first, length, times in tiles(value_of(axis.low, env), value_of(axis.high, env), axis.step):
+            total += times * self._grid(grid[1:], opened(env, axis.name, first), lengths | {axis.name: length})
+        return total
+
+    def _cycles(self, work: Work, env: dict[str, int], lengths: dict[str, int]) -> float:
+        return work.straight + sum(self._loop(loop, env, lengths) for loop in work.loops)
+
+    def _loop(self, loop: Loop, env: dict[str, int], lengths: dict[str, int]) -> float:
+        if loop.kind == "walk":
+            return self._walk(loop, env, lengths)
+        low, high = value_of(loop.low, env), value_of(loop.high, env)
+        ((step, work),) = loop.rungs
+        if loop.kind == "sum":
+            return 2 * self.rates.latency + max(0, high - low) / step * work.straight
+        if loop.kind == "scalar":
+            trips = max(0, -(-(high - low) // step))
+            middle = env | {loop.name: low + trips // 2 * step}
+            return trips * (self._cycles(work, middle, lengths) + self.rates.step) if trips else 0.0
+        return sum(
+            times * (self._cycles(work, opened(env, loop.name, first), lengths | {loop.name: length}) + self.rates.step)
+            for first, length, times in tiles(low, high, step)
+        )
+
+    def _walk(self, loop: Loop, env: dict[str, int], lengths: dict[str, int]) -> float:
+        first, left, total = env[f"{loop.parent}.first"], lengths[loop.parent], 0.0
+        for step, work in loop.rungs:
+            whole, rest = divmod(left, step)
+            is_ragged = rest and (step, work) == loop.rungs[-1]
+            for length, times in ((step, whole), (rest, 1 if is_ragged else 0)):
+                if times:
+                    inner = opened(env, loop.name, first)
+                    total += times * (self._cycles(work, inner, lengths | {loop.name: length}) + self.rates.step)
+            first, left = first + whole * step, rest
+        return total
+
+
+def value_of(dim: Dim, env: Mapping[str, int]) -> int:
+    """An index expression as a number."""
+    return dim if isinstance(dim, int) else dims.evaluate(dim, env)
+
+
+def opened(env: Mapping[str, int], name: str, first: int) -> dict[str, int]:
+    """The names of an axis that starts here, its first lane."""
+    return {**env, name: first, f"{name}.first": first, f"{name}.lane": 0}
+
+
+def tiles(low: int, high: int, step: int | None) -> list[tuple[int, int, int]]:
+    """(start, elements, how many) of tiles: the whole ones at the one in the middle, then what is left."""
+    if step is None:
+        return [(low + (high - low - 1) // 2, 1, high - low)] if high > low else []
+    whole, left = divmod(max(0, high - low), step)
+    found = [(low + (whole - 1) // 2 * step, step, whole)] if whole else []
+    return [*found, (low + whole * step, left, 1)] if left else found
+
+
+def count(launch: Launch, sizes: Mapping[str, int], facts: Facts, target: CpuLevel) -> Counted:
+    """The work of a launch; at these sizes it is looked at how lanes step through memory."""
+    counter = _Counter(launch, facts, target)
+    env, extents = dict(sizes), {axis.name: axis.step or 1 for axis in launch.grid}
+    for axis in launch.grid:
+        env = opened(env, axis.name, value_of(axis.low, env))
+    return Counted(launch.grid, counter.block(launch.body, env, extents, {}), target.rates)
+
+
+Late = dict[str, float]
+"""Values that the step before hands on, by the cycles until they are there."""
+
+
+class _Counter:
+    """Counts what stands in blocks. `whole` says of open axes whether their tiles need no masks, `steps` how long these are."""
+
+    def __init__(self, launch: Launch, facts: Facts, target: CpuLevel) -> None:
+        self.facts, self.target, self.rates = facts, target, target.rates
+        self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
+        self.steps = {axis.name: axis.step or 1 for axis in launch.grid}
+        self.whole = {axis.name: self._divides(axis.step or 1, axis.high - axis.low) for axis in launch.grid}
+        self.axes: dict[str, AxisDecl] = {}
+
+    def _divides(self, step: int, length: Dim) -> bool:
+        return step == 1 or dims.divides(step, length, self.facts) is True
+
+    # --- statements ---
+
+    def block(self, body: Sequence[Statement], env: dict[str, int], extents: dict[str, int], late: Late) -> Work:
+        """The work of statements where axes have these extents."""
+        work, carried = Work(), set(late)
+        for statement in body:
+            if isinstance(statement, For):
+                work.loops.append(self._for(statement, env, extents))
+            elif isinstance(statement, AxisDecl):
+                env = opened(env, statement.name, value_of(statement.low, env))
+                extents = extents | {statement.name: statement.extent}
+                self.axes[statement.name], self.steps[statement.name] = statement, statement.extent
+                self.whole[statement.name] = True
+            elif isinstance(statement, Local):
+                self.operands[statement.name] = statement
+            elif isinstance(statement, Let):
+                self._value(statement.value, work, env, extents)
+                wait = self._wait(statement.value, late)
+                if wait is not None:
+                    late = late | {statement.name: wait}
+                    work.waits = max(work.waits, wait if statement.name in carried else 0.0)
+            elif isinstance(statement, Store):
+                self._value(statement.value, work, env, extents)
+                self._access(statement.operand, statement.subscripts, statement.value.type, work, env, extents, is_store=True)
+            elif isinstance(statement, If):
+                work.loops.append(Loop("", "scalar", 0, 1, "", ((1, self.block(statement.body, env, extents, {})),)))
+        return work
+
+    def _for(self, loop: For, env: dict[str, int], extents: dict[str, int]) -> Loop:
+        low = env[f"{loop.parent}.first"] if loop.kind == "walk" else value_of(loop.low, env)
+        inner, late, rungs = opened(env, loop.name, low), dict.fromkeys(loop.carries, 0.0), []
+        parent = loop.parent or ""
+        for step in (loop.step, *loop.tail):
+            if loop.kind == "walk":
+                is_whole = self.whole[parent] and self.steps[parent] % step == 0
+            else:
+                is_whole = self._divides(step, loop.high - loop.low)
+            self.whole[loop.name] = is_whole or step == 1 or step != (loop.step, *loop.tail)[-1]
+            self.steps[loop.name] = step
+            own = extents if loop.kind == "scalar" else extents | {loop.name: step}
+            rungs.append((step, self.block(loop.body, inner, own, late)))
+        return Loop(loop.name, loop.kind, loop.low, loop.high, parent, tuple(rungs))
+
+    def _wait(self, value: Value, late: Late) -> float | None:
+        """How long after the step before a value is there; None if it does not depend on that."""
+        if isinstance(value, Ref):
+            return late.get(value.name)
+        found = max((wait for part in parts(value) if (wait := self._wait(part, late)) is not None), default=None)
+        if found is None:
+            return None
+        if isinstance(value, TileApply):
+            quick = not value.type.dtype.is_float or value.primitive == "where"
+            return found + (1.0 if quick else max(self.rates.latency, self.rates.of(value.primitive)))
+        return found + (self.rates.fold if isinstance(value, Reduce) else 0.0)
+
+    # --- values ---
+
+    def _count(self, type_: TileType, extents: Mapping[str, int], bits: int, lane: str | None) -> float:
+        """Vectors of a tile whose elements lie side by side along `lane`; single elements where it has no such axis."""
+        total, width = 1.0, max(1, self.target.vector_bits // max(NARROWEST, bits))
+        for axis in type_.axes:
+            total *= -(-extents[axis] // width) if axis == lane else extents[axis]
+        return total
+
+    def _value(
+        self, value: Value, work: Work, env: dict[str, int], extents: dict[str, int], lane: str | None = None, depth: int = 1
+    ) -> None:
+        """Count a value and its parts; those of a sum of products have the lanes of its result, `depth` neighbours to each."""
+        if isinstance(value, Dot):
+            self._dot(value, work, env, extents)
+            return
+        axes = value.type.axes
+        along = lane or (axes[-1] if axes else None)
+        if isinstance(value, TileApply) and axes:
+            table = tabulate(value, CODE)
+            if table is not None and table.operations >= FEWEST:
+                work.arithmetic += self._count(value.type, extents, NARROWEST, along) / self.rates.arithmetic
+                self._value(table.code, work, env, extents, lane, depth)
+                return
+        for part in parts(value):
+            self._value(part, work, env, extents, lane, depth)
+        if isinstance(value, Load):
+            self._access(value.operand, value.subscripts, value.type, work, env, extents, along, depth)
+        elif isinstance(value, TileApply) and value.primitive != "bitcast":
+            dtypes = (value.type.dtype, *(arg.type.dtype for arg in value.args))
+            bits = max((dtype.bits for dtype in dtypes if dtype.kind != "bool"), default=NARROWEST)
+            work.arithmetic += self._count(value.type, extents, bits, along) * self.rates.of(value.primitive) / self.rates.arithmetic
+        elif isinstance(value, Index) and axes:
+            work.arithmetic += self._count(value.type, extents, 64, along) / self.rates.arithmetic
+        elif isinstance(value, Reduce):
+            source = value.value.type
+            work.arithmetic += self._count(source, extents, source.dtype.bits, source.axes[-1]) / self.rates.arithmetic
+            work.arithmetic += self._count(value.type, extents, 0, None) * self.rates.fold
+        elif isinstance(value, (Scan, Expand2to4)):
+            work.arithmetic += self._count(value.type, extents, NARROWEST, along) * self.rates.latency
+
+    def _access(
+        self,
+        operand: str,
+        subscripts: tuple[Dim, ...],
+        type_: TileType,
+        work: Work,
+        env: dict[str, int],
+        extents: dict[str, int],
+        lane: str | None = None,
+        depth: int = 1,
+        is_store: bool = False,
+    ) -> None:
+        """Whole vectors where lanes are neighbours in memory, single elements where they are not, or where there are no lanes."""
+        lane = lane or (type_.axes[-1] if type_.axes else None)
+        elements, rates = self._count(type_, extents, 0, None), self.rates
+        if lane in type_.axes and lane is not None:
+            if abs(self._stride(operand, subscripts, lane, env)) <= depth:
+                vectors = self._count(type_, extents, type_.dtype.bits, lane)
+                if not self.whole[lane] and any(lane in dims.symbols(subscript) for subscript in subscripts):
+                    work.arithmetic += vectors * rates.masked / rates.arithmetic
+                work.loads += 0.0 if is_store else vectors / rates.loads
+                work.stores += vectors / rates.stores if is_store else 0.0
+                return
+            work.arithmetic += elements * (rates.strided / 2 if is_store else rates.strided)
+        work.loads += 0.0 if is_store else elements / rates.single_loads
+        work.stores += elements / rates.single_stores if is_store else 0.0
+
+    def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
+        """Elements from one lane of an axis to the next."""
+        address = flatten(self.operands[operand], subscripts)
+        if isinstance(address, int):
+            return 0
+        here = dict.fromkeys(dims.symbols(address), 0) | dict(env)
+        there = here | {axis: here.get(axis, 0) + 1, f"{axis}.lane": 1}
+        return dims.evaluate(address, there) - dims.evaluate(address, here)
+
+    def _dot(self, dot: Dot, work: Work, env: dict[str, int], extents: dict[str, int]) -> None:
+        """A loop along the contracted axis: multiply-adds, what they read, and what is computed for them."""
+        self._value(dot.acc, work, env, extents)
+        lane = dot.type.axes[-1] if dot.type.axes else None
+        inner = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
+        left, right, depth, instruction = self._factors(dot)
+        each, inside = extents | dict.fromkeys(inner, 1), Work(waits=self.rates.latency)
+        if instruction is not None:
+            self._matrix(dot, instruction, work, inside, extents)
+        else:
+            inside.arithmetic = self._count(dot.type, extents, dot.type.dtype.bits, lane) / self.rates.multiply_adds
+            for factor in (left, right):
+                self._value(factor, inside, env, each, lane, depth)
+        low, high = (self.axes[inner[-1]].low, self.axes[inner[-1]].high) if inner[-1] in self.axes else (0, extents[inner[-1]])
+        work.loops.append(Loop(inner[-1], "sum", low, high, "", ((depth, inside),)))
+
+    def _matrix(self, dot: Dot, instruction: CpuInstruction, work: Work, inside: Work, extents: Mapping[str, int]) -> None:
+        """The products of matrices, for each group of `depth` that they sum: rows of tiles by columns of them, however full they are."""
+        sides = [extents[axis] for axis in dot.type.axes]
+        down, across = -(-sides[0] // instruction.rows) if len(sides) > 1 else 1, -(-sides[-1] // instruction.lanes)
+        inside.arithmetic = down * across * instruction.rows / instruction.groups
+        inside.loads = (down + across) * instruction.rows / 2 / instruction.groups
+        # Sums lie in tiles, from which they are stored and read again.
+        work.stores += TILES_BEGIN + 2 * self._count(dot.type, extents, dot.type.dtype.bits, dot.type.axes[-1]) / self.rates.stores
+
+    def _factors(self, dot: Dot) -> tuple[Value, Value, int, CpuInstruction | None]:
+        """The factors as the instruction takes them, how many products it adds up at once, and which one it is if it takes matrices."""
+        left, right = _narrow(dot.left), _narrow(dot.right)
+        names = left.type.dtype.name, right.type.dtype.name, dot.type.dtype.name
+        held = self.operands.get(right.operand) if isinstance(right, Load) else None
+        layout = held.layout if isinstance(held, Param) else None
+        matrix = self.target.matrix(*names)
+        if matrix is not None and layout is not None and layout.in_groups(matrix.lanes, matrix.depth) and isinstance(left, Load):
+            return left, right, matrix.depth, matrix
+        if dot.type.dtype.name == "i32" and left.type.dtype.bits == right.type.dtype.bits == 8:
+            return left, right, 4, None
+        found = [each for each in self.target.instructions if (each.left, each.right, each.accumulator) == names and not each.is_matrix]
+        for each in found:
+            if each.depth > 1 and layout is not None and layout.in_groups(each.lanes, each.depth):
+                return left, right, each.depth, None
+        return dot.left, dot.right, 1, None
+
+
+def _narrow(value: Value) -> Value:
+    """A factor before it was widened from 8 or 16 bits."""
+    while isinstance(value, TileApply) and value.primitive in ("cast", "round") and value.type.dtype.bits > 8:
+        value = value.args[0]
+    return value
