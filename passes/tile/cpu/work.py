@@ -30,11 +30,13 @@ from ....ir.tile.program import (
     Param,
     Reduce,
     Ref,
+    Rename,
     Scan,
     Statement,
     Store,
     TileApply,
     TileType,
+    Unpack,
     Value,
     parts,
 )
@@ -43,6 +45,8 @@ CODE, FEWEST = 4, 2
 """Numbers that are computed from so many bits by at least so many operations are looked up in a table."""
 TILES_BEGIN = 100
 """Cycles that a block of tiles takes to begin and to end."""
+EXPAND = 6
+"""Operations that find which of two kept numbers a place holds, if any."""
 NARROWEST = 32
 """Bits of an element in a register, however few it has in memory."""
 
@@ -174,7 +178,7 @@ class _Counter:
 
     # --- statements ---
 
-    def block(self, body: Sequence[Statement], env: dict[str, int], extents: dict[str, int], late: Late) -> Work:
+    def block(self, body: Sequence[Statement], env: dict[str, int], extents: Mapping[str, float], late: Late) -> Work:
         """The work of statements where axes have these extents."""
         work, carried = Work(), set(late)
         for statement in body:
@@ -182,7 +186,7 @@ class _Counter:
                 work.loops.append(self._for(statement, env, extents))
             elif isinstance(statement, AxisDecl):
                 env = opened(env, statement.name, value_of(statement.low, env))
-                extents = extents | {statement.name: statement.extent}
+                extents = {**extents, statement.name: statement.extent}
                 self.axes[statement.name], self.steps[statement.name] = statement, statement.extent
                 self.whole[statement.name] = True
             elif isinstance(statement, Local):
@@ -200,7 +204,7 @@ class _Counter:
                 work.loops.append(Loop("", "scalar", 0, 1, "", ((1, self.block(statement.body, env, extents, {})),)))
         return work
 
-    def _for(self, loop: For, env: dict[str, int], extents: dict[str, int]) -> Loop:
+    def _for(self, loop: For, env: dict[str, int], extents: Mapping[str, float]) -> Loop:
         low = env[f"{loop.parent}.first"] if loop.kind == "walk" else value_of(loop.low, env)
         inner, late, rungs = opened(env, loop.name, low), dict.fromkeys(loop.carries, 0.0), []
         parent = loop.parent or ""
@@ -211,7 +215,7 @@ class _Counter:
                 is_whole = self._divides(step, loop.high - loop.low)
             self.whole[loop.name] = is_whole or step == 1 or step != (loop.step, *loop.tail)[-1]
             self.steps[loop.name] = step
-            own = extents if loop.kind == "scalar" else extents | {loop.name: step}
+            own = extents if loop.kind == "scalar" else {**extents, loop.name: step}
             rungs.append((step, self.block(loop.body, inner, own, late)))
         return Loop(loop.name, loop.kind, loop.low, loop.high, parent, tuple(rungs))
 
@@ -229,7 +233,7 @@ class _Counter:
 
     # --- values ---
 
-    def _count(self, type_: TileType, extents: Mapping[str, int], bits: int, lane: str | None) -> float:
+    def _count(self, type_: TileType, extents: Mapping[str, float], bits: int, lane: str | None) -> float:
         """Vectors of a tile whose elements lie side by side along `lane`; single elements where it has no such axis."""
         total, width = 1.0, max(1, self.target.vector_bits // max(NARROWEST, bits))
         for axis in type_.axes:
@@ -237,7 +241,7 @@ class _Counter:
         return total
 
     def _value(
-        self, value: Value, work: Work, env: dict[str, int], extents: dict[str, int], lane: str | None = None, depth: int = 1
+        self, value: Value, work: Work, env: dict[str, int], extents: Mapping[str, float], lane: str | None = None, depth: int = 1
     ) -> None:
         """Count a value and its parts; those of a sum of products have the lanes of its result, `depth` neighbours to each."""
         if isinstance(value, Dot):
@@ -251,8 +255,9 @@ class _Counter:
                 work.arithmetic += self._count(value.type, extents, NARROWEST, along) / self.rates.arithmetic
                 self._value(table.code, work, env, extents, lane, depth)
                 return
+        before = {**extents, **_before(value, extents)}
         for part in parts(value):
-            self._value(part, work, env, extents, lane, depth)
+            self._value(part, work, env, before, lane, depth)
         if isinstance(value, Load):
             self._access(value.operand, value.subscripts, value.type, work, env, extents, along, depth)
         elif isinstance(value, TileApply) and value.primitive != "bitcast":
@@ -265,8 +270,10 @@ class _Counter:
             source = value.value.type
             work.arithmetic += self._count(source, extents, source.dtype.bits, source.axes[-1]) / self.rates.arithmetic
             work.arithmetic += self._count(value.type, extents, 0, None) * self.rates.fold
-        elif isinstance(value, (Scan, Expand2to4)):
+        elif isinstance(value, Scan):
             work.arithmetic += self._count(value.type, extents, NARROWEST, along) * self.rates.latency
+        elif isinstance(value, Expand2to4):
+            work.arithmetic += self._count(value.type, extents, NARROWEST, along) * EXPAND / self.rates.arithmetic
 
     def _access(
         self,
@@ -275,7 +282,7 @@ class _Counter:
         type_: TileType,
         work: Work,
         env: dict[str, int],
-        extents: dict[str, int],
+        extents: Mapping[str, float],
         lane: str | None = None,
         depth: int = 1,
         is_store: bool = False,
@@ -304,23 +311,23 @@ class _Counter:
         there = here | {axis: here.get(axis, 0) + 1, f"{axis}.lane": 1}
         return dims.evaluate(address, there) - dims.evaluate(address, here)
 
-    def _dot(self, dot: Dot, work: Work, env: dict[str, int], extents: dict[str, int]) -> None:
+    def _dot(self, dot: Dot, work: Work, env: dict[str, int], extents: Mapping[str, float]) -> None:
         """A loop along the contracted axis: multiply-adds, what they read, and what is computed for them."""
         self._value(dot.acc, work, env, extents)
         lane = dot.type.axes[-1] if dot.type.axes else None
         inner = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
         left, right, depth, instruction = self._factors(dot)
-        each, inside = extents | dict.fromkeys(inner, 1), Work(waits=self.rates.latency)
+        each, inside = {**extents, **dict.fromkeys(inner, 1)}, Work(waits=self.rates.latency)
         if instruction is not None:
             self._matrix(dot, instruction, work, inside, extents)
         else:
             inside.arithmetic = self._count(dot.type, extents, dot.type.dtype.bits, lane) / self.rates.multiply_adds
             for factor in (left, right):
                 self._value(factor, inside, env, each, lane, depth)
-        low, high = (self.axes[inner[-1]].low, self.axes[inner[-1]].high) if inner[-1] in self.axes else (0, extents[inner[-1]])
+        low, high = (self.axes[inner[-1]].low, self.axes[inner[-1]].high) if inner[-1] in self.axes else (0, int(extents[inner[-1]]))
         work.loops.append(Loop(inner[-1], "sum", low, high, "", ((depth, inside),)))
 
-    def _matrix(self, dot: Dot, instruction: CpuInstruction, work: Work, inside: Work, extents: Mapping[str, int]) -> None:
+    def _matrix(self, dot: Dot, instruction: CpuInstruction, work: Work, inside: Work, extents: Mapping[str, float]) -> None:
         """The products of matrices, for each group of `depth` that they sum: rows of tiles by columns of them, however full they are."""
         sides = [extents[axis] for axis in dot.type.axes]
         down, across = -(-sides[0] // instruction.rows) if len(sides) > 1 else 1, -(-sides[-1] // instruction.lanes)
@@ -345,6 +352,17 @@ class _Counter:
             if each.depth > 1 and layout is not None and layout.in_groups(each.lanes, each.depth):
                 return left, right, each.depth, None
         return dot.left, dot.right, 1, None
+
+
+def _before(value: Value, extents: Mapping[str, float]) -> dict[str, float]:
+    """How far a value's parts reach along axes that it has under other names, however far those were declared."""
+    if isinstance(value, Rename) and len(value.before) == len(value.after) == 1:
+        return {value.before[0]: extents[value.after[0]]}
+    if isinstance(value, Unpack):
+        return {value.before: extents[value.after] * value.bits / 8}
+    if isinstance(value, Expand2to4):
+        return {value.before: extents[value.after] / 2}
+    return {}
 
 
 def _narrow(value: Value) -> Value:
