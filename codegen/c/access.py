@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -178,8 +179,7 @@ class Access:
         """One vector of a load in register form, and its lanes (1 if all lanes are the same element)."""
         operand, pointer = self._operand(scope, value.operand)
         checks = self.checks(scope, value)
-        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
-            checks = self._padded(scope, operand, value, checks, spot)
+        checks = self._padded(scope, operand, value, checks, spot)
         address = self._address(scope, operand, value, spot)
         # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
         limits = spot.limits if isinstance(operand, Param) or value.other is not None else ()
@@ -202,8 +202,7 @@ class Access:
         """Where a load lies: its pointer, the address there of the element at a spot, and the tests that it is read under."""
         operand, pointer = self._operand(scope, value.operand)
         checks = self.checks(scope, value)
-        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
-            checks = self._padded(scope, operand, value, checks, spot)
+        checks = self._padded(scope, operand, value, checks, spot)
         return pointer, self._address(scope, operand, value, spot), self.guard(scope, checks, spot)
 
     def four(self, scope: Scope, value: Load, spots: Sequence[Spot]) -> tuple[str, int] | None:
@@ -220,8 +219,7 @@ class Access:
         if apart != len(spots) or any(other - first != n for n, other in enumerate(others, 1)):
             return None
         checks = self.checks(scope, value)
-        if value.other is None and isinstance(operand, Param) and operand.layout is not None:
-            checks = self._padded(scope, operand, value, checks, spots[0])
+        checks = self._padded(scope, operand, value, checks, spots[0])
         guards = [self.guard(scope, checks, spot) for spot in spots]
         if any(guard != guards[0] or not guard.whole for guard in guards):
             return None
@@ -243,10 +241,10 @@ class Access:
             raise UnsupportedError(f"%{name} is a counter and is read like a tensor", hint="use wait")
         return operand, self.pointers[name]
 
-    def _padded(self, scope: Scope, operand: Param, value: Load, checks: tuple[Check, ...], spot: Spot) -> tuple[Check, ...]:
-        """Without an `else`, lanes inside the padding of a layout may be read: a vector needs its first lane tested only."""
-        layout = operand.layout
-        if layout is None or spot.lanes == 1:
+    def _padded(self, scope: Scope, operand: Param | Local, value: Load, checks: tuple[Check, ...], spot: Spot) -> tuple[Check, ...]:
+        """Lanes inside the padding of a layout may be read, which holds zeros: a vector needs its first lane tested only."""
+        layout = operand.layout if isinstance(operand, Param) else None
+        if not isinstance(operand, Param) or layout is None or spot.lanes == 1 or not _is_padding(value.other):
             return checks
         known = self.writer.known(spot.lanes)
         result = []
@@ -409,6 +407,13 @@ class Access:
 def _other(other: Constant | None) -> str:
     """Masked lanes without `else` are poison: any value will do."""
     return "0" if other is None else constant(other)
+
+
+def _is_padding(other: Constant | None) -> bool:
+    """Whether what masked lanes are is what layouts are padded with: zeros of all bits, or anything."""
+    if other is None or isinstance(other.value, complex):
+        return other is None
+    return other.value == 0 and math.copysign(1, other.value) > 0
 
 
 def _has_division(dim: Dim) -> bool:

@@ -180,3 +180,20 @@ program @p {
     free, tested = source.split(f"if ({inside[1]}) {{")[1].split(f"if (!{inside[1]}) {{")
     assert "for (" in free and "?" not in free
     assert "for (" in tested and "?" in tested
+
+
+@pytest.mark.parametrize(("other", "is_masked"), [("0.0", False), ("-0.0", True), ("1.0", True)])
+def test_padding_is_read_where_it_holds_what_masked_lanes_are(other: str, is_masked: bool) -> None:
+    """The last panel of 16 columns holds 8 and zeros: whole vectors are read, of a panel behind it none."""
+    text = f"""
+program @p {{
+  launch @p(%w: f32[k 4, j 24] as j/16 k j%16, %y: out f32[k 4, j 64]) {{
+    grid (k: 0..4, j: 0..64 step 32) {{
+      store %y[k, j] = load %w[k, j] else {other} : f32[j]
+    }}
+  }}
+}}
+"""
+    source = print_launch(launch(text), AVX512, ())[0].source
+    assert ("load_part" in source) is is_masked
+    assert is_masked or source.count(" < 24 ? load_f32_16(") == 2
