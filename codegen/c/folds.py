@@ -15,6 +15,7 @@ from ...ir.types import DType
 from . import primitives, quads
 from .access import Spot, Test
 from .basics import is_small_float, register
+from .digits import digits, numbers
 from .values import Code, Values, accumulator, unrolls
 from .writer import LANE
 
@@ -256,13 +257,11 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
     if not rest and not unrolled and not trip and _stream_fours(values, value, axis, spots, names, at):
         return
     group = 1 if unrolled else _group(values, value, axis, extent, bool(trip))
-    if group > 1:
-        variable, position = values.writer.position(0, extent // group - 1)
-        values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // group}; ++{variable})")
-        values.writer.bind(f"@{variable}", variable)
-        for field in range(group):
-            _stream(values, value, rest, spots, names, {**at, axis: position * group + field})
-        values.writer.close()
+    sizes = [] if unrolled or trip else digits(values, axis, extent, group, operands)
+    if group > 1 or len(sizes) > 1:
+        for number in numbers(values, sizes):
+            for field in range(group):
+                _stream(values, value, rest, spots, names, {**at, axis: number * group + field})
         return
     with steps(values, axis, extent, operands, trip) as positions:
         for step in positions:

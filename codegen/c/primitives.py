@@ -16,6 +16,7 @@ from .basics import STORAGE, is_small_float, register
 from .library import ELEMENTS, Library
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
+SHIFTS = {"shift_left": "<<", "shift_right": ">>"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _MASK_OPERATORS = {**_BITS, "add": "|", "sub": "^", "mul": "&", "max": "|", "min": "&", "ne": "^"}
 _COMPARISONS = ("lt", "le", "eq", "ne")

@@ -18,6 +18,7 @@ from ...ir.dims import Dim
 from ...ir.target import CpuLevel
 from ...ir.tile.program import Dot, Load, TileApply, Value, walk
 from ...ir.types import bf16, f32, i8, i32, u8
+from . import primitives
 from .access import Spot
 from .library import Function
 from .tables import SIZE
@@ -138,7 +139,6 @@ def widened_load(value: Value) -> Load | None:
 
 
 BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
-SHIFTS = {"shift_left": "<<", "shift_right": ">>"}
 TABLE = 6
 """Codes of so many bits are looked up among bytes, sixteen at a time."""
 
@@ -151,7 +151,7 @@ def _are_bytes(value: Value) -> bool:
         return False
     if value.primitive in BITWISE:
         return all(number_of(arg) is not None or _are_bytes(arg) for arg in value.args)
-    if value.primitive in SHIFTS:
+    if value.primitive in primitives.SHIFTS:
         return isinstance(number_of(value.args[1]), int) and _are_bytes(value.args[0])
     if value.primitive == "bitcast":
         return _are_bytes(value.args[0])
@@ -212,8 +212,8 @@ def _computed(values: Values, value: TileApply, at: Callable[[Value], Code]) -> 
     """Bytes that are computed from others, four in each lane."""
     if value.primitive == "bitcast":
         return at(value.args[0])
-    if value.primitive in SHIFTS:
-        operator, (text, lanes), amount = SHIFTS[value.primitive], at(value.args[0]), _amount(value)
+    if value.primitive in primitives.SHIFTS:
+        operator, (text, lanes), amount = primitives.SHIFTS[value.primitive], at(value.args[0]), _amount(value)
         kept = 255 >> amount if operator == ">>" else 255 << amount & 255
         return f"({text} {operator} {amount}) & {_repeated(kept)}", lanes
     if value.primitive in BITWISE:

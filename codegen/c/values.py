@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir import dims
+from ...ir.codes import number_of
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
@@ -202,7 +203,7 @@ class Values:
         return self.define(dtype, f"{first} + {step}", spot.lanes), spot.lanes
 
     def _apply(self, value: TileApply, spot: Spot) -> Code:
-        special = self._compare(value, spot) or self._look_up(value, spot)
+        special = self._compare(value, spot) or self._look_up(value, spot) or self._shift(value, spot)
         if special is not None:
             return special
         codes = [self.vector(arg, spot) for arg in value.args]
@@ -222,6 +223,21 @@ class Values:
             number = number or (value.primitive in ("min", "max") and _is_number(value.args[0]))
             text = primitives.apply(self.library, value.primitive, source, lanes, texts, number)
         return self.define(value.type.dtype, text, lanes), lanes
+
+    def _shift(self, value: TileApply, spot: Spot) -> Code | None:
+        """A shift by a number that is known when printing, for which there are instructions of every width."""
+        if value.primitive not in primitives.SHIFTS or value.type.dtype.bits < 8:
+            return None
+        amount, dtype = number_of(value.args[1]), value.type.dtype
+        if amount is None and isinstance(value.args[1], Index):
+            placed = self.access.place(self.scope, value.args[1].value, spot)
+            amount = placed if isinstance(placed, int) else None
+        if not isinstance(amount, int) or not 0 <= amount < dtype.bits:
+            return None
+        text, lanes = self.vector(value.args[0], spot)
+        if amount == 0:
+            return text, lanes
+        return self.define(dtype, f"({self.ctype(dtype, lanes)})({text} {primitives.SHIFTS[value.primitive]} {amount})", lanes), lanes
 
     def _power(self, value: TileApply, texts: list[str], source: DType) -> str:
         """Squares without a call: x * x is what the power rounds to."""
