@@ -270,6 +270,34 @@ def _table(name: str) -> str:
     return f"static const uint32_t ourcc_table_{name}[{len(codes)}] = {{{words}}};\n{function}"
 
 
+_DECODED = {
+    # By way of f16, whose exponent has another bias. The code of NaN is all ones: adding one to it reaches the exponent's first bit.
+    "f8e4m3": """
+const u16x@N h = (u16x@N)convert_i8_i16_@N((i8x@N)x) << 7 & 0xbf80;
+return decode_f16_@N(h | ((h + 0x80) & 0x4000)) * 256.0f;
+""",
+    "f8e4m3fnuz": """
+const f32x@N r = decode_f16_@N((u16x@N)convert_i8_i16_@N((i8x@N)x) << 7 & 0xbf80) * 128.0f;
+return select_f32_@N((u32x@N)r == 0x80000000u, (f32x@N)((u32x@N)r | 0x7fc00000u), r);
+""",
+    "f8e5m2": "return decode_f16_@N(convert_u8_u16_@N(x) << 8);",
+    # A number without an exponent gets one that is taken off again.
+    "f8e5m2fnuz": """
+const u32x@N w = convert_u8_u32_@N(x), bits = (w & 127) << 21;
+const f32x@N small = (f32x@N)(bits + 0x38000000u) - 0x1p-15f;
+const f32x@N r = select_f32_@N(bits < 0x800000u, small, (f32x@N)(bits + 0x37800000u));
+const u32x@N signed_bits = (u32x@N)r | (w & 128) << 24;
+return select_f32_@N(w == 128, (f32x@N)(signed_bits | 0x7fc00000u), (f32x@N)signed_bits);
+""",
+    "f8e8m0": """
+const u32x@N w = convert_u8_u32_@N(x);
+const f32x@N r = select_f32_@N(w == 0u, (f32x@N)(w + 0x400000u), (f32x@N)(w << 23));
+return select_f32_@N(w == 255u, (f32x@N)(w * 0u + 0x7fc00000u), r);
+""",
+}
+"""Vectors of 8-bit floats as f32."""
+
+
 def _conversions() -> Iterator[tuple[str, Function]]:
     for source in ELEMENTS:
         for target in ELEMENTS:
@@ -279,7 +307,11 @@ def _conversions() -> Iterator[tuple[str, Function]]:
     yield from _sixteen_bits()
     for name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"):
         yield f"ourcc_decode_{name}", Function("", (), raw=_table(name))
-        yield f"decode_{name}", Function("f32x@N", ("u8x@N x",), lane=f"ourcc_decode_{name}(x)")
+        one, argument = f"ourcc_decode_{name}(x)", ("u8x@N x",)
+        if name in _DECODED:
+            yield f"decode_{name}", Function("f32x@N", argument, _DECODED[name], scalar=f"return {one};")
+        else:
+            yield f"decode_{name}", Function("f32x@N", argument, lane=one)
     for name, (exponent, mantissa, bias, infinite, zero) in _SMALL.items():
         top = (1 << (exponent + mantissa)) - 1
         largest = top - (1 << mantissa) if infinite else top - 1 if zero else top

@@ -5,7 +5,7 @@ The polynomials are minimax fits made for this file; each comment gives the fitt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .library import ELEMENTS, Function
 
@@ -395,6 +395,10 @@ def _integers() -> Iterator[tuple[str, Function]]:
                 yield f"{operator}_{name}", Function(v, pair, _SHIFTED_BYTES, scalar=f"return ourcc_{operator}_{name}(x, y);")
                 continue
             yield f"{operator}_{name}", Function(v, pair, lane=f"ourcc_{operator}_{name}(x, y)")
+        if name == "u8":
+            for operator, symbol in (("shift_left", "<<"), ("shift_right", ">>")):
+                one = f"return ({c})(x {symbol} n);"
+                yield f"{operator}_alike_{name}", Function(v, (f"{v} x", "int64_t n"), _shifted_alike(symbol), scalar=one)
         for kind, symbol in (("max", ">"), ("min", "<")):
             body = f"return select_{name}_@N(lt_{name}_@N({'y, x' if kind == 'max' else 'x, y'}), x, y);"
             yield f"{kind}_{name}", Function(v, pair, body, scalar=f"return x {symbol} y ? x : y;")
@@ -416,6 +420,13 @@ _SHIFTED_BYTES = """
 const u32x@N wide = convert_u8_u32_@N(x) >> convert_u8_u32_@N(y & 7);
 return __builtin_convertvector(__builtin_convertvector(wide, u16x@N), u8x@N) & (u8x@N)(y < 8);
 """
+
+
+def _shifted_alike(sign: str) -> Callable[[int], str]:
+    """All bytes by one number below 8: as halves of words, whose bits do not stay where they belong to a neighbour."""
+    return lambda lanes: f"return (u8x@N)((u16x{lanes // 2})x {sign} (uint16_t)n) & (uint8_t)(255 {sign} n);"
+
+
 _POWER = """{negative}
     uint64_t base = (uint64_t)x, n = (uint64_t)y, r = 1;
     for (; n; n >>= 1, base *= base) if (n & 1) r *= base;

@@ -1,4 +1,4 @@
-"""Tables instead of arithmetic: what is computed from a code of at most 4 bits is looked up among its sixteen numbers."""
+"""Tables instead of arithmetic: what is computed from a code of at most 6 bits is looked up among its numbers."""
 
 from __future__ import annotations
 
@@ -12,32 +12,53 @@ from ...ir.types import f32, i32
 from .library import Function
 
 SIZE = 16
+"""Numbers that a register holds, and lanes that are looked up together."""
 FEATURE = "avx512f"
-LEAST = 2
-"""Operations that a lookup stands for at least."""
+LEAST = {16: 2, 32: 4, 64: 6}
+"""Operations that a lookup among so many numbers stands for at least."""
 
 
 def functions() -> dict[str, Function]:
-    """`lookup_f32`: the elements of sixteen numbers that the low four bits of each lane say, in one instruction."""
-    fast = {(SIZE, FEATURE): "return (f32x16)_mm512_permutexvar_ps((__m512i)x, (__m512)table);"}
-    return {"lookup_f32": Function("f32x@N", (f"f32x{SIZE} table", "i32x@N x"), lane=f"table[x & {SIZE - 1}]", fast=fast)}
+    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements of as many numbers that the low bits of each lane say."""
+    pairs = [f"_mm512_permutex2var_ps((__m512){low}, (__m512i)x, (__m512){high})" for low, high in ("ab", "cd")]
+    texts = {
+        16: "_mm512_permutexvar_ps((__m512i)x, (__m512)a)",
+        32: pairs[0],
+        64: f"_mm512_mask_blend_ps(_mm512_test_epi32_mask((__m512i)x, _mm512_set1_epi32(32)), {', '.join(pairs)})",
+    }
+    one = {
+        16: "a[x & 15]",
+        32: "(x & 16 ? b : a)[x & 15]",
+        64: "(x & 32 ? x & 16 ? d : c : x & 16 ? b : a)[x & 15]",
+    }
+    return {
+        f"lookup{count}_f32": Function(
+            "f32x@N",
+            (*(f"f32x{SIZE} {name}" for name in "abcd"[: count // SIZE]), "i32x@N x"),
+            lane=one[count],
+            fast={(SIZE, FEATURE): f"return (f32x16){text};"},
+        )
+        for count, text in texts.items()
+    }
 
 
 @dataclass(frozen=True)
 class Table:
-    """A value as one of sixteen numbers; the low bits of `index` say which."""
+    """A value as one of 16, 32 or 64 numbers; the low bits of `index` say which."""
 
     index: Value
     numbers: tuple[float, ...]
 
 
 def read_table(value: TileApply) -> Table | None:
-    """The table of a value that is computed from one code alone, and by more than one operation."""
-    found = tabulate(value, 4) if value.dtype == f32 else None
-    if found is None or found.operations < LEAST:
+    """The table of a value that is computed from one code alone, and by more operations than a lookup takes."""
+    found = tabulate(value, max(LEAST).bit_length() - 1) if value.dtype == f32 else None
+    if found is None:
         return None
     # The permutation looks at four bits: a code of fewer stands in the table as often as it has neighbours above it.
-    numbers = np.tile(found.numbers, SIZE // len(found.numbers))
+    numbers = np.tile(found.numbers, max(1, SIZE // len(found.numbers)))
+    if found.operations < LEAST[len(numbers)]:
+        return None
     return Table(_wide(found.code), tuple(float(number) for number in numbers))
 
 

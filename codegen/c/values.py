@@ -225,19 +225,32 @@ class Values:
         return self.define(value.type.dtype, text, lanes), lanes
 
     def _shift(self, value: TileApply, spot: Spot) -> Code | None:
-        """A shift by a number that is known when printing, for which there are instructions of every width."""
+        """A shift of all lanes by a number that is known to lie below the bits: there are instructions for it."""
         if value.primitive not in primitives.SHIFTS or value.type.dtype.bits < 8:
             return None
-        amount, dtype = number_of(value.args[1]), value.type.dtype
-        if amount is None and isinstance(value.args[1], Index):
-            placed = self.access.place(self.scope, value.args[1].value, spot)
-            amount = placed if isinstance(placed, int) else None
-        if not isinstance(amount, int) or not 0 <= amount < dtype.bits:
+        number, dtype = number_of(value.args[1]), value.type.dtype
+        amount: Dim | None = number if isinstance(number, int) else None
+        if isinstance(value.args[1], Index):
+            amount = self.access.place(self.scope, value.args[1].value, spot)
+        if amount is None or lane_stride(amount) != 0 or not self._below(amount, dtype.bits):
             return None
         text, lanes = self.vector(value.args[0], spot)
         if amount == 0:
             return text, lanes
-        return self.define(dtype, f"({self.ctype(dtype, lanes)})({text} {primitives.SHIFTS[value.primitive]} {amount})", lanes), lanes
+        by = self.writer.index(amount)
+        if isinstance(amount, int) or lanes == 1 or dtype.bits > 8:
+            element = self.ctype(dtype, 1)
+            shifted = f"({self.ctype(dtype, lanes)})({text} {primitives.SHIFTS[value.primitive]} ({element}){by})"
+        elif dtype.name == "u8":
+            shifted = self.library.call(f"{value.primitive}_alike_u8", lanes, text, by)
+        else:
+            return None
+        return self.define(dtype, shifted, lanes), lanes
+
+    def _below(self, dim: Dim, bits: int) -> bool:
+        """Whether an index expression is proved to be one of 0 .. bits - 1."""
+        found = dims.range_of(dim, self.writer.known())
+        return found.low is not None and found.low >= 0 and found.high is not None and found.high < bits
 
     def _power(self, value: TileApply, texts: list[str], source: DType) -> str:
         """Squares without a call: x * x is what the power rounds to."""
@@ -247,7 +260,7 @@ class Values:
         return f"{texts[0]} * {texts[0]}"
 
     def _look_up(self, value: TileApply, spot: Spot) -> Code | None:
-        """A number of a code of four bits: one permutation instead of arithmetic."""
+        """A number of a code of few bits: permutations instead of arithmetic."""
         if spot.lanes != tables.SIZE or not self.library.level.has(tables.FEATURE):
             return None
         if id(value) not in self._tables:
@@ -258,9 +271,10 @@ class Values:
         index, lanes = self.vector(table.index, spot)
         if lanes != tables.SIZE:
             return None
-        numbers = ", ".join(primitives.constant(Constant(number, f32)) for number in table.numbers)
-        held = f"({self.ctype(f32, tables.SIZE)}){{{numbers}}}"
-        return self.define(f32, self.library.call("lookup_f32", lanes, held, index), lanes), lanes
+        numbers = [primitives.constant(Constant(number, f32)) for number in table.numbers]
+        parts = [numbers[n : n + tables.SIZE] for n in range(0, len(numbers), tables.SIZE)]
+        held = [f"({self.ctype(f32, tables.SIZE)}){{{', '.join(part)}}}" for part in parts]
+        return self.define(f32, self.library.call(f"lookup{len(numbers)}_f32", lanes, *held, index), lanes), lanes
 
     def _compare(self, value: TileApply, spot: Spot) -> Code | None:
         """Index against index: one subtraction of scalars instead of wide integer vectors."""

@@ -57,6 +57,8 @@ def edges(dtype: DType) -> Array:
     """Values at which arithmetic goes wrong, and ordinary ones."""
     if dtype.kind == "bool":
         return np.array([False, True])
+    if dtype.is_float and dtype.bits <= 8:
+        return np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy)
     if dtype.is_float:
         info = {
             "f64": (5e-324, 2.2e-308, 1.79e308),
@@ -64,7 +66,7 @@ def edges(dtype: DType) -> Array:
             "f16": (6e-8, 6.2e-5, 65504.0),
             "bf16": (1e-40, 1.2e-38, 3.38e38),
         }
-        tiny, normal, huge = info.get(dtype.name, (2**-9, 2**-6, 240.0))
+        tiny, normal, huge = info[dtype.name]
         special = [
             0.0,
             -0.0,

@@ -28,8 +28,8 @@ def code(shift: int = 4, mask: int = 15) -> TileApply:
     return apply("bit_and", apply("shift_right", BYTE, full(shift, u8), dtype=u8), full(mask, u8), dtype=u8)
 
 
-def traced(value: object) -> TileApply:
-    """A scalar expression over one reference as a tile expression over the code."""
+def traced(value: object, wide: TileApply) -> TileApply:
+    """A scalar expression over one reference as a tile expression over a code."""
     from ourcc.ir.expression import Apply
 
     def change(part: object) -> Value:
@@ -37,18 +37,18 @@ def traced(value: object) -> TileApply:
             return apply(part.primitive, *map(change, part.args), dtype=part.dtype)
         if isinstance(part, Constant):
             return Full(part, TileType(part.dtype))
-        return code()
+        return wide
 
     made = change(value)
     assert isinstance(made, TileApply)
     return made
 
 
-def of(decode: object) -> TileApply:
+def of(decode: object, wide: TileApply | None = None) -> TileApply:
     from ourcc.ir.region import Ref
     from ourcc.ir.scalar import Traced, cast
 
-    return traced(cast(decode(Traced(Ref("code", u8), u8)), f32).value)  # type: ignore[operator]
+    return traced(cast(decode(Traced(Ref("code", u8), u8)), f32).value, wide or code())  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,21 @@ def test_a_code_of_two_bits_stands_four_times_in_the_table() -> None:
     assert table is not None and table.numbers == (-2.0, -1.0, 0.0, 1.0) * 4
 
 
+@pytest.mark.parametrize(("bits", "exponent", "mantissa"), [(5, 2, 2), (6, 2, 3), (6, 3, 2)])
+def test_what_is_computed_from_six_bits_is_a_table(bits: int, exponent: int, mantissa: int) -> None:
+    wide = apply("bit_and", BYTE, full((1 << bits) - 1, u8), dtype=u8)
+    table = read_table(of(lambda c: small_float(c, exponent, mantissa), wide))
+    assert table is not None and len(table.numbers) == 1 << bits
+    assert table.numbers == tuple(number(each, exponent, mantissa) for each in range(1 << bits))
+
+
+def number(code: int, exponent: int, mantissa: int) -> float:
+    """What a code of a float without infinities is worth, in units of the least number."""
+    power, rest = divmod(code & ((1 << (exponent + mantissa)) - 1), 1 << mantissa)
+    size = rest if power == 0 else (rest + (1 << mantissa)) << (power - 1)
+    return float(-size if code >> (exponent + mantissa) else size)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -89,7 +104,7 @@ def test_a_code_of_two_bits_stands_four_times_in_the_table() -> None:
         apply("sub", apply("cast", code(), dtype=i32), full(8, i32), dtype=i32),
         apply("add", apply("cast", code(), dtype=f32), Load("b", (0,), TileType(f32, ("n",)), None), dtype=f32),
     ],
-    ids=["one operation", "five bits", "a whole byte", "two codes", "no float", "something else"],
+    ids=["one operation", "five bits and few operations", "a whole byte", "two codes", "no float", "something else"],
 )
 def test_what_has_no_table(value: TileApply) -> None:
     assert read_table(value) is None
