@@ -67,6 +67,8 @@ class _Reader:
         self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
         self.inside: dict[str, set[str]] = {}
         """The axes that walk each axis, by its name."""
+        self.met: set[tuple[int, int]] = set()
+        """Values and the loops in which they were read: one that is used several times is read once."""
 
     def read(self) -> _Node:
         """A tree of the grid's loops and the body's."""
@@ -119,6 +121,9 @@ class _Reader:
             self._body(loop.body, opened(env, loop.name, low), lengths | {loop.name: min(step, length)}, node.inner[-1], deeper)
 
     def _value(self, value: Value, env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
+        if (id(value), id(node)) in self.met:
+            return
+        self.met.add((id(value), id(node)))
         if isinstance(value, Load):
             self._access(value.operand, value.subscripts, value.type, env, lengths, node, loops)
         elif isinstance(value, Dot):

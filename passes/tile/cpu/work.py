@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ....ir import dims
 from ....ir.codes import tabulate
-from ....ir.dims import Dim, Facts
+from ....ir.dims import Dim, Facts, Function
 from ....ir.target import CpuInstruction, CpuLevel, CpuRates
 from ....ir.tile.address import flatten
 from ....ir.tile.program import (
@@ -41,8 +41,8 @@ from ....ir.tile.program import (
     parts,
 )
 
-CODE, FEWEST = 4, 2
-"""Numbers that are computed from so many bits by at least so many operations are looked up in a table."""
+LOOKUPS = {4: (2, 1), 5: (4, 1), 6: (6, 3)}
+"""Numbers that are computed from so many bits by at least so many operations are looked up, by so many instructions."""
 TILES_BEGIN = 100
 """Cycles that a block of tiles takes to begin and to end."""
 EXPAND = 6
@@ -60,6 +60,12 @@ class Work:
     stores: float = 0.0
     waits: float = 0.0
     loops: list[Loop] = field(default_factory=list)
+
+    def add(self, other: Work, share: float) -> None:
+        """Put a share of other straight code beside this."""
+        self.arithmetic += share * other.arithmetic
+        self.loads += share * other.loads
+        self.stores += share * other.stores
 
     @property
     def straight(self) -> float:
@@ -172,6 +178,13 @@ class _Counter:
         self.steps = {axis.name: axis.step or 1 for axis in launch.grid}
         self.whole = {axis.name: self._divides(axis.step or 1, axis.high - axis.low) for axis in launch.grid}
         self.axes: dict[str, AxisDecl] = {}
+        self.summed: tuple[str, int] | None = None
+        """The axis along which products are summed here, and its steps."""
+        self.kept = 1
+        """The steps of that sum for which what is counted stays as it is."""
+        self.counted: set[int] = set()
+        """The values that this straight code has computed: one that is used several times is computed once."""
+        self.steady: dict[int, int] = {}
 
     def _divides(self, step: int, length: Dim) -> bool:
         return step == 1 or dims.divides(step, length, self.facts) is True
@@ -180,7 +193,8 @@ class _Counter:
 
     def block(self, body: Sequence[Statement], env: dict[str, int], extents: Mapping[str, float], late: Late) -> Work:
         """The work of statements where axes have these extents."""
-        work, carried = Work(), set(late)
+        work, carried, outside = Work(), set(late), self.counted
+        self.counted = set()
         for statement in body:
             if isinstance(statement, For):
                 work.loops.append(self._for(statement, env, extents))
@@ -193,7 +207,7 @@ class _Counter:
                 self.operands[statement.name] = statement
             elif isinstance(statement, Let):
                 self._value(statement.value, work, env, extents)
-                wait = self._wait(statement.value, late)
+                wait = self._wait(statement.value, late, {})
                 if wait is not None:
                     late = late | {statement.name: wait}
                     work.waits = max(work.waits, wait if statement.name in carried else 0.0)
@@ -202,6 +216,7 @@ class _Counter:
                 self._access(statement.operand, statement.subscripts, statement.value.type, work, env, extents, is_store=True)
             elif isinstance(statement, If):
                 work.loops.append(Loop("", "scalar", 0, 1, "", ((1, self.block(statement.body, env, extents, {})),)))
+        self.counted = outside
         return work
 
     def _for(self, loop: For, env: dict[str, int], extents: Mapping[str, float]) -> Loop:
@@ -219,19 +234,38 @@ class _Counter:
             rungs.append((step, self.block(loop.body, inner, own, late)))
         return Loop(loop.name, loop.kind, loop.low, loop.high, parent, tuple(rungs))
 
-    def _wait(self, value: Value, late: Late) -> float | None:
+    def _wait(self, value: Value, late: Late, known: dict[int, float | None]) -> float | None:
         """How long after the step before a value is there; None if it does not depend on that."""
         if isinstance(value, Ref):
             return late.get(value.name)
-        found = max((wait for part in parts(value) if (wait := self._wait(part, late)) is not None), default=None)
-        if found is None:
-            return None
+        if id(value) not in known:
+            waits = [wait for part in parts(value) if (wait := self._wait(part, late, known)) is not None]
+            known[id(value)] = max(waits) + self._latency(value) if waits else None
+        return known[id(value)]
+
+    def _latency(self, value: Value) -> float:
         if isinstance(value, TileApply):
             quick = not value.type.dtype.is_float or value.primitive == "where"
-            return found + (1.0 if quick else max(self.rates.latency, self.rates.of(value.primitive)))
-        return found + (self.rates.fold if isinstance(value, Reduce) else 0.0)
+            return 1.0 if quick else max(self.rates.latency, self.rates.of(value.primitive))
+        return self.rates.fold if isinstance(value, Reduce) else 0.0
 
     # --- values ---
+
+    def _steady(self, value: Value) -> int:
+        """For how many steps of the sum around it a value stays as it is."""
+        if self.summed is None:
+            return 1
+        if id(value) not in self.steady:
+            self.steady[id(value)] = self._found_steady(value, *self.summed)
+        return self.steady[id(value)]
+
+    def _found_steady(self, value: Value, axis: str, most: int) -> int:
+        if isinstance(value, (Load, Index)):
+            subscripts = value.subscripts if isinstance(value, Load) else (value.value,)
+            return min((_steps(subscript, axis, most) for subscript in subscripts), default=most)
+        if isinstance(value, (Dot, Ref, Reduce, Scan, Expand2to4, Unpack, Rename)):
+            return 1
+        return min((self._steady(part) for part in parts(value)), default=most)
 
     def _count(self, type_: TileType, extents: Mapping[str, float], bits: int, lane: str | None) -> float:
         """Vectors of a tile whose elements lie side by side along `lane`; single elements where it has no such axis."""
@@ -244,20 +278,34 @@ class _Counter:
         self, value: Value, work: Work, env: dict[str, int], extents: Mapping[str, float], lane: str | None = None, depth: int = 1
     ) -> None:
         """Count a value and its parts; those of a sum of products have the lanes of its result, `depth` neighbours to each."""
+        if id(value) in self.counted:
+            return
+        steady = self._steady(value)
+        if steady > self.kept:
+            # What stays as it is for some steps of a sum is computed once for these.
+            once, kept, self.kept = Work(), self.kept, steady
+            self._value(value, once, env, extents, lane, depth)
+            self.kept = kept
+            work.add(once, kept / steady)
+            return
+        self.counted.add(id(value))
         if isinstance(value, Dot):
             self._dot(value, work, env, extents)
             return
         axes = value.type.axes
         along = lane or (axes[-1] if axes else None)
         if isinstance(value, TileApply) and axes:
-            table = tabulate(value, CODE)
-            if table is not None and table.operations >= FEWEST:
-                work.arithmetic += self._count(value.type, extents, NARROWEST, along) / self.rates.arithmetic
+            table = tabulate(value, max(LOOKUPS))
+            least, taken = LOOKUPS[max(min(LOOKUPS), table.bits)] if table is not None else (0, 0)
+            if table is not None and table.operations >= least:
+                work.arithmetic += taken * self._count(value.type, extents, NARROWEST, along) / self.rates.arithmetic
                 self._value(table.code, work, env, extents, lane, depth)
                 return
-        before = {**extents, **_before(value, extents)}
+        before, summed = _before(value, extents), self.summed
+        self.summed = None if before else summed
         for part in parts(value):
-            self._value(part, work, env, before, lane, depth)
+            self._value(part, work, env, {**extents, **before}, lane, depth)
+        self.summed = summed
         if isinstance(value, Load):
             self._access(value.operand, value.subscripts, value.type, work, env, extents, along, depth)
         elif isinstance(value, TileApply) and value.primitive != "bitcast":
@@ -322,8 +370,11 @@ class _Counter:
             self._matrix(dot, instruction, work, inside, extents)
         else:
             inside.arithmetic = self._count(dot.type, extents, dot.type.dtype.bits, lane) / self.rates.multiply_adds
+            outside, self.counted, self.steady = self.counted, set(), {}
+            self.summed = inner[-1], int(extents[inner[-1]])
             for factor in (left, right):
                 self._value(factor, inside, env, each, lane, depth)
+            self.summed, self.counted = None, outside
         low, high = (self.axes[inner[-1]].low, self.axes[inner[-1]].high) if inner[-1] in self.axes else (0, int(extents[inner[-1]]))
         work.loops.append(Loop(inner[-1], "sum", low, high, "", ((depth, inside),)))
 
@@ -352,6 +403,22 @@ class _Counter:
             if each.depth > 1 and layout is not None and layout.in_groups(each.lanes, each.depth):
                 return left, right, each.depth, None
         return dot.left, dot.right, 1, None
+
+
+def _steps(dim: Dim, axis: str, most: int) -> int:
+    """For how many steps along an axis an index expression stays as it is."""
+    if isinstance(dim, int) or not {axis, f"{axis}.lane"} & dims.symbols(dim):
+        return most
+    found = most
+    for atom in (atom for monomial, _ in dim.terms for atom in monomial):
+        if isinstance(atom, Function):
+            left = _steps(atom.left, axis, most)
+            right = _steps(atom.right, axis, most)
+            divided = atom.kind == "div" and isinstance(atom.right, int) and left < most
+            found = min(found, left * atom.right if divided and isinstance(atom.right, int) else left, right)
+        elif atom.name in (axis, f"{axis}.lane"):
+            found = 1
+    return found
 
 
 def _before(value: Value, extents: Mapping[str, float]) -> dict[str, float]:
