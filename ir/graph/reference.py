@@ -163,7 +163,7 @@ def judge(
 
     Floats pass when the worst error against `wide` is at most `factor` times the worst of `stepwise` plus `floor`
     units in the last place of the output's largest finite magnitude (default by dtype); NaN and infinities must stand
-    in the same places as in stepwise or wide. Integers, bools and strings must be equal. `digits` says in how many
+    in the same places as in stepwise or as in wide, once that is in the result's dtype. Integers, bools and strings must be equal. `digits` says in how many
     binary digits the program computes, where that is not the result's dtype.
     """
     if result.shape != stepwise.shape or result.dtype != stepwise.dtype:
@@ -173,9 +173,10 @@ def judge(
     got, step, exact = (np.asarray(a).astype(np.float64) for a in (result, stepwise, wide))
     same = (got == step) | (np.isnan(got) & np.isnan(step))
     # Where wide and stepwise disagree about being finite (overflow), either of them is an acceptable answer.
-    agrees = same | (got == exact) | (np.isnan(got) & np.isnan(exact))
     with np.errstate(over="ignore"):
-        fits = np.isfinite(exact.astype(result.dtype).astype(np.float64))
+        held = exact.astype(result.dtype).astype(np.float64)
+    fits = np.isfinite(held)
+    agrees = same | (got == exact) | (np.isnan(got) & np.isnan(exact)) | (~fits & ((got == held) | (np.isnan(got) & np.isnan(held))))
     finite = np.isfinite(got) & np.isfinite(exact) & (np.isfinite(step) | fits)
     wrong = ~agrees & ~finite & (~np.isfinite(got) | ~np.isfinite(step))
     if wrong.any():

@@ -70,6 +70,9 @@ def test_an_own_rounding_is_stepwise_only() -> None:
         (30.703, np.inf, 1e30, False),
         (np.inf, 30.703, 30.6964, False),
         (np.nan, np.inf, 30.6964, False),
+        (np.inf, np.nan, 67000.0, True),  # what was left wide is no f16 at its end
+        (-np.inf, np.nan, 67000.0, False),
+        (np.inf, np.nan, 30.6964, False),
     ],
 )
 def test_either_answer_about_an_overflow_is_judged(got: float, step: float, wide: float, passes: bool) -> None:
