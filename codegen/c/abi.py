@@ -15,6 +15,10 @@ from __future__ import annotations
 ABI_VERSION = 2
 
 
+KERNEL = "kernel"
+"""What the file of one kernel calls it. Its name in an engine stands in the file's: equal kernels are equal files."""
+
+
 def descriptor(kernel: str) -> str:
     """The C name of the constant that describes a kernel, whose body has the kernel's own name."""
     return f"{kernel}_descriptor"

@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import logging
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -24,7 +23,7 @@ from pathlib import Path
 from ...ir.errors import ToolchainError
 from ...ir.extras import install_hint, is_installed
 from ...ir.target import CpuLevel
-from .abi import descriptor, support_files
+from .abi import KERNEL, descriptor, support_files
 from .disassembly import KernelCode, disassemble
 from .objects import ObjectFolder
 
@@ -155,20 +154,17 @@ def _renamed(kernel: str, symbol: str) -> str:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A C file to compile: its text as the compiler sees it, and the function that a kernel's file defines."""
+    """A C file to compile: its text as the compiler sees it, and the name there of the kernel that it defines, if it defines one."""
 
     name: str
     text: str
     symbol: str = ""
 
     @staticmethod
-    def of(name: str, text: str, kernel: str) -> _Unit:
-        """The file of a kernel. Its function is named by the text, so that equal kernels of any engine are one object file."""
-        if not kernel:
-            return _Unit(name, text)
-        canonical = re.sub(rf"\b{kernel}(_descriptor|_enter|_leave)?\b", r"kernel\1", text)
-        symbol = f"kernel_{hashlib.sha256(canonical.encode()).hexdigest()[:24]}"
-        return _Unit(name, f"{_renamed('kernel', symbol)}{canonical}", symbol)
+    def of_kernel(name: str, text: str) -> _Unit:
+        """The file of a kernel, which is named by the text, so that equal kernels of any engine are one object file."""
+        symbol = f"{KERNEL}_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+        return _Unit(name, f"{_renamed(KERNEL, symbol)}{text}", symbol)
 
 
 def compile_shared(
@@ -183,15 +179,17 @@ def compile_shared(
 ) -> SharedObject:
     """Compile C files (name -> text) and the thread pool into one shared object for an instruction-set level.
 
-    File names become part of messages only; the same texts give the same bytes in any folder. The file KERNEL.c of each
-    of `kernels` defines it and its description, the other files launch it; what the compiler made of it is counted.
+    File names become part of messages only; the same texts give the same bytes in any folder. The file NAME.c of each of
+    `kernels` defines it and its description under the name `abi.KERNEL`, the other files launch it as NAME; what the compiler
+    made of it is counted.
     Object files are kept in the folder `cache`, and what is found there is not compiled again.
     """
     files = {**sources, **support_files()}
     flags = flags_for(level, compiler)
     headers = tuple((name, text) for name, text in files.items() if not name.endswith(".c"))
     owned = {f"{kernel}.c": kernel for kernel in kernels}
-    units = [_Unit.of(name, files[name], owned.get(name, "")) for name in sorted(files) if name.endswith(".c")]
+    texts = {name: files[name] for name in sorted(files) if name.endswith(".c")}
+    units = [_Unit.of_kernel(name, text) if name in owned else _Unit(name, text) for name, text in texts.items()]
     renamed = "".join(_renamed(owned[unit.name], unit.symbol) for unit in units if unit.symbol)
     units = [unit if unit.symbol or unit.name not in sources else _Unit(unit.name, renamed + unit.text) for unit in units]
     made = _Objects(compiler, flags, headers, timeout, None if cache is None else ObjectFolder(cache))

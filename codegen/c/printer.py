@@ -80,7 +80,16 @@ class SourceFile:
         """The whole file."""
         includes = ["#define _GNU_SOURCE", '#include "ourcc.h"', "#include <sched.h>"]
         sources = [kernel.source for kernel in self.kernels]
-        return "\n".join([*includes, self.library.text(functions_called(sources, self.library)), *sources]) + "\n"
+        return "\n".join([*includes, self.library.text(functions_called(sources, self.library)), _KERNELS, *sources]) + "\n"
+
+
+_KERNELS = "/* Above this line stand the library's functions that are used here, below it kernels. */"
+
+
+def kernels_of(text: str) -> str:
+    """The kernels in the text of a file, without the library's functions; all of a file that does not tell them apart."""
+    _, line, kernels = text.partition(f"{_KERNELS}\n")
+    return kernels if line else text
 
 
 def described(name: str, instructions: Sequence[CpuInstruction]) -> str:

@@ -42,7 +42,7 @@ def load(emitter: Emitter, scope: Scope, value: Load, operand: Param) -> Tile | 
     text = f"{name}.load([{starts}])"
     if len(axes) != len(block.axes):
         text = f"tl.reshape({text}, {shape_text(emitter.shape(scope, axes))})"
-    return Tile(emitter.assign(f"{operand.name}_tile", text), axes, value.type.dtype)
+    return Tile(text, axes, value.type.dtype, wanted=f"{operand.name}_tile")
 
 
 def _why_not_operand(scope: Scope, operand: Param) -> tuple[str | None, tuple[Dim, ...]]:

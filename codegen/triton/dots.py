@@ -46,7 +46,7 @@ def roles(value: Dot) -> Roles:
 
 
 def print_dot(emitter: Emitter, scope: Scope, value: Dot, tile: Print) -> Tile:
-    """A dot as a variable, with the axes of its type."""
+    """A dot, with the axes of its type."""
     if value.precision not in _PRECISIONS:
         raise UnsupportedError(
             f"dot precision {value.precision!r} is not supported in Triton kernels, expected one of: {', '.join(_PRECISIONS)}"
@@ -120,7 +120,7 @@ def _result(emitter: Emitter, scope: Scope, text: str, value: Dot, found: Roles)
     axes = (*found.batch, *found.left, *found.right)
     if any(len(group) > 1 for group in (found.batch, found.left, found.right)):
         text = f"tl.reshape({text}, {shape_text(emitter.shape(scope, axes))})"
-    return Tile(emitter.assign("product", text), axes, value.type.dtype)
+    return Tile(text, axes, value.type.dtype, wanted="product")
 
 
 def _products(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Print) -> Tile:
@@ -141,7 +141,7 @@ def _products(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Pr
     acc = tile(emitter, scope, value.acc, kept)
     if acc.constant is None or acc.constant.value != 0:
         text = f"{emitter.aligned(Tile(_cast(emitter, acc, work), acc.axes, work), kept)} + {text}"
-    return Tile(emitter.assign("product", primitives.cast(f"({text})", work, value.type.dtype, emitter.helpers)), kept, value.type.dtype)
+    return Tile(primitives.cast(f"({text})", work, value.type.dtype, emitter.helpers), kept, value.type.dtype, wanted="product")
 
 
 def _cast(emitter: Emitter, printed: Tile, target: DType) -> str:

@@ -6,7 +6,7 @@ import keyword
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...ir.digits import is_whole
 from ...ir.dims import Dim
@@ -28,12 +28,16 @@ RESERVED = frozenset({"tl", "triton", "float", *(f"lane_{2**n}" for n in range(2
 
 @dataclass(frozen=True)
 class Tile:
-    """A printed value: text whose dimensions are `axes` in order (none: a scalar), and the literal if it is one."""
+    """A printed value: text whose dimensions are `axes` in order (none: a scalar), and the literal if it is one.
+
+    With `wanted` the text is work that must stand once, as what a variable is given: of this name, or of a better one.
+    """
 
     text: str
     axes: tuple[str, ...]
     dtype: DType
     constant: Constant | None = None
+    wanted: str | None = None
 
 
 @dataclass
@@ -74,6 +78,10 @@ class Emitter:
         name = self.fresh(wanted)
         self.line(f"{name} = {bare(text)}")
         return name
+
+    def held(self, tile: Tile) -> Tile:
+        """The tile in a variable of its own, if its text is work."""
+        return tile if tile.wanted is None else replace(tile, text=self.assign(tile.wanted, tile.text), wanted=None)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:

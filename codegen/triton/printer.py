@@ -36,7 +36,7 @@ from .grid import open_grid
 from .helpers import SOURCES, closure
 from .kernel import SIZE_LIMIT, Argument, TritonKernel
 from .primitives import language_type
-from .values import local_axes, tile
+from .values import expression, local_axes, tile
 from .words import bare, shape_text
 
 _ATOMICS = ("add", "max", "min")
@@ -218,44 +218,20 @@ def _carried(emitter: Emitter) -> set[str]:
 
 def _let(emitter: Emitter, scope: Scope, statement: Let) -> None:
     value = statement.value
-    printed = tile(emitter, scope, value, value.type.axes)
+    printed = expression(emitter, scope, value, value.type.axes)
     if statement.name not in _carried(emitter):
         if printed.constant is None:
-            # A load or a dot has just got a variable of its own; it takes the value's name instead.
-            printed = replace(printed, text=_named(emitter, statement.name, printed.text))
+            printed = emitter.held(replace(printed, wanted=statement.name))
         emitter.values[statement.name] = printed
         return
     # What a loop rebinds keeps one type: every axis of it is there from the start.
+    printed = printed if printed.axes == value.type.axes else emitter.held(printed)
     text = emitter.broadcast(scope, printed, value.type.axes)
     known = emitter.values.get(statement.name)
     if known is None:
-        name = _named(emitter, statement.name, text)
+        emitter.values[statement.name] = emitter.held(Tile(text, value.type.axes, value.type.dtype, wanted=statement.name))
     else:
-        name = known.text
-        _rebind(emitter, name, text)
-    emitter.values[statement.name] = Tile(name, value.type.axes, value.type.dtype)
-
-
-def _named(emitter: Emitter, wanted: str, text: str) -> str:
-    if _is_temporary(emitter, text):
-        last = emitter.lines.pop().strip()
-        name = emitter.fresh(wanted)
-        emitter.line(f"{name} = {last.split(' = ', 1)[1]}")
-        return name
-    return emitter.assign(wanted, text)
-
-
-def _is_temporary(emitter: Emitter, text: str) -> bool:
-    """Whether `text` is a variable that the last line made and nothing else reads."""
-    last = emitter.lines[-1].strip() if emitter.lines else ""
-    known = {printed.text for printed in emitter.values.values()} | set(emitter.locals.values())
-    return text.isidentifier() and last.startswith(f"{text} = ") and text not in known
-
-
-def _rebind(emitter: Emitter, name: str, text: str) -> None:
-    if _is_temporary(emitter, text):
-        text = emitter.lines.pop().strip().split(" = ", 1)[1]
-    emitter.line(f"{name} = {bare(text)}")
+        emitter.line(f"{known.text} = {bare(text)}")
 
 
 def _store(emitter: Emitter, scope: Scope, statement: Store) -> None:

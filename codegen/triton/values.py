@@ -19,7 +19,14 @@ from .words import shape_text
 
 
 def tile(emitter: Emitter, scope: Scope, value: Value, order: tuple[str, ...] | None = None) -> Tile:
-    """A value's text; `order` is the order of axes that a load had best take (others are permuted by their reader)."""
+    """A value's text, that of work in a variable; `order` is the order of axes that a load had best take (others are permuted by
+    their reader).
+    """
+    return emitter.held(expression(emitter, scope, value, order))
+
+
+def expression(emitter: Emitter, scope: Scope, value: Value, order: tuple[str, ...] | None = None) -> Tile:
+    """A value's text, of work too: its one reader gives it a name."""
     if isinstance(value, Load):
         return _load(emitter, scope, value, order or value.type.axes)
     if isinstance(value, Ref):
@@ -93,7 +100,7 @@ def _load(emitter: Emitter, scope: Scope, value: Load, order: tuple[str, ...]) -
         other = value.other if value.other is not None else Constant(0, value.type.dtype)
         arguments.append(f"other={primitives.literal(primitives.typed(other, value.type.dtype).value)}")
     arguments += [f'eviction_policy="{hint}"' for hint in value.hints if hint in ("evict_first", "evict_last")]
-    return Tile(emitter.assign(f"{operand.name}_tile", f"tl.load({', '.join(arguments)})"), axes, value.type.dtype)
+    return Tile(f"tl.load({', '.join(arguments)})", axes, value.type.dtype, wanted=f"{operand.name}_tile")
 
 
 def local_axes(emitter: Emitter, scope: Scope, local: Local, subscripts: tuple[dims.Dim, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,8 +182,15 @@ def _reduce(emitter: Emitter, scope: Scope, value: Reduce) -> Tile:
     text = primitives.cast(text, inner.type.dtype, work, emitter.helpers)
     combine = _combiner(value.kind, work)
     emitter.helpers.add(combine)
-    reduced = emitter.assign(value.kind, f"tl.reduce({text}, {position}, {combine})")
-    return Tile(primitives.cast(reduced, work, value.type.dtype, emitter.helpers), left, value.type.dtype)
+    return _converted(emitter, Tile(f"tl.reduce({text}, {position}, {combine})", left, work, wanted=value.kind), value.type.dtype)
+
+
+def _converted(emitter: Emitter, work: Tile, dtype: DType) -> Tile:
+    """Work in the dtype of a result; where that is another one the work has a variable."""
+    if work.dtype == dtype:
+        return work
+    printed = emitter.held(work)
+    return Tile(primitives.cast(printed.text, work.dtype, dtype, emitter.helpers), work.axes, dtype)
 
 
 def _combiner(kind: str, dtype: DType) -> str:
@@ -205,8 +219,8 @@ def _scan(emitter: Emitter, scope: Scope, value: Scan) -> Tile:
     text = primitives.cast(whole(emitter, scope, value.value), value.value.type.dtype, work, emitter.helpers)
     combine = _combiner(value.kind, work)
     emitter.helpers.add(combine)
-    scanned = emitter.assign(value.kind, f"tl.associative_scan({text}, {axes.index(value.axis)}, {combine}, reverse={value.reverse})")
-    return Tile(primitives.cast(scanned, work, value.type.dtype, emitter.helpers), axes, value.type.dtype)
+    scanned = f"tl.associative_scan({text}, {axes.index(value.axis)}, {combine}, reverse={value.reverse})"
+    return _converted(emitter, Tile(scanned, axes, work, wanted=value.kind), value.type.dtype)
 
 
 # --- shape ------------------------------------------------------------------------------------------------------------
@@ -246,7 +260,7 @@ def _unpack(emitter: Emitter, scope: Scope, value: Unpack) -> Tile:
     fields = [_field(packed, value, n) for n in range(8 // value.bits)]
     target = (*others, value.after)
     text = f"tl.reshape({_interleave(fields)}, {shape_text(emitter.shape(scope, target))})"
-    return Tile(emitter.assign("fields", text), target, value.type.dtype)
+    return Tile(text, target, value.type.dtype, wanted="fields")
 
 
 def _field(packed: str, value: Unpack, number: int) -> str:
@@ -288,4 +302,4 @@ def _expand(emitter: Emitter, scope: Scope, value: Expand2to4) -> Tile:
     quarters = [f"tl.where({where_first} == {r}, {first}, tl.where({where_second} == {r}, {second}, {zero}))" for r in range(4)]
     target = (*others, value.after)
     text = f"tl.reshape({_interleave(quarters)}, {shape_text(emitter.shape(scope, target))})"
-    return Tile(emitter.assign("dense", text), target, value.type.dtype)
+    return Tile(text, target, value.type.dtype, wanted="dense")

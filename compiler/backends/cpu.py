@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
+from ...codegen.c.abi import KERNEL
 from ...codegen.c.compile import SharedObject, compile_shared, find_compiler
 from ...codegen.c.printer import SourceFile
 from ...codegen.c.weight import check_weight
@@ -119,7 +120,7 @@ def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
 
     def print_kernel(name: str, launch: Launch) -> str:
         file = SourceFile(level)
-        add_kernel(file, lowered.scheduled[name], launch, name)
+        add_kernel(file, lowered.scheduled[name], launch, KERNEL)
         return file.text()
 
     sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}

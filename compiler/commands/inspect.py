@@ -148,20 +148,15 @@ def _source(contents: EngineContents, part: str, kernel: str) -> str:
 
 
 def _texts(files: Mapping[str, bytes], kernel: str) -> list[str]:
-    found = []
-    for name, data in files.items():
-        if not name.endswith((".c", ".py")):
-            continue
-        text = bytes(data).decode(errors="replace")
-        if name in (f"{kernel}.py", f"{kernel}_aligned.py"):
-            found.append(f"# {name}\n{text}")
-        start = text.find(f"int32_t {kernel}(")
-        while start >= 0:
-            end = text.find("\n}\n", start)
-            if ";" not in text[start : text.find("\n", start)]:
-                found.append(f"// {name}\n{text[start : end + 3]}")
-            start = text.find(f"int32_t {kernel}(", start + 1)
-    return found
+    """The printed kernel, of a GPU also the one for aligned operands, each below the name of its file."""
+    from ...codegen.c.printer import kernels_of
+
+    named = {
+        name: bytes(files[name]).decode(errors="replace")
+        for name in (f"{kernel}.c", f"{kernel}.py", f"{kernel}_aligned.py")
+        if name in files
+    }
+    return [f"// {name}\n{kernels_of(text)}" if name.endswith(".c") else f"# {name}\n{text}" for name, text in named.items()]
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -163,8 +163,8 @@ def judge(
 
     Floats pass when the worst error against `wide` is at most `factor` times the worst of `stepwise` plus `floor`
     units in the last place of the output's largest finite magnitude (default by dtype); NaN and infinities must stand
-    in the same places as in stepwise or as in wide, once that is in the result's dtype. Integers, bools and strings must be equal. `digits` says in how many
-    binary digits the program computes, where that is not the result's dtype.
+    in the same places as in stepwise, or as in wide once that is in the result's dtype. Integers, bools and strings must
+    be equal. `digits` says in how many binary digits the program computes, where that is not the result's dtype.
     """
     if result.shape != stepwise.shape or result.dtype != stepwise.dtype:
         return Verdict(False, f"got {result.dtype.name}{list(result.shape)}, expected {stepwise.dtype.name}{list(stepwise.shape)}")

@@ -14,7 +14,7 @@ from ..errors import InputError, VerifyError
 from ..expression import Apply, Constant, Index
 from ..summation import running, total
 from ..types import type_of
-from .region import Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
+from .region import SCANS, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store
 
 Array = np.ndarray[Any, Any]
 
@@ -187,7 +187,6 @@ def _sum_of_products(machine: Machine, statement: Reduce, space: Space) -> Array
 
 
 SCAN_FOLDS: dict[str, Any] = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
-SCAN_KINDS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 
 def _scan(machine: Machine, statement: Scan) -> Array:
@@ -196,7 +195,7 @@ def _scan(machine: Machine, statement: Scan) -> Array:
     value = np.array(space.full(_evaluate(machine, statement.value, space)))
     value = np.flip(value, axis) if statement.reverse else value
     if statement.exclusive and value.shape[axis]:
-        first = np.full_like(value.take([0], axis), identity_of(SCAN_KINDS[statement.kind], value.dtype))
+        first = np.full_like(value.take([0], axis), identity_of(SCANS[statement.kind], value.dtype))
         value = np.concatenate([first, value.take(np.arange(value.shape[axis] - 1), axis)], axis)
     with np.errstate(all="ignore"):
         if statement.kind == "cumsum":

@@ -59,7 +59,8 @@ class Ref:
 Scalar: TypeAlias = "Apply[Scalar] | Constant | Index | Load | Ref"
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "argmax_last", "argmin_last")
-SCANS = ("cumsum", "cumprod", "cummax", "cummin")
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
+"""The running folds, and the fold that each runs."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .region import Let, Reduce, Ref, Region, Scan, Statement, Store, values_of, walk
 
@@ -38,6 +38,14 @@ def parallel_axes(statements: Iterable[Fold], *stores: Store) -> set[str]:
         if not isinstance(statement, Let):
             shared &= set(statement.axes) - ({statement.along} if isinstance(statement, Scan) else set())
     return shared
+
+
+def grouped(stores: Iterable[Store], rest: Callable[[Store], tuple[str, ...]]) -> dict[tuple[str, ...], list[Store]]:
+    """Stores by the axes `rest` that are left to walk for them, in the order of the first of each group."""
+    groups: dict[tuple[str, ...], list[Store]] = {}
+    for store in stores:
+        groups.setdefault(rest(store), []).append(store)
+    return groups
 
 
 def together(region: Region) -> tuple[tuple[Store, ...], ...]:

@@ -19,6 +19,7 @@ from ...ir.region import Load as ScalarLoad
 from ...ir.region import Operand, Region, Scalar, accesses, walk
 from ...ir.region import Ref as ScalarRef
 from ...ir.region import Statement as RegionStatement
+from ...ir.region import Store as RegionStore
 from ...ir.scalar import PRIMITIVES
 from ...ir.summation import LONG
 from ...ir.tile.program import (
@@ -117,6 +118,10 @@ class Block:
         """operand[subscripts] = value."""
         self.body.append(Store(operand, tuple(subscripts), value, atomic))
 
+    def store_all(self, operand: str, subscripts: Sequence[Dim], value: Value, atomic: str | None = None) -> None:
+        """operand[subscripts] = value, which is repeated along the axes that the subscripts alone vary over."""
+        self.store(operand, subscripts, self.spread(value, self.ordered(self.axes_in(*subscripts))), atomic)
+
     def local(self, name: str, dtype: DType, extents: Sequence[tuple[str, int]], space: str = "cache") -> str:
         """Declare an addressable tile and return its name."""
         unique = self.unique(name)
@@ -193,6 +198,14 @@ class Block:
     def index_value(self, value: Dim, dtype: DType = i64) -> Value:
         """An index expression as data."""
         return Index(value, TileType(dtype, self.ordered(self.axes_in(value))))
+
+    def spread(self, value: Value, axes: Sequence[str]) -> Value:
+        """The value over all of `axes`: repeated along those that it does not vary over."""
+        if set(axes) <= set(value.type.axes):
+            return value
+        nothing = self.full(zero(value.type.dtype), value.type.dtype, self.ordered(set(axes)))
+        always = self.apply("le", self.index_value(0), self.index_value(0))
+        return self.apply("where", always, value, nothing)
 
     def inside(self, index: Dim, extent: Dim, value: Value, otherwise: bool | int | float) -> Value:
         """`value` where index < extent, else a constant."""
@@ -320,28 +333,10 @@ def parameters(problem: Problem, combined: frozenset[str] = frozenset()) -> tupl
 
 
 def used_parameters(problem: Problem, statements: Sequence[RegionStatement], combined: frozenset[str] = frozenset()) -> tuple[Param, ...]:
-    """The launch parameters that statements of the region touch."""
+    """The launch parameters that statements of the region touch; those in `combined`, or that a store combines into, are read too."""
     used = {operand for operand, _ in accesses(statements)}
+    combined |= {statement.output for statement in statements if isinstance(statement, RegionStore) and statement.combine}
     return tuple(param for param in parameters(problem, combined) if param.name in used)
-
-
-def identity(kind: str, dtype: DType) -> bool | int | float:
-    """The neutral element of a reduction."""
-    if kind in ("sum", "any"):
-        return False if dtype.kind == "bool" else 0.0 if dtype.is_float else 0
-    if kind in ("prod", "all"):
-        return True if dtype.kind == "bool" else 1.0 if dtype.is_float else 1
-    highest = kind in ("min", "argmin", "argmin_last")
-    if dtype.kind == "bool":
-        return highest
-    if dtype.is_float:
-        return float("inf") if highest else float("-inf")
-    low, high = (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
-    return high if highest else low
-
-
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bit_or", "all": "bit_and"}
-COMBINE |= {"cumsum": "add", "cumprod": "mul", "cummax": "max", "cummin": "min"}
 
 
 def upper_bound(dim: Dim, symbols: dims.Facts) -> int | None:
@@ -349,4 +344,4 @@ def upper_bound(dim: Dim, symbols: dims.Facts) -> int | None:
     return dims.range_of(dim, symbols).high
 
 
-__all__ = ["COMBINE", "Block", "identity", "is_long", "parameters", "replace", "upper_bound", "used_parameters", "zero"]
+__all__ = ["Block", "is_long", "parameters", "replace", "upper_bound", "used_parameters", "zero"]

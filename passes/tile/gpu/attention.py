@@ -17,7 +17,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
 from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
-from .sweep import fresh_block, spread
+from .sweep import fresh_block
 
 WIDEST = 256
 """The largest head size: query, keys and values of a step lie in shared memory together."""
@@ -232,7 +232,7 @@ class _Launch:
         """The scores of a step, -inf beyond the last column."""
         self._named(block)
         block.outside = True
-        score = spread(block, block.lower(self.found.score), axes)
+        score = block.spread(block.lower(self.found.score), axes)
         block.outside = False
         extent = self.extents[self.found.column]
         if is_covered(extent, self.schedule["t"], self.problem.symbols):
@@ -248,5 +248,4 @@ class _Launch:
         for let in found.after:
             block.later(let)
         subscripts = block.subscripts(found.store.subscripts, ())
-        value = block.lower(found.store.value)
-        block.store(found.store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))))
+        block.store_all(found.store.output, subscripts, block.lower(found.store.value))

@@ -10,8 +10,9 @@ from ....ir.region import Let, Reduce, Region, Scan, Store, accesses
 from ....ir.region.stores import needed, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
+from ..accesses import stride_class
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .shape import LAUNCH_SECONDS, memory_seconds, padded, power_of_two, stride_class, traffic
+from .shape import LAUNCH_SECONDS, memory_seconds, padded, power_of_two, traffic
 from .sweep import Sweep, Tiling
 
 Kernels = tuple[tuple[Store, ...], ...]

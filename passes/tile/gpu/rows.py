@@ -10,9 +10,10 @@ from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.region.stores import Fold, needed, parallel_axes, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
+from ..accesses import stride_class
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .elementwise import in_store_order
-from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, padded, stride_class, traffic, warps_for
+from .shape import LAUNCH_SECONDS, contiguous_axes, memory_seconds, padded, traffic, warps_for
 from .sweep import Sweep, Tiling, can_shift
 
 Kernels = tuple[tuple[Sequence[Fold], tuple[Store, ...]], ...]

@@ -9,14 +9,17 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Scan, Store
-from ....ir.tile.program import GridAxis, Launch, Value, statements, walk
+from ....ir.tile.program import GridAxis, Launch, Value, statements
 from ....ir.tile.program import Let as TileLet
 from ....ir.tile.program import Load as TileLoad
-from ....ir.types import boolean
-from ..lower import Block, identity, used_parameters
+from ....ir.tile.program import walk as parts_of
+from ..accesses import apart, lies_inside, unproved
+from ..folds import identity
+from ..lower import Block, used_parameters
 from ..schedule import Problem
+from ..walk import Walk, walk
 from .shape import contiguous_axes
-from .sweep import fresh_block, spread
+from .sweep import fresh_block
 
 ATOMICS = ("add", "max", "min")
 LANES = 128
@@ -41,10 +44,10 @@ class Scatter:
         region, store = self.problem.region, self.store
         dtype = region.operand(store.output).type.dtype
         by_atomics = store.combine in ATOMICS and dtype.is_integer and dtype.bits >= 32
-        apart = set(store.axes) if by_atomics else {a for a in store.axes if any(s == dims.symbol(a) for s in store.subscripts)}
+        free = set(store.axes) if by_atomics else apart(store)
         names = [axis.name for axis in region.axes if axis.name in store.axes]
         scores = contiguous_axes(region, (*self.statements, store))
-        parallel = [axis for axis in names if axis in apart]
+        parallel = [axis for axis in names if axis in free]
         lane = max(parallel, key=lambda axis: (scores[axis], parallel.index(axis)), default=None)
         block = fresh_block(self.problem, parallel)
         grid: list[GridAxis] = []
@@ -55,28 +58,21 @@ class Scatter:
             block.axes.append(lane)
         for let in (s for s in self.statements if isinstance(s, Let)):
             block.later(let)
-        self._walk(block, [axis for axis in names if axis not in apart], by_atomics)
+        walks = [Walk(axis, 1, ((0, region.axis(axis).extent, True),)) for axis in names if axis not in free]
+        walk(block, walks, lambda _: self._write(block, by_atomics))
         combined = frozenset({store.output}) if self._reads_output(block) else frozenset[str]()
         params = used_parameters(self.problem, (*self.statements, store), combined)
         hints = (("warps", LANES // 32 if lane is not None else 1), ("stages", 1))
         return Launch(name, params, tuple(grid), tuple(block.body), hints=hints)
 
     def _reads_output(self, block: Block) -> bool:
-        loads = (p for s in statements(tuple(block.body)) if isinstance(s, TileLet) for p in walk(s.value) if isinstance(p, TileLoad))
-        return self.store.combine is not None or any(load.operand == self.store.output for load in loads)
-
-    def _walk(self, block: Block, axes: list[str], by_atomics: bool) -> None:
-        if not axes:
-            self._write(block, by_atomics)
-            return
-        with block.loop(axes[0], "scalar", 0, self.problem.region.axis(axes[0]).extent, 1) as name:
-            block.index[axes[0]] = dims.symbol(name)
-            self._walk(block, axes[1:], by_atomics)
+        loads = (p for s in statements(tuple(block.body)) if isinstance(s, TileLet) for p in parts_of(s.value) if isinstance(p, TileLoad))
+        return any(load.operand == self.store.output for load in loads)
 
     def _write(self, block: Block, by_atomics: bool) -> None:
         store = self.store
         subscripts = block.subscripts(store.subscripts, store.gathers)
-        inside, checked = self._inside(block, subscripts)
+        inside, checked = block.let("inside", lies_inside(block, store, subscripts)), unproved(block, store)
         if not inside.type.axes:
             with block.condition(inside):
                 self._put(block, subscripts, None, by_atomics)
@@ -91,24 +87,6 @@ class Scatter:
         with block.condition(self._has_elements(block, checked)):
             self._put(block, tuple(places), inside, by_atomics)
 
-    def _inside(self, block: Block, subscripts: tuple[Dim, ...]) -> tuple[Value, list[int]]:
-        """Whether an element lies inside the output, and the subscripts of which that is not known."""
-        region, store = self.problem.region, self.store
-        facts = region.facts(self.problem.symbols)
-        shape = region.operand(store.output).type.shape
-        inside: Value = block.full(True, boolean)
-        checked: list[int] = []
-        for n, (size, own, subscript) in enumerate(zip(shape, store.subscripts, subscripts, strict=True)):
-            if dims.at_most(0, own, facts) and dims.at_most(own + 1, size, facts):
-                continue
-            checked.append(n)
-            place = block.index_value(subscript)
-            low, high = block.apply("le", block.index_value(0), place), block.apply("lt", place, block.index_value(size))
-            inside = (
-                block.apply("bit_and", inside, block.apply("bit_and", low, high)) if len(checked) > 1 else block.apply("bit_and", low, high)
-            )
-        return block.let("inside", inside), checked
-
     def _has_elements(self, block: Block, checked: list[int]) -> Value:
         shape = self.problem.region.operand(self.store.output).type.shape
         return block.apply("lt", block.index_value(0), block.index_value(dims.product(shape[n] for n in checked)))
@@ -117,11 +95,11 @@ class Scatter:
         store = self.store
         dtype = self.problem.region.operand(store.output).type.dtype
         axes = block.ordered(block.axes_in(*subscripts))
-        value = spread(block, block.lower(store.value), axes)
+        value = block.spread(block.lower(store.value), axes)
         if by_atomics:
             nothing = block.full(identity(_FOLD[store.combine or "add"], dtype), dtype)
             value = value if inside is None else block.apply("where", inside, value, nothing)
-            block.store(store.output, subscripts, spread(block, value, axes), store.combine)
+            block.store_all(store.output, subscripts, value, store.combine)
             return
         if store.combine or inside is not None:
             present = block.let("present", block.load(store.output, subscripts, dtype))

@@ -6,14 +6,14 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from ....ir import dims
-from ....ir.dims import Dim
 from ....ir.errors import InternalError
 from ....ir.region import Let, Reduce, Scan, Store
 from ....ir.tile.program import GridAxis, Launch
-from ..lower import COMBINE, identity, is_long, used_parameters
+from ..folds import running_fold
+from ..lower import used_parameters
 from ..schedule import Problem
 from .shape import contiguous_axes
-from .sweep import SCAN_KIND, fresh_block, spread
+from .sweep import fresh_block
 
 LANES = 128
 
@@ -42,25 +42,11 @@ class Sequence:
             block.index[axis] = dims.symbol(axis)
         if lane is not None:
             block.axes.append(lane)
-        start = identity(SCAN_KIND[scan.kind], scan.dtype)
-        acc = block.let(scan.name, block.full(start, scan.dtype, block.axes))
-        extent = region.axis(scan.along).extent
-        long = scan.kind == "cumsum" and scan.dtype.is_float and is_long([extent], self.problem.symbols)
-        lost = block.lost(acc) if long else None
-        with block.loop(scan.along, "scalar", 0, extent, 1, carries=(acc,) if lost is None else (acc, lost)) as inner:
-            place: Dim = dims.symbol(inner)
-            block.index[scan.along] = extent - 1 - place if scan.reverse else place
-            before = block.let("before", acc)
+        axes = tuple(block.axes)
+        with running_fold(block, scan, axes) as take:
             for let in (s for s in self.statements if isinstance(s, Let)):
                 block.later(let)
-            value = spread(block, block.lower(scan.value), acc.type.axes)
-            if lost is None:
-                block.rebind(acc, block.apply(COMBINE[SCAN_KIND[scan.kind]], acc, value))
-            else:
-                block.add_to(acc, lost, value)
-            result = before if scan.exclusive else acc
-            block.readers[scan.name] = lambda _: result
-            subscripts = block.subscripts(self.store.subscripts, ())
-            block.store(self.store.output, subscripts, block.lower(self.store.value))
+            take(block.spread(block.lower(scan.value), axes))
+            block.store(self.store.output, block.subscripts(self.store.subscripts, ()), block.lower(self.store.value))
         params = used_parameters(self.problem, (*self.statements, self.store))
         return Launch(name, params, tuple(grid), tuple(block.body), hints=(("warps", LANES // 32), ("stages", 1)))

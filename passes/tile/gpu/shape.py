@@ -8,6 +8,7 @@ from ....ir import dims
 from ....ir.dims import Dim, Facts
 from ....ir.region import Region, Statement, accesses
 from ....ir.target import GpuTarget
+from ..accesses import SCORE, stride_class
 from ..lower import upper_bound
 from ..schedule import Problem
 
@@ -36,26 +37,12 @@ def warps_for(elements: int) -> int:
     return max(4, min(16, power_of_two(elements // 256)))
 
 
-# --- statements -------------------------------------------------------------------------------------------------------
-
-
-def stride_class(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int:
-    """0 if the axis does not move the address, 1 if it steps by one element, else 2."""
-    shape = region.operand(operand).type.shape
-    for place, subscript in enumerate(reversed(subscripts)):
-        if axis in dims.symbols(subscript):
-            moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
-            inner = dims.product(shape[len(shape) - place :])
-            return 1 if moved == 1 and inner == 1 else 2
-    return 0
-
-
 def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str, int]:
     """How well each axis does as the lanes: accesses that it steps through by one element count most."""
     scores = dict.fromkeys(region.extents, 0)
     for operand, subscripts in accesses(statements):
         for axis in scores:
-            scores[axis] += (0, 3, -2)[stride_class(region, operand, subscripts, axis)]
+            scores[axis] += SCORE[stride_class(region, operand, subscripts, axis)]
     return scores
 
 

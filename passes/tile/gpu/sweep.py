@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import InternalError
-from ....ir.region import Let, Reduce, Region, Scalar, Scan, Store, walk
+from ....ir.region import SCANS, Let, Reduce, Region, Scalar, Scan, Store
 from ....ir.region import Ref as ScalarRef
-from ....ir.region.stores import references
+from ....ir.region import walk as parts_of
+from ....ir.region.stores import grouped, references
 from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
-from ..lower import COMBINE, Block, identity, is_long, used_parameters, zero
+from ..folds import Extreme, identity, is_highest, open_extreme, open_total
+from ..lower import Block, used_parameters
 from ..schedule import Problem
+from ..walk import Walk, walk
 from .shape import is_covered
-
-SCAN_KIND = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,6 @@ def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
     """A block that gives no name which an operand, a symbol or a grid axis has."""
     taken = {o.name for o in (*problem.region.inputs, *problem.region.outputs)} | set(problem.symbols.ranges) | set(grid)
     return Block(problem, names=dict.fromkeys(sorted(taken), 1))
-
-
-def spread(block: Block, value: Value, axes: Sequence[str]) -> Value:
-    """The value over all of `axes`: repeated along those that it does not vary over."""
-    if set(axes) <= set(value.type.axes):
-        return value
-    nothing = block.full(zero(value.type.dtype), value.type.dtype, block.ordered(set(axes)))
-    always = block.apply("le", block.index_value(0), block.index_value(0))
-    return block.apply("where", always, value, nothing)
 
 
 class Sweep:
@@ -76,12 +69,10 @@ class Sweep:
             block.index[axis] = dims.symbol(block.axis(axis, 0, region.axis(axis).extent, extent))
         for statement in self.statements:
             self._statement(block, statement)
-        rests = [tuple(axis for axis in store.axes if axis in tiling.loops) for store in self.stores]
-        for rest in dict.fromkeys(rests):
-            stores = [store for store, own in zip(self.stores, rests, strict=True) if own == rest]
-            self._loops(block, rest, (), lambda stores=stores: self._write(block, stores))  # type: ignore[misc]
-        combined = frozenset(store.output for store in self.stores if store.combine)
-        params = used_parameters(self.problem, (*self.statements, *self.stores), combined)
+        groups = grouped(self.stores, lambda store: tuple(axis for axis in store.axes if axis in tiling.loops))
+        for rest, stores in groups.items():
+            self._walk(block, rest, partial(self._write, block, stores))
+        params = used_parameters(self.problem, (*self.statements, *self.stores))
         return Launch(name, params, tuple(grid), tuple(block.body), hints=tiling.hints)
 
     # --- statements ---------------------------------------------------------------------------------------------------
@@ -101,8 +92,7 @@ class Sweep:
     def _write(self, block: Block, stores: Sequence[Store]) -> None:
         for store in stores:
             subscripts = block.subscripts(store.subscripts, store.gathers)
-            value = block.lower(store.value)
-            block.store(store.output, subscripts, spread(block, value, block.ordered(block.axes_in(*subscripts))), store.combine)
+            block.store_all(store.output, subscripts, block.lower(store.value), store.combine)
 
     # --- folds --------------------------------------------------------------------------------------------------------
 
@@ -137,7 +127,7 @@ class Sweep:
         if loops:
             lanes, value = self._accumulate(block, statement, whole, loops, start)
         else:
-            value = spread(block, self._masked(block, statement.value, whole, start), (*kept, *inner))
+            value = block.spread(self._masked(block, statement.value, whole, start), (*kept, *inner))
         for axis in (*inner, *lanes):
             left = tuple(a for a in value.type.axes if a != axis)
             value = TileReduce(statement.kind, axis, value, TileType(statement.dtype, left))
@@ -151,33 +141,23 @@ class Sweep:
         lanes = {axis: block.axis("v", 0, step, step) for axis in loops if (step := self.tiling.loops[axis]) > 1}
         inner = [str(block.index[axis]) for axis in whole]
         axes = block.ordered({*self._result_axes(block, statement.axes), *inner, *lanes.values()})
-        acc = block.let(f"{statement.name}_lanes", block.full(start, statement.dtype, axes))
-        long = is_long([self.region.axis(axis).extent for axis in loops], self.problem.symbols)
-        lost = block.lost(acc) if statement.kind == "sum" and statement.dtype.is_float and long else None
+        extents = [self.region.axis(axis).extent for axis in loops]
+        total = open_total(block, f"{statement.name}_lanes", statement.kind, statement.dtype, axes, extents)
 
         def add() -> None:
             value = self._masked(block, statement.value, (*whole, *lanes), start)
             for axis, lane in lanes.items():
                 if str(block.index[axis]) in value.type.axes:
                     value = block.rename(value, str(block.index[axis]), lane)
-            if lost is None:
-                block.rebind(acc, block.apply(COMBINE[statement.kind], acc, value))
-            else:
-                block.add_to(acc, lost, value)
+            total.take(block, value)
 
-        self._loops(block, loops, (acc,) if lost is None else (acc, lost), add)
-        return list(lanes.values()), acc
+        self._walk(block, loops, add, total.carries)
+        return list(lanes.values()), total.value
 
-    def _loops(self, block: Block, axes: Sequence[str], carries: tuple[Ref, ...], body: Callable[[], None]) -> None:
+    def _walk(self, block: Block, axes: Sequence[str], body: Callable[[], None], carries: tuple[Ref, ...] = ()) -> None:
         """Loops over `axes` in their steps around what `body()` adds."""
-        if not axes:
-            body()
-            return
-        axis, step = axes[0], self.tiling.loops[axes[0]]
-        kind = "scalar" if step == 1 else "tile"
-        with block.loop(axis, kind, 0, self.region.axis(axis).extent, step, carries=carries) as name:
-            block.index[axis] = dims.symbol(name)
-            self._loops(block, axes[1:], carries, body)
+        walks = [Walk(axis, self.tiling.loops[axis], ((0, self.region.axis(axis).extent, False),)) for axis in axes]
+        walk(block, walks, lambda _: body(), carries)
 
     # --- argmax and argmin ----------------------------------------------------------------------------------------------
 
@@ -189,9 +169,7 @@ class Sweep:
             return block.let(statement.name, self._from_end(block, statement, place))
         kept = self._result_axes(block, statement.axes)
         dtype = i32 if statement.value.dtype == boolean else statement.value.dtype
-        first = identity("max" if statement.kind.startswith("argmax") else "min", dtype)
-        best_ref = block.let(f"{statement.name}_best", block.full(first, dtype, kept))
-        place_ref = block.let(f"{statement.name}_place", block.full(0, i64, kept))
+        extreme = open_extreme(block, statement, dtype, kept, f"{statement.name}_place")
 
         def update() -> None:
             chunk, index = self._chunk(block, statement, over)
@@ -200,25 +178,22 @@ class Sweep:
             start = dims.symbol(f"{tile}.first") if tile is not None else block.index[over]
             beginning = block.index_value(start)
             index = block.let("place", beginning if tile is None else block.apply("add", index, beginning))
-            better = block.let("better", self._is_better(block, statement, best_ref, value))
-            block.rebind(place_ref, block.apply("where", better, index, place_ref))
-            block.rebind(best_ref, block.apply("where", better, value, best_ref))
+            extreme.take(block, self._is_better(block, extreme, value), value, index)
 
-        self._loops(block, [over], (best_ref, place_ref), update)
-        return block.let(statement.name, self._from_end(block, statement, place_ref))
+        self._walk(block, [over], update, extreme.carries)
+        return block.let(statement.name, self._from_end(block, statement, extreme.place))
 
-    def _is_better(self, block: Block, statement: Reduce, best: Value, value: Value) -> Value:
-        ahead, behind = (best, value) if statement.kind.startswith("argmax") else (value, best)
-        better = block.apply("lt", ahead, behind)
+    def _is_better(self, block: Block, extreme: Extreme, value: Value) -> Value:
+        better = extreme.is_ahead(block, value)
         if value.type.dtype.is_float:
-            fresh = block.apply("bit_and", block.apply("is_nan", value), block.apply("bit_not", block.apply("is_nan", best)))
-            known = block.apply("bit_not", block.apply("is_nan", best))
+            known = block.apply("bit_not", block.apply("is_nan", extreme.best))
+            fresh = block.apply("bit_and", block.apply("is_nan", value), known)
             better = block.apply("bit_or", block.apply("bit_and", better, known), fresh)
         return better
 
     def _chunk(self, block: Block, statement: Reduce, over: str) -> tuple[Value, Value]:
         """(extreme, its lane) along the tile axis of `over`; the value itself where that is one index."""
-        kind = "argmax" if statement.kind.startswith("argmax") else "argmin"
+        kind, fold = ("argmax", "max") if is_highest(statement.kind) else ("argmin", "min")
         forward = block.index[over]
         tile = self._tile_axis(block, over)
         saved = dict(block.readers)
@@ -233,13 +208,13 @@ class Sweep:
             value = block.apply("cast", value, dtype=i32)
         kept = self._result_axes(block, [a for a in statement.axes if a != over])
         if tile is None:
-            return spread(block, value, kept), block.index_value(0)
+            return block.spread(value, kept), block.index_value(0)
         extent = self.region.axis(over).extent
         if not is_covered(extent, self.tiling.whole.get(over) or self.tiling.loops[over], self.problem.symbols):
             value = block.inside(forward, extent, value, identity(kind, value.type.dtype))
-        value = block.let("values", spread(block, value, (*kept, tile)))
+        value = block.let("values", block.spread(value, (*kept, tile)))
         left = tuple(a for a in value.type.axes if a != tile)
-        best = TileReduce("max" if kind == "argmax" else "min", tile, value, TileType(value.type.dtype, left))
+        best = TileReduce(fold, tile, value, TileType(value.type.dtype, left))
         return best, TileReduce(kind, tile, value, TileType(i64, left))
 
     def _from_end(self, block: Block, statement: Reduce, place: Value) -> Value:
@@ -260,7 +235,7 @@ class Sweep:
         along = statement.along
         if along not in self.tiling.whole:
             raise InternalError(f"region {self.region.name}: scan %{statement.name} along {along}, which is not whole")
-        start = identity(SCAN_KIND[statement.kind], statement.dtype)
+        start = identity(SCANS[statement.kind], statement.dtype)
         place = block.index[along]
         saved = dict(block.readers)
         shifted: Dim = 0
@@ -277,15 +252,15 @@ class Sweep:
             before = block.apply("le", block.index_value(1), block.index_value(place))
             value = block.apply("where", before, value, block.full(start, statement.dtype))
         axes = (*self._result_axes(block, [a for a in statement.axes if a != along]), str(place))
-        value = spread(block, value, axes)
-        return block.let(statement.name, TileScan(SCAN_KIND[statement.kind], str(place), value, value.type, statement.reverse))
+        value = block.spread(value, axes)
+        return block.let(statement.name, TileScan(SCANS[statement.kind], str(place), value, value.type, statement.reverse))
 
 
 def can_shift(statements: Sequence[Let | Reduce | Scan], value: Scalar, axis: str) -> bool:
     """Whether a value can be computed at another index of `axis`: it reads no fold that varies over the axis."""
     folds = {s.name for s in statements if not isinstance(s, Let) and axis in s.axes}
     lets = {s.name: s for s in statements if isinstance(s, Let)}
-    pending = [part.name for part in walk(value) if isinstance(part, ScalarRef)]
+    pending = [part.name for part in parts_of(value) if isinstance(part, ScalarRef)]
     while pending:
         name = pending.pop()
         if name in folds:

@@ -15,7 +15,7 @@ from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
-from .sweep import fresh_block, spread
+from .sweep import fresh_block
 
 TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), (64, 256, 8), (64, 32, 4), (128, 32, 4), (64, 16, 4))
 """(side of the instruction's rows, the other side, warps)."""
@@ -120,7 +120,7 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
         value = block.let(let.name, block.lower(let.value))
         block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
     subscripts = block.subscripts(found.store.subscripts, ())
-    block.store(found.store.output, subscripts, spread(block, block.lower(found.store.value), block.ordered(block.axes_in(*subscripts))))
+    block.store_all(found.store.output, subscripts, block.lower(found.store.value))
     params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
     hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
     return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)

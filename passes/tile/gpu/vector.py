@@ -11,10 +11,11 @@ from ....ir.region.stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
 from ...regions.contraction import Contraction, plain_load, read_contraction
+from ..accesses import stride_class
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .matrix import FEWEST
-from .shape import LAUNCH_SECONDS, memory_seconds, padded, stride_class, traffic, warps_for
+from .shape import LAUNCH_SECONDS, memory_seconds, padded, traffic, warps_for
 from .sweep import Sweep, Tiling
 
 SHORTEST = 64

@@ -44,7 +44,7 @@ def test_a_listing_is_counted_by_kernel() -> None:
 
 SOURCE = """
 #include <immintrin.h>
-__attribute__((noinline)) void scale(float *x, float f) {
+__attribute__((noinline)) void kernel(float *x, float f) {
     __m256 v = _mm256_fmadd_ps(_mm256_loadu_ps(x), _mm256_set1_ps(f), _mm256_set1_ps(f));
     _mm256_storeu_ps(x, v);
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.codegen.c.abi import descriptor
+from ourcc.codegen.c.abi import KERNEL, descriptor
 from ourcc.codegen.c.compile import Compiler, compile_shared
 from ourcc.codegen.c.printer import SourceFile
 from ourcc.ir.target import AVX2, CpuInstruction, CpuLevel
@@ -221,7 +221,7 @@ def test_hooks_of_one_text_are_called_once() -> None:
 @pytest.mark.parametrize("names", [(), ("kernel_0", "kernel_1")], ids=["one file", "renamed"])
 def test_the_hooks_of_an_instruction_run(compiler: Compiler, names: tuple[str, ...]) -> None:
     level = level_with(made_up("made-up", "fma"))
-    files = {f"kernel_{n}.c": printed_as(level, f"kernel_{n}", value) for n, value in enumerate((EXP, COPY))}
+    files = {f"kernel_{n}.c": printed_as(level, KERNEL if names else f"kernel_{n}", value) for n, value in enumerate((EXP, COPY))}
     drivers = "".join(DRIVER.format(name=name, described=descriptor(name)) for name in ("kernel_0", "kernel_1"))
     data = compile_shared({**files, "hooks.c": HOOKS, "drivers.c": drivers}, level, compiler, kernels=names).data
     library = load_library(data)

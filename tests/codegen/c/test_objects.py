@@ -19,11 +19,11 @@ from ourcc.ir.target import AVX2
 KERNEL = """
 #include "ourcc.h"
 #include <immintrin.h>
-int32_t NAME(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
+int32_t kernel(void *const *operands, const int64_t *symbols, int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) ((float *)operands[0])[p] *= FACTOR;
     return 0;
 }
-const ourcc_kernel NAME_descriptor = {NAME, 0, 0};
+const ourcc_kernel kernel_descriptor = {kernel, 0, 0};
 """
 PLAN = """
 #include "ourcc.h"
@@ -34,7 +34,7 @@ OURCC_EXPORT void run(void *const *operands) { kernel_0_descriptor.body(operands
 
 def sources(*factors: int) -> dict[str, str]:
     """A plan with kernels that multiply by these factors."""
-    kernels = {f"kernel_{n}.c": KERNEL.replace("NAME", f"kernel_{n}").replace("FACTOR", f"{f}.0f") for n, f in enumerate(factors)}
+    kernels = {f"kernel_{n}.c": KERNEL.replace("FACTOR", f"{f}.0f") for n, f in enumerate(factors)}
     return {**kernels, "plan_0.c": PLAN}
 
 

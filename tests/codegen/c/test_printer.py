@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ourcc.codegen.c import SourceFile, grid_points, print_launch
+from ourcc.codegen.c.printer import kernels_of
 from ourcc.ir import dims
 from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.errors import InternalError, UnsupportedError
@@ -44,6 +45,15 @@ def test_kernel_says_how_it_is_called() -> None:
     assert kernel.declaration == "extern const ourcc_kernel copy_descriptor;"
     assert "\nconst ourcc_kernel copy_descriptor = {copy, 0, 0};\n" in file.text()
     assert kernel.source in file.text()
+
+
+def test_kernels_are_told_apart_from_the_library() -> None:
+    file = SourceFile(AVX2)
+    kernels = [file.add(body("store %y[i] = exp(load %x[i] : f32[i]) : f32[i]"), name, ("N",)) for name in ("first", "second")]
+    text = file.text()
+    assert " exp_f32_8(" in text.partition("int32_t first(")[0]
+    assert kernels_of(text) == "\n".join([kernel.source for kernel in kernels]) + "\n"
+    assert kernels_of("int32_t of_an_earlier_version(void);\n") == "int32_t of_an_earlier_version(void);\n"
 
 
 def test_text_is_the_same_every_time() -> None:

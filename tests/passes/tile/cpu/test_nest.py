@@ -14,7 +14,8 @@ from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import AVX2, AVX512
 from ourcc.ir.tile.program import For, statements
 from ourcc.passes.lower.schedule import cheapest
-from ourcc.passes.tile.cpu.nest import TURNED, Nest
+from ourcc.passes.tile.cpu.nest import Nest
+from ourcc.passes.tile.cpu.nest_axes import TURNED
 from ourcc.passes.tile.schedule import Match, Problem, Refusal, matches
 from ourcc.runtime.engine import Engine
 
