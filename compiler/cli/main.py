@@ -24,6 +24,7 @@ INTERRUPTED_STATUS = 130
 # One line a command: its name, its help, in the order in which a user meets them. The module of the same name is
 # imported when the command is used, so that `ourcc --help` stays fast.
 COMMANDS: dict[str, str] = {
+    "plan": "Tell what a language model takes before it is built.",
     "build": "Compile a model into an engine.",
     "run": "Run an engine on inputs from files.",
     "generate": "Let a language model write.",
