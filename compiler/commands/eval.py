@@ -54,7 +54,7 @@ def evaluate(
         return Report(facts | _facts(scores, tokens, own, size))
     _check_tokenizers(models, said, tokens)
     progress.stage("score both", len(tokens) - 1)
-    found = compare(models[0], models[1], tokens, window, stride, progress.advance)
+    (found,) = compare(*models, tokens=tokens, window=window, stride=stride, told=progress.advance)
     other = {f"other_{name}": value for name, value in _facts(found.second, tokens, own, size).items()}
     agreement: dict[str, Cell] = {"top1_agreement": _rounded(found.agreement)}
     return Report(facts | _facts(found.first, tokens, own, size) | other | agreement, tuple(_tables(found, models[0], tokens)))

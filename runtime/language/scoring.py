@@ -1,4 +1,4 @@
-"""How well language models predict a text: the log-probability of each of its tokens, read in windows; two models side by side.
+"""How well language models predict a text: the log-probability of each of its tokens, read in windows; models side by side.
 
 A window begins every `stride` tokens and holds `window` of them, and of each only what no window before it held is scored: all
 tokens but the first are, each once, behind at least `window - stride` others once there are so many. Logarithms are natural, sums
@@ -10,18 +10,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...ir.errors import InputError, UsageError
 
-if TYPE_CHECKING:
-    from .model import LanguageModel
-
 Array = np.ndarray[Any, Any]
 ROWS = 32
 """Positions whose probabilities are held in float64 at a time."""
+
+
+class Sized(Protocol):
+    """What is asked of a model's facts: words, tokens that a session holds, tokens of a prompt that are read in one call."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def chunk(self) -> int: ...
+
+
+class Reader(Protocol):
+    """What is asked of a sequence: f32[last, vocabulary] behind the last of the tokens."""
+
+    def all_logits(self, tokens: Sequence[int], last: int) -> Array: ...
+
+
+class Predictor(Protocol):
+    """What is asked of a model: its sizes, and sequences; a `LanguageModel` is one."""
+
+    @property
+    def facts(self) -> Sized: ...
+
+    def sequence(self) -> Reader: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +95,7 @@ def _nobody(count: int) -> None:
 
 
 def score(
-    model: LanguageModel, tokens: Sequence[int], window: int | None = None, stride: int | None = None, told: Callable[[int], None] = _nobody
+    model: Predictor, tokens: Sequence[int], window: int | None = None, stride: int | None = None, told: Callable[[int], None] = _nobody
 ) -> Scores:
     """The scores of tokens; `told` hears how many more of them are done.
 
@@ -80,21 +105,22 @@ def score(
 
 
 def compare(
-    model: LanguageModel,
-    other: LanguageModel,
+    model: Predictor,
+    *others: Predictor,
     tokens: Sequence[int],
     window: int | None = None,
     stride: int | None = None,
     told: Callable[[int], None] = _nobody,
-) -> Comparison:
-    """Both models on the same tokens in the same windows, as `score` takes them; both must have one vocabulary."""
-    if model.facts.vocabulary != other.facts.vocabulary:
-        raise UsageError(f"the models have {model.facts.vocabulary} and {other.facts.vocabulary} words, expected one vocabulary")
-    a, b, c, d, e, f = (np.concatenate(part) for part in zip(*_scored([model, other], tokens, window, stride, told, _two), strict=True))
-    return Comparison(Scores(a, b), Scores(c, d), e, f)
+) -> list[Comparison]:
+    """A model and each of the others on the same tokens in the same windows, as `score` takes them; all must have one vocabulary."""
+    for other in others:
+        if other.facts.vocabulary != model.facts.vocabulary:
+            raise UsageError(f"the models have {model.facts.vocabulary} and {other.facts.vocabulary} words, expected one vocabulary")
+    parts = [np.concatenate(part) for part in zip(*_scored([model, *others], tokens, window, stride, told, _several), strict=True)]
+    return [Comparison(Scores(*parts[:2]), Scores(*parts[n : n + 2]), *parts[n + 2 : n + 4]) for n in range(2, len(parts), 4)]
 
 
-def sizes_of(models: Sequence[LanguageModel], window: int | None, stride: int | None) -> tuple[int, int]:
+def sizes_of(models: Sequence[Predictor], window: int | None, stride: int | None) -> tuple[int, int]:
     """Window and stride, checked; UsageError for what the models cannot read."""
     most = min(model.facts.context for model in models)
     window = most if window is None else window
@@ -119,7 +145,7 @@ _Row = Callable[[Sequence[Array], Array], tuple[Array, ...]]
 
 
 def _scored(
-    models: Sequence[LanguageModel],
+    models: Sequence[Predictor],
     tokens: Sequence[int],
     window: int | None,
     stride: int | None,
@@ -145,15 +171,21 @@ def _scored(
 
 
 def _one(logits: Sequence[Array], tokens: Array) -> tuple[Array, ...]:
-    logarithms = _logarithms(logits[0])
-    return np.take_along_axis(logarithms, tokens[:, None], axis=1)[:, 0], np.argmax(logits[0], axis=1)
+    return _scores_of(_logarithms(logits[0]), logits[0], tokens)
 
 
-def _two(logits: Sequence[Array], tokens: Array) -> tuple[Array, ...]:
-    p, q = map(_logarithms, logits)
-    at = tokens[:, None]
-    scores = [(np.take_along_axis(each, at, axis=1)[:, 0], np.argmax(said, axis=1)) for each, said in zip((p, q), logits, strict=True)]
-    return *scores[0], *scores[1], _divergence(p, q), _divergence(q, p)
+def _several(logits: Sequence[Array], tokens: Array) -> tuple[Array, ...]:
+    """Scores of the first, then of each other its scores and both divergences."""
+    first = _logarithms(logits[0])
+    found = [*_scores_of(first, logits[0], tokens)]
+    for said in logits[1:]:
+        other = _logarithms(said)
+        found += [*_scores_of(other, said, tokens), _divergence(first, other), _divergence(other, first)]
+    return tuple(found)
+
+
+def _scores_of(logarithms: Array, logits: Array, tokens: Array) -> tuple[Array, Array]:
+    return np.take_along_axis(logarithms, tokens[:, None], axis=1)[:, 0], np.argmax(logits, axis=1)
 
 
 def _logarithms(logits: Array) -> Array:

@@ -61,7 +61,7 @@ def test_every_token_but_the_first_is_scored_once(seed: int) -> None:
 @pytest.mark.parametrize(("window", "stride", "chunk"), [(None, None, 8), (20, 7, 8), (20, 19, 3), (2, 1, 64), (64, 1, 5)])
 def test_scores_are_those_of_each_window(window: int | None, stride: int | None, chunk: int) -> None:
     model, tokens, steps = Told(chunk=chunk), tokens_of(90), []
-    found = score(model, tokens, window, stride, steps.append)  # type: ignore[arg-type]
+    found = score(model, tokens, window, stride, steps.append)
     rows = [
         (softmax(model.row(tokens[begin:at])), tokens[at])
         for begin, first, end in windows(90, window or 64, stride or 32)
@@ -77,20 +77,21 @@ def test_scores_are_those_of_each_window(window: int | None, stride: int | None,
 
 def test_two_models_side_by_side() -> None:
     models, tokens = (Told(1), Told(2)), tokens_of(40)
-    found = compare(*models, tokens)  # type: ignore[arg-type]
+    (found,) = compare(*models, tokens=tokens)
     p, q = ([softmax(model.row(tokens[:at])) for at in range(1, 40)] for model in models)
     np.testing.assert_allclose(found.forward, [float((a * np.log(a / b)).sum()) for a, b in zip(p, q, strict=True)], rtol=1e-11)
     np.testing.assert_allclose(found.backward, [float((b * np.log(b / a)).sum()) for a, b in zip(p, q, strict=True)], rtol=1e-11)
     assert found.agreement == np.mean([a.argmax() == b.argmax() for a, b in zip(p, q, strict=True)])
-    np.testing.assert_array_equal(found.second.log_probabilities, score(models[1], tokens).log_probabilities)  # type: ignore[arg-type]
-    same = compare(models[0], models[0], tokens)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.second.log_probabilities, score(models[1], tokens).log_probabilities)
+    same, other = compare(models[0], models[0], models[1], tokens=tokens)
     assert not same.forward.any() and not same.backward.any() and same.agreement == 1
+    np.testing.assert_array_equal(other.forward, found.forward)
 
 
 def test_long_sums_lose_nothing() -> None:
     model = Told()
     model.row = lambda tokens: np.zeros(WORDS, np.float32)  # type: ignore[method-assign]
-    found = score(model, tokens_of(60) * 200, 64, 60)  # type: ignore[arg-type]
+    found = score(model, tokens_of(60) * 200, 64, 60)
     assert found.nats == pytest.approx(math.log(WORDS), rel=1e-15) and found.perplexity == pytest.approx(WORDS, rel=1e-14)
 
 
@@ -100,7 +101,7 @@ def test_what_is_impossible() -> None:
         model.row = lambda tokens: np.where(np.isin(np.arange(WORDS), impossible), -np.inf, 0).astype(np.float32)  # type: ignore[method-assign]
         return model
 
-    found = compare(rows(3), rows(3, 4), [1, 2, 5])
+    (found,) = compare(rows(3), rows(3, 4), tokens=[1, 2, 5])
     np.testing.assert_array_equal(found.forward, [np.inf, np.inf])  # what P has and Q has not
     np.testing.assert_allclose(found.backward, math.log(10 / 9), rtol=1e-12)
     assert found.first.perplexity == pytest.approx(10)
@@ -110,7 +111,7 @@ def test_what_is_impossible() -> None:
 def test_what_cannot_be_scored() -> None:
     for tokens in ([], [3]):
         with pytest.raises(InputError, match=f"has {len(tokens)} tokens"):
-            score(Told(), tokens)  # type: ignore[arg-type]
+            score(Told(), tokens)
     for sizes, message in (
         ((1, None), "window 1"),
         ((65, None), "window 65: expected 2 to 64"),
@@ -118,11 +119,11 @@ def test_what_cannot_be_scored() -> None:
         ((8, 0), "stride 0"),
     ):
         with pytest.raises(UsageError, match=message):
-            score(Told(), [1, 2], *sizes)  # type: ignore[arg-type]
+            score(Told(), [1, 2], *sizes)
     with pytest.raises(UsageError, match="11 and 12 words"):
-        compare(Told(), Told(words=12), [1, 2])  # type: ignore[arg-type]
+        compare(Told(), Told(words=12), tokens=[1, 2])
     for bad in (np.nan, np.inf):
         model = Told()
         model.row = lambda tokens, bad=bad: np.asarray([0, bad], np.float32)  # type: ignore[method-assign, misc]
         with pytest.raises(InputError, match="NaN or no finite number"):
-            score(model, [1, 0])  # type: ignore[arg-type]
+            score(model, [1, 0])
