@@ -18,9 +18,9 @@ from typing import Any
 
 from bench import RESULTS
 from children import write_json
-from llama_cpp import LlamaCpp, described, library_file
 from lm_engines import CONTENDERS, built, model_file, text_of
 from machine_facts import best_rates, machine_facts, rates
+from peer_llama import LlamaCpp, described, library_file
 
 LLAMA = "llama.cpp"
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from bench import RESULTS
 from children import write_json
-from llama_cpp import LlamaCpp, described, library_file
 from lm_engines import CONTENDERS, built, model_file, text_of
+from peer_llama import LlamaCpp, described, library_file
 
 from ourcc.compiler.language import llama
 from ourcc.compiler.targets.machine import library_version

@@ -51,7 +51,7 @@ def plan(
         raise UsageError(f"batch {batch}: expected 1 or more sequences")
     _check_format(checkpoint, format)
     outline = outline_of(checkpoint, context)
-    context = int(outline.module.facts.ranges["T"].high or 0)
+    context = outline.length
     prompt = min(PROMPT, context) if prompt is None else prompt
     if not 1 <= prompt <= context:
         raise UsageError(f"prompt {prompt}: expected 1 to {context} tokens, the context")

@@ -27,14 +27,20 @@ OPTIONAL: Mapping[str, Callable[[Mapping[str, Any]], frozenset[str]]] = MappingP
 )
 """The tensors of each architecture that a config.json says are there, and need not be; numbers of layers are `{}`."""
 _LAYER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
+MOST_LAYERS = 1024
+"""A config alone that says more is taken for damaged: each layer is built, and no tensor that is missing ends it."""
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A program whose weights are only shapes: `weights` are its constants by the names of tensors, `bytes` what each takes as stored."""
+    """A program for sessions of `length` tokens, whose weights are only shapes.
+
+    `weights` are its constants by the names of tensors, `bytes` what each takes as it is stored.
+    """
 
     config: Config
+    length: int
     module: Module
     weights: Mapping[str, Value]
     bytes: Mapping[str, int]
@@ -83,6 +89,8 @@ def outline_of(checkpoint: Checkpoint, length: int | None = None) -> Outline:
     length = min(config.context, CONTEXT) if length is None else length
     if not 2 <= length <= config.context:
         raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")
+    if checkpoint.kind == "folder" and config.layers > MOST_LAYERS:
+        raise ModelError(f"{checkpoint.name}: {config.layers} layers, expected at most {MOST_LAYERS}")
     module = Module(checkpoint.name)
     graph = module.functions["step"] = Graph("step")
     count, seen, wanted = (module.declare(name, 1, length) for name in ("S", "T", "R"))
@@ -94,7 +102,7 @@ def outline_of(checkpoint: Checkpoint, length: int | None = None) -> Outline:
     hidden, head = decoder(step)
     flat = b.reshape(hidden, shape=(count, config.width))
     graph.set_outputs([step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)], ["logits"], step.after)
-    return Outline(config, module, weights.asked, {name: _bytes(checkpoint, name, value) for name, value in weights.asked.items()})
+    return Outline(config, length, module, weights.asked, {name: _bytes(checkpoint, name, value) for name, value in weights.asked.items()})
 
 
 def _bytes(checkpoint: Checkpoint, name: str, value: Value) -> int:

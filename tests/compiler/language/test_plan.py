@@ -230,3 +230,32 @@ def test_what_cannot_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ):
         with pytest.raises(ourcc.CompilerError, match=message):
             plan(folder_of({**LLAMA, **changed}, folder), target="sm_90a")
+
+
+HOSTILE = (0, -1, 1, 3, 7, 1 << 24, 1 << 40, 2.5, float("nan"), None, "x", [], {}, True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_config_that_says_anything_ends_in_one_error(seed: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(seed)
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 97}
+    outcomes = set()
+    for _ in range(25):
+        small = {**SMOLLM2, "num_hidden_layers": 2, "model_type": str(draw.choice(["llama", "mistral", "qwen2", "qwen3"]))}
+        config = dict(gpt2 if draw.random() < 0.2 else small)
+        for _ in range(int(draw.integers(1, 4))):
+            names = (*config, "head_dim", "attention_bias", "sliding_window", "rope_scaling", "n_inner", "dtype")
+            config[names[draw.integers(len(names))]] = HOSTILE[draw.integers(len(HOSTILE))]
+        try:
+            report = plan(folder_of(config, tmp_path), target="sm_90a", format=("fp8", "int4", "bf16", None)[draw.integers(4)], context=32)
+            assert int(report.facts["parameters"]) > 0  # type: ignore[arg-type]
+            outcomes.add("planned")
+        except ourcc.CompilerError as error:
+            assert not isinstance(error, ourcc.InternalError)
+            outcomes.add(type(error).__name__)
+    assert len(outcomes) > 1
+
+
+def test_a_config_cannot_ask_for_layers_without_end(tmp_path: Path) -> None:
+    with pytest.raises(ourcc.ModelError, match="1025 layers, expected at most 1024"):
+        plan(folder_of({**SMOLLM2, "num_hidden_layers": 1025}, tmp_path), target="sm_90a")
