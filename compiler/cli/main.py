@@ -24,12 +24,12 @@ INTERRUPTED_STATUS = 130
 # One line a command: its name, its help, in the order in which a user meets them. The module of the same name is
 # imported when the command is used, so that `ourcc --help` stays fast.
 COMMANDS: dict[str, str] = {
-    "plan": "Tell what a language model takes before it is built.",
     "build": "Compile a model into an engine.",
     "run": "Run an engine on inputs from files.",
     "generate": "Let a language model write.",
     "chat": "Talk to a language model.",
     "eval": "Score a text with a language model, alone or beside another one.",
+    "plan": "Tell what a language model takes before it is built.",
     "bench": "Measure an engine or a model, alone or against others.",
     "verify": "Compare an engine's answers with its model's.",
     "inspect": "Show what is in an engine or a model.",
