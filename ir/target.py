@@ -214,7 +214,7 @@ def level_for(features: frozenset[str]) -> CpuLevel:
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """A GPU architecture. Rates are peaks of the largest part: bytes and (dense) operations per second.
+    """A GPU architecture. Memory and rates are those of the largest part: bytes, bytes and (dense) operations per second.
 
     `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
     rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows.
@@ -232,6 +232,7 @@ class GpuTarget:
     matrix_instruction: str
     matrix_rows: int
     ptx_isa: int
+    memory_bytes: int
     compares_strategies: ClassVar[bool] = False
 
 
@@ -246,16 +247,19 @@ GPU_TARGETS: dict[str, GpuTarget] = {
             *("sm_90a", 90, 132, 232_448, 65_536, 0, 4.8e12, 50 * 2**20),
             {**_rates(67e12, 67e12, 494e12, 989e12), "i8": 1979e12, "f8e4m3": 1979e12, "f8e5m2": 1979e12},
             *("wgmma", 64, 80),
+            memory_bytes=141 * 10**9,  # NVIDIA H200 Tensor Core GPU data sheet: 141 GB of HBM3e, 4.8 TB/s
         ),
         GpuTarget(
             *("sm_100a", 100, 148, 232_448, 65_536, 262_144, 8e12, 126 * 2**20),
             {**_rates(40e12, 80e12, 1125e12, 2250e12), "i8": 4500e12, "f8e4m3": 4500e12, "f8e5m2": 4500e12},
             *("tcgen05", 64, 86),
+            memory_bytes=180 * 10**9,  # NVIDIA DGX B200 data sheet: eight GPUs have 1,440 GB of HBM3e and 64 TB/s
         ),
         GpuTarget(
             *("sm_120a", 120, 170, 101_376, 65_536, 0, 1.8e12, 96 * 2**20),
             {**_rates(1.6e12, 105e12, 105e12, 210e12), "i8": 838e12, "f8e4m3": 419e12, "f8e5m2": 419e12},
             *("mma.sync", 16, 87),
+            memory_bytes=32 * 2**30,  # NVIDIA GeForce RTX 5090 specifications: 32 GB of GDDR7, 1.79 TB/s
         ),
     )
 }

@@ -30,12 +30,18 @@ def generation_options(function: Function) -> Function:
         click.option("--repetition-penalty", type=float, metavar="R", help="Make tokens that are there already less likely.  [default: 1]"),
         click.option("--seed", type=int, metavar="N", help="The draw's seed.  [default: 0]"),
         click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
-        click.option("--threads", type=click.IntRange(1, 4096), metavar="N", help="Threads (default: all that this process may use)."),
-        click.option("--target", metavar="NAME", help="Run this target or level of the engine (default: the best here)."),
     )
+    function = machine_options(function)
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def machine_options(function: Function) -> Function:
+    """--threads and --target: where an engine runs."""
+    threads = click.option("--threads", type=click.IntRange(1, 4096), metavar="N", help="Threads (default: all that this process may use).")
+    target = click.option("--target", metavar="NAME", help="Run this target or level of the engine (default: the best here).")
+    return threads(target(function))
 
 
 def asked(given: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,8 @@ COMMANDS: dict[str, str] = {
     "run": "Run an engine on inputs from files.",
     "generate": "Let a language model write.",
     "chat": "Talk to a language model.",
+    "eval": "Score a text with a language model, alone or beside another one.",
+    "plan": "Tell what a language model takes before it is built.",
     "bench": "Measure an engine or a model, alone or against others.",
     "verify": "Compare an engine's answers with its model's.",
     "inspect": "Show what is in an engine or a model.",

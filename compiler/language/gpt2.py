@@ -5,6 +5,9 @@ Radford et al., Language Models are Unsupervised Multitask Learners (2019).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ...ir.graph import Value
 from .blocks import Step
 
@@ -18,6 +21,11 @@ FOLDER = {
     **{"before": "h.{}.ln_1", "between": "h.{}.ln_2", "joined": "h.{}.attn.c_attn"},
     **{"output": "h.{}.attn.c_proj", "up": "h.{}.mlp.c_fc", "down": "h.{}.mlp.c_proj"},
 }
+
+
+def optional(said: Mapping[str, Any]) -> frozenset[str]:
+    """What a config.json says is there of the tensors that not every model has: a head, unless it is the embedding."""
+    return frozenset() if said.get("tie_word_embeddings", True) else frozenset({f"{FOLDER['head']}.weight"})
 
 
 def decoder(s: Step) -> tuple[Value, str]:

@@ -6,7 +6,9 @@ of queries and keys Qwen 3 (Yang et al., 2024 and 2025).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from ...ir.graph import Value
 from .blocks import Change, Step, paired
@@ -26,6 +28,20 @@ FOLDER = {
     **{"query_norm": "model.layers.{}.self_attn.q_norm", "key_norm": "model.layers.{}.self_attn.k_norm"},
     **{"gate": "model.layers.{}.mlp.gate_proj", "up": "model.layers.{}.mlp.up_proj", "down": "model.layers.{}.mlp.down_proj"},
 }
+
+
+def optional(said: Mapping[str, Any]) -> frozenset[str]:
+    """What a config.json says is there of the tensors that not every model of the family has; numbers of layers are `{}`."""
+    architecture = said.get("model_type")
+    biased = {
+        **dict.fromkeys(("query", "key", "value"), architecture == "qwen2" or (architecture != "mistral" and said.get("attention_bias"))),
+        "output": architecture in ("llama", "qwen3") and said.get("attention_bias"),
+        **dict.fromkeys(("gate", "up", "down"), architecture == "llama" and said.get("mlp_bias")),
+    }
+    scaled = ("query_norm", "key_norm") if architecture == "qwen3" else ()
+    heads = () if said.get("tie_word_embeddings", False) else ("head",)
+    parts = [f"{part}.bias" for part, there in biased.items() if there] + [f"{part}.weight" for part in (*scaled, *heads)]
+    return frozenset(f"{FOLDER[part]}.{kind}" for part, _, kind in (each.partition(".") for each in parts))
 
 
 def decoder(s: Step) -> tuple[Value, str]:

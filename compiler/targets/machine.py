@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -77,6 +78,22 @@ class Rates:
 
     fma_gflops: float
     read_gbytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a model may take of one device: bytes of memory, bytes a second from it, operations a second by dtype; and who says so."""
+
+    name: str
+    memory_bytes: int
+    memory_rate: float
+    rates: Mapping[str, float]
+    source: str
+
+
+def memory_bytes() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_cpu(description: Path = Path("/proc/cpuinfo")) -> Cpu:

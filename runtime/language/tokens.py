@@ -29,6 +29,11 @@ class Tokenizer:
         found: list[int] = self._held.encode(text, add_special_tokens=False).ids
         return found
 
+    def words(self) -> dict[str, int]:
+        """All tokens by their own spelling."""
+        found: dict[str, int] = self._held.get_vocab(with_added_tokens=True)
+        return found
+
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """The text of tokens, without special ones unless asked for."""
         text: str = self._held.decode(list(tokens), skip_special_tokens=not special)

@@ -106,12 +106,10 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "runtime/sizes.py",
     ),
     "tests/compiler/language/test_architectures.py": (
-        "compiler/importers/checkpoints/stored.py",
         "compiler/language/blocks.py",
         "compiler/language/config.py",
         "compiler/language/gpt2.py",
         "compiler/language/llama.py",
-        "compiler/language/module.py",
         "compiler/language/rotary.py",
     ),
     "tests/compiler/language/test_generation.py": (

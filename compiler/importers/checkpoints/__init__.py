@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .folder import read_folder
+from .folder import read_config, read_folder
 from .gguf import read_gguf
 from .stored import Checkpoint
 
@@ -14,4 +14,4 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return read_folder(path) if path.is_dir() else read_gguf(path)
 
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_folder", "read_gguf"]
+__all__ = ["Checkpoint", "read_checkpoint", "read_config", "read_folder", "read_gguf"]

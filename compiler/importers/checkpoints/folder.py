@@ -23,7 +23,7 @@ TEXTS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "c
 
 def read_folder(folder: Path) -> Checkpoint:
     """A model's config, tensors and texts; ModelError for what is missing or damaged, UnsupportedError for pickled weights."""
-    config = _json(folder / "config.json")
+    config = read_config(folder).metadata
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         pickled = sorted(each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in folder.glob(pattern))
@@ -39,6 +39,11 @@ def read_folder(folder: Path) -> Checkpoint:
             tensors[name] = stored
     texts = {name: _text(folder / name) for name in TEXTS if (folder / name).is_file()}
     return Checkpoint(folder.name, "folder", config, tensors, texts)
+
+
+def read_config(folder: Path) -> Checkpoint:
+    """What a folder's config.json says, and nothing of its tensors, which need not be there."""
+    return Checkpoint(folder.name, "folder", _json(folder / "config.json"), {})
 
 
 def read_safetensors(file: Path) -> dict[str, Stored]:

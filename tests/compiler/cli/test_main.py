@@ -63,7 +63,7 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["biuld"], "error: unknown command: got 'biuld'; did you mean 'build'?"),
-        (["zzzz"], "expected one of build, run, generate, chat, bench"),
+        (["zzzz"], "expected one of build, run, generate, chat, eval, plan, bench"),
         (["cache", "lss"], "error: unknown cache action: got 'lss'; did you mean 'ls'?"),
         (["cache", "zzzz"], "unknown cache action: got 'zzzz'; expected one of ls, du"),
         (["build"], "error: missing argument 'MODEL'"),

