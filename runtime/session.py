@@ -32,7 +32,9 @@ class Session:
         self._begin(_Kept(part, part.states()), ports, types, program)
 
     def _begin(self, kept: _Kept, ports: Mapping[str, Ports], types: Mapping[str, TensorType], program: str) -> None:
-        self._kept, self._ports, self._types, self._program = kept, ports, types, program
+        self._kept, self._ports, self._types = kept, ports, types
+        self.program = program
+        """The digest of the program whose states these are, its weights included."""
         self._functions = Functions((name, _Bound(name, held, kept.part, kept)) for name, held in ports.items())
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
@@ -79,16 +81,16 @@ class Session:
         with self._kept.turn("fork"):
             kept = _Kept(self._kept.part, self._kept.memory.fork())
         other = Session.__new__(Session)
-        other._begin(kept, self._ports, self._types, self._program)
+        other._begin(kept, self._ports, self._types, self.program)
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what the states hold to a file, all or nothing."""
-        write_saved(path, Saved(self._program, {}, {name: self.state(name) for name in self._types}))
+        write_saved(path, Saved(self.program, {}, {name: self.state(name) for name in self._types}))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Let the states hold what `save` wrote in a session of an engine with the same program; EngineError for any other file."""
-        saved = read_saved(path, self._program, self._types)
+        saved = read_saved(path, self.program, self._types)
         other = next(
             (name for name, type in self._types.items() if name not in saved.arrays or saved.arrays[name].shape != type.shape), None
         )

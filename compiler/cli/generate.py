@@ -35,7 +35,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
     text = prompt if prompt is not None else sys.stdin.read()
-    from ...runtime.language.model import Told
+    from ...runtime.language.writing import Told
     from ..commands.language import load_language
 
     with show_progress(as_json=as_json) as progress:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ...runtime.language.model import LanguageModel, Told
+    from ...runtime.language.model import LanguageModel
+    from ...runtime.language.writing import Told
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 NAMES = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")

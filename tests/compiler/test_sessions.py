@@ -230,7 +230,7 @@ def test_sessions_are_saved_and_taken_up_again(engine: Engine, tmp_path: Path) -
     assert all(np.array_equal(session.state(name), other.state(name)) for name in session.states)
     with pytest.raises(EngineError, match="is one of another engine"):
         built(cache(total=2)).session().load(tmp_path / "s")
-    write_saved(tmp_path / "part", Saved(session._program, {}, {"kv": np.zeros((1, WIDTH), np.float32)}))
+    write_saved(tmp_path / "part", Saved(session.program, {}, {"kv": np.zeros((1, WIDTH), np.float32)}))
     kept = session.state("kv")
     with pytest.raises(EngineError, match="does not hold state 'kv' whole"):
         session.load(tmp_path / "part")

@@ -8,50 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.runtime.language.model import LanguageModel, Told
+from ourcc.runtime.language.model import LanguageModel
+from ourcc.runtime.language.sequence import Sequences
+from ourcc.runtime.language.writing import Told
 
-from .conftest import model_of, save
+from .conftest import model_of, save, tokenizer_of
 
 TEXTS = ["Why is the sky blue?", "wörter 🙂 日本語", "a  b\n\n c\t", "", "<|end|> no end", "".join(map(chr, range(1, 300)))]
-TEMPLATE = (
-    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
-)
-
-
-def tokenizer_of(folder: Path) -> None:
-    """A byte-level tokenizer of 297 words, with words that begin and end a turn."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=297,
-        special_tokens=["<|begin|>", "<|end|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(["the sky is blue and the sea is green, why is it so"] * 9, trainer)
-    made.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Any, Path]:
-    folder = tmp_path_factory.mktemp("model")
-    model = model_of("llama", vocab_size=297)
-    save(model, folder)
-    tokenizer_of(folder)
-    path = folder / "m.ourcc"
-    assert run(["build", str(folder), "-o", str(path), "-q"]) == 0
-    engine = ourcc.load(path)
-    assert isinstance(engine, LanguageModel)
-    return engine, model, path
 
 
 def test_greedy_tokens_are_those_of_transformers(both: tuple[LanguageModel, Any, Path]) -> None:
@@ -103,10 +70,8 @@ def test_a_text_that_stops_is_cut_before_it(both: tuple[LanguageModel, Any, Path
 def test_a_conversation_reads_only_what_is_new(both: tuple[LanguageModel, Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = both[0]
     chat, read = engine.chat(), []
-    step = type(chat._sequence)._step
-    monkeypatch.setattr(
-        type(chat._sequence), "_step", lambda self, tokens, first, wanted: (read.append(first), step(self, tokens, first, wanted))[1]
-    )
+    step = Sequences._step
+    monkeypatch.setattr(Sequences, "_step", lambda self, group: (read.append(group[0].place), step(self, group))[1])
     answers = ["".join(chat.send(text, max_tokens=4)) for text in ("hi", "so")]
     assert [each["role"] for each in chat.messages] == ["user", "assistant", "user", "assistant"]
     assert [each["content"] for each in chat.messages[1::2]] == answers
@@ -131,19 +96,44 @@ def test_bad_input(both: tuple[LanguageModel, Any, Path]) -> None:
     for options, message in (
         ({"max_tokens": 0}, "max_tokens 0"),
         ({"temprature": 1.0}, "no option 'temprature'"),
+        ({"max_tokens": "9"}, "max_tokens '9': expected a whole number from 1 on"),
+        ({"max_tokens": True}, "max_tokens True"),
         ({"stop": [""]}, "none of them empty"),
+        ({"stop": 5}, "stop 5: expected a text or several"),
+        ({"stop": [b"x"]}, "stop .*: expected a text or several"),
         ({"top_p": 2.0}, "top_p 2.0"),
+        ({"top_p": "a"}, "top_p 'a': expected a number"),
+        ({"temperature": None}, "temperature None: expected a number"),
+        ({"temperature": 10**400}, "temperature 1.*: expected a number"),
+        ({"min_p": [1]}, "min_p .*: expected a number"),
+        ({"top_k": 2.0}, "top_k 2.0: expected a whole number"),
+        ({"seed": "a"}, "seed 'a': expected a whole number"),
+        ({"bias": [1.0]}, "bias .*: expected numbers by token"),
+        ({"bias": {"a": 1.0}}, "bias .*: expected numbers by token"),
+        ({"bias": {1: float("nan")}}, "bias .*: expected numbers by token"),
+        ({"raw": "yes"}, "raw 'yes': expected True or False"),
+        ({"logprobs": -1}, "logprobs -1"),
+        ({"speculate": 65}, "speculate 65: expected a whole number from 0 to 64"),
     ):
         with pytest.raises(ourcc.CompilerError, match=message):
-            list(engine.generate("hi", **options))  # type: ignore[arg-type]
+            engine.generate("hi", **options)  # type: ignore[arg-type]
     for prompt, message in (
-        (3.5, "not iterable"),
+        (3.5, "a prompt is a text, a list of messages or a list of tokens, got float"),
+        (None, "got NoneType"),
+        (b"ab" * 40, "got bytes"),
+        ({"role": "user", "content": "hi"}, "got dict"),
         ([{"role": "user"}], "a message is"),
-        ([1, "a"], "a prompt is"),
-        (b"ab" * 40, "holds 64"),
+        ([{"role": "user", "content": "hi", "more": object()}], "what a chat template cannot be given"),
+        ([{"role": "user", "content": "hi"}, 5], "tokens are whole numbers, got {'role'"),
+        ([1, "a"], "tokens are whole numbers, got 'a'"),
+        ([1, True], "tokens are whole numbers, got True"),
+        ([1, 2.0], "tokens are whole numbers, got 2.0"),
+        ([[1, 2]], r"tokens are whole numbers, got \[1, 2\]"),
+        ([10**30], "token 1000000000000000000000000000000: the vocabulary has"),
     ):
-        with pytest.raises((ourcc.CompilerError, TypeError), match=message):
-            list(engine.generate(prompt))  # type: ignore[arg-type]
+        with pytest.raises(ourcc.InputError, match=message):
+            engine.generate(prompt)  # type: ignore[arg-type]
+    assert engine.prompt_tokens(np.array([5, 6])) == engine.prompt_tokens(iter([5, 6])) == [5, 6]  # type: ignore[arg-type]
     # A context that is full ends the text.
     told = Told()
     list(engine.follow(engine.sequence(), [5] * 62, told, max_tokens=30, ignore_end=True))
