@@ -20,12 +20,12 @@ class Lookup:
         self._behind: dict[tuple[int, ...], int] = {}
 
     def guesses(self, tokens: Sequence[int], most: int) -> list[int]:
-        """At most so many guesses at what follows; `tokens` are those of the call before, and more."""
+        """So many guesses at what follows, or none; `tokens` are those of the call before, and more."""
         self._learn(tokens)
         for size in range(LONGEST, SHORTEST - 1, -1):
             place = self._behind.get(tuple(tokens[-size:])) if len(tokens) > size else None
             if place is not None:
-                return list(tokens[place : place + most])
+                return _copied(tokens, place, most)
         return []
 
     def _learn(self, tokens: Sequence[int]) -> None:
@@ -35,3 +35,11 @@ class Lookup:
                 if place >= size:
                     self._behind[tuple(tokens[place - size : place])] = place
         self._known = len(tokens)
+
+
+def _copied(tokens: Sequence[int], place: int, count: int) -> list[int]:
+    """What stands at a place and behind it; behind the end stands the copy itself, so that what repeats itself goes on."""
+    found: list[int] = []
+    for each in range(place, place + count):
+        found.append(tokens[each] if each < len(tokens) else found[each - len(tokens)])
+    return found
