@@ -10,7 +10,7 @@ from ...ir import dims
 from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Value
 from ...ir.types import DType, TensorType, bf16, f16, f32
-from ...passes.quantize.rows import coded_rows
+from ...passes.quantize.rows import row_scales
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,8 @@ class Cache:
         """The parts of the rows of x f32[.., D], each [.., count]: rounded here."""
         if self.format is None:
             return [x if self.dtype == f32 else b.cast(x, dtype=self.dtype)]
-        lead, size = x.shape[:-1], x.shape[-1]
-        rows = b.reshape(x, shape=(dims.product(lead), size))
-        codes, scale = coded_rows(b, rows, self._format.most, self._format.fields[0].dtype)
-        return [b.reshape(codes, shape=x.shape), b.reshape(scale, shape=(*lead, 1))]
+        scale = row_scales(b, x, self._format.most, keepdims=True)
+        return [b.quantize(x, scale, axis=x.type.rank - 1, block=dims.number(x.shape[-1]), dtype=self._format.fields[0].dtype), scale]
 
     def decoded(self, b: Builder, parts: Sequence[Value]) -> Value:
         """The rows f32[.., D] of their parts."""

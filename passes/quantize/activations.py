@@ -16,7 +16,7 @@ from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
 from ..base import Pass, PassContext
 from ..weights.weights import Weight, values_of, weights_of
-from .rows import coded_rows
+from .rows import row_scales
 
 LARGEST = 127
 BLOCK = 32
@@ -119,7 +119,8 @@ def _rounded(b: Builder, x: Value, block: int) -> Value:
     """The rows of x as int8 and back, each by a scale of its own, or each block of so many numbers of a row."""
     count, width = dims.product(x.shape[:-1]), x.shape[-1]
     rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
-    codes, scale = coded_rows(b, rows, float(LARGEST), i8)
+    scale = row_scales(b, rows, float(LARGEST), keepdims=False)
+    codes = b.quantize(rows, scale, axis=0, dtype=i8)
     result: Value
     if not block:
         result = b.dequantize(codes, scale, axis=0, dtype=x.dtype)
