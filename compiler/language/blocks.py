@@ -93,6 +93,8 @@ class Step:
             self.mask = b.logical_and(self.mask, b.gt(places, b.sub(own, config.window)))
         numbers = b.iota(shape=(batch, count, 1), axis=0, dtype=i64)
         if self.slots is not None:
+            # What is clamped or left out elsewhere would be another sequence's here.
+            self.slots = b.check_index(self.slots, size=self.sequences, negative=False)
             numbers = b.broadcast_to(b.reshape(self.slots, shape=(batch, 1, 1)), shape=(batch, count, 1))
         self.places: Value = b.concat(numbers, b.reshape(self.positions, shape=(batch, count, 1)), axis=2)
         if config.rotation is not None:

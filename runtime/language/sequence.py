@@ -35,6 +35,7 @@ class Sequences:
         self.session = session
         self.facts = facts
         self._free = list(range(facts.sequences))
+        self._unsound = set[int]()
 
     @property
     def free(self) -> int:
@@ -47,18 +48,22 @@ class Sequences:
             count = self.facts.sequences
             hint = "end one of them, or build the engine with a larger --batch"
             raise UsageError(f"the session holds {count} {'sequence' if count == 1 else 'sequences'}, and all are taken", hint=hint)
+        slot = self._free[0]
+        if slot in self._unsound:
+            # Places that a sequence does not see weigh nothing, but nothing times NaN is NaN.
+            for name in self.session.states:
+                self.session.set_state(name, np.zeros_like(self.session.state(name, (slot,))), (slot,))
+            self._unsound.remove(slot)
         return TokenSequence(self, self._free.pop(0))
 
     def end(self, sequence: TokenSequence) -> None:
         """Give back a sequence's slot."""
         if sequence.ended:
             return
-        if not sequence.is_sound:
-            # Places that a sequence does not see weigh nothing, but nothing times NaN is NaN.
-            for name in self.session.states:
-                self.session.set_state(name, np.zeros_like(self.session.state(name, (sequence.slot,))), (sequence.slot,))
         sequence.ended = True
         self._free.append(sequence.slot)
+        if not sequence.is_sound:
+            self._unsound.add(sequence.slot)
 
     def save(self, sequence: TokenSequence, path: str | os.PathLike[str], about: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Write what a sequence has read, and what is said `about` it, all or nothing."""
@@ -82,6 +87,7 @@ class Sequences:
         for name, held in saved.arrays.items():
             self.session.set_state(name, held[0], sequence.where(len(tokens)))
         sequence.tokens = tokens
+        sequence.is_sound = False  # a file may hold what is no number
         return sequence, saved.about
 
     def logits(self, asked: Sequence[Asked]) -> list[Array]:
@@ -118,8 +124,9 @@ class Sequences:
         wanted: list[int] = []
         for row, (each, count) in enumerate(zip(group, counts, strict=True)):
             # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
-            places = np.minimum(np.arange(longest), count - 1) + each.place
-            tokens[row], positions[row] = np.asarray(each.tokens)[places], places
+            last = each.place + count - 1
+            tokens[row, :count], tokens[row, count:] = each.tokens[each.place : last + 1], each.tokens[last]
+            positions[row, :count], positions[row, count:] = range(each.place, last + 1), last
             wanted += [row * longest + place - each.place for place in each.asked(count)]
         slots = [np.asarray([each.sequence.slot for each in group])] if self.facts.sequences > 1 else []
         # A call gives the logits of at least one token.

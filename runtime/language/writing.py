@@ -139,8 +139,9 @@ def written(sequence: TokenSequence, writing: Writing) -> Iterator[str]:
             piece = writing.take(sequence.all_logits(tokens, count))
             if piece:
                 yield piece
-    finally:
+    except GeneratorExit:
         writing.told.ended = writing.told.ended or "closed"
+        raise
 
 
 def written_together(sequences: Sequences, writings: Sequence[Writing]) -> Iterator[tuple[int, str]]:
@@ -159,11 +160,13 @@ def written_together(sequences: Sequences, writings: Sequence[Writing]) -> Itera
                     del active[number]
                 if piece:
                     yield number, piece
+    except GeneratorExit:
+        for writing in writings:
+            writing.told.ended = writing.told.ended or "closed"
+        raise
     finally:
         for _, sequence in active.values():
             sequence.end()
-        for writing in writings:
-            writing.told.ended = writing.told.ended or "closed"
 
 
 def _stopped(text: str, stop: Sequence[str]) -> int | None:

@@ -121,6 +121,14 @@ def test_slots_are_given_and_taken_back(batched: Any) -> None:
         again.all_logits([1, 2], 3)
 
 
+def test_a_slot_that_is_none_is_refused_before_anything_is_written(batched: Any) -> None:
+    session = batched.session()
+    for slot in (COUNT, -1):
+        with pytest.raises(ourcc.InputError, match=f"index {slot} of input 'slots' is out of range, expected 0..{COUNT - 1}"):
+            session(np.array([[5]]), np.array([[0]]), np.array([slot]), np.arange(1), np.array([0]))
+    assert not any(session.state(name).any() for name in session.states)
+
+
 def test_what_is_no_number_stays_in_its_sequence(batched: Any) -> None:
     sequences = batched.sequences()
     bad, good = sequences.begin(), sequences.begin()
