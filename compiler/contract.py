@@ -20,6 +20,7 @@ from ..passes.quantize.words import (
     multiplied_as,
     precision_name,
     promised,
+    read_as,
     stored_as,
     why_not_narrowed,
     why_not_quantized,
@@ -141,7 +142,7 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
                 why.append(f"{wanted}: {reason}")
     if not is_served_by(precision, realised[0]):
         why.append(f"{precision}: {why_not_narrowed(op) or f'the op computes in {realised[0]}'}")
-    held = "" if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
+    held = read_as(op) if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
     said = (", ".join(requested), ", ".join(realised), "; ".join(why))
     return ContractRow(source.name, kind_of(op), *said, runs=KERNEL, stored=held, summed=_summed(op))
 

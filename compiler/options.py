@@ -17,6 +17,7 @@ from .engines.trust import NOBODY_ASKED, Trust
 from .environment import Environment, environment, parse_threads
 from .requests import (
     BUDGET,
+    CACHES,
     PRECISIONS,
     QUANTIZE_FORMATS,
     QUANTIZE_SERVED,
@@ -25,6 +26,7 @@ from .requests import (
     Requirement,
     ShapeRequest,
     Tuning,
+    parse_batch,
     parse_choice,
     parse_context,
     parse_requirement,
@@ -55,6 +57,8 @@ class BuildOptions:
     unchecked_indices: bool = False  # an index out of range is no error but undefined (never outside the tensor)
     trust_pickle: bool = False
     context: int | None = None  # tokens that a session of a language model holds; None: what the model allows, up to 4096
+    cache: str = "f32"  # what a language model keeps keys and values in
+    batch: int = 1  # sequences that a session of a language model holds
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
@@ -128,6 +132,8 @@ _READERS: dict[str, Any] = {
     "unchecked_indices": _flag,
     "trust_pickle": _flag,
     "context": parse_context,
+    "cache": lambda value: parse_choice(value, CACHES, "cache"),
+    "batch": parse_batch,
     "threads": parse_threads,
 }
 
@@ -178,6 +184,8 @@ class Options(TypedDict, total=False):
     trust_pickle: bool
     unchecked_indices: bool
     context: int | None
+    cache: Literal["f32", "bf16", "f16", "int8", "fp8"]
+    batch: int
     threads: int | None
 
 
@@ -188,18 +196,19 @@ _SPELLINGS = {"target": "targets", "shape": "shapes"}
 Road = Literal["the command line", "ourcc.build", "ourcc.explain", "torch.compile"]
 """Where options come from."""
 
+OF_SESSIONS = dict.fromkeys(("context", "cache", "batch"), "only a language model that is built has sessions")
 WITHOUT_EFFECT: Mapping[Road, Mapping[str, str]] = {
     "the command line": {},
     "ourcc.build": {"freeze": "a program that is built holds its parameters as constants"},
     "ourcc.explain": {
-        "context": "only a language model that is built has sessions",
+        **OF_SESSIONS,
         "report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build",
     },
     "torch.compile": {
         "shapes": "torch says which sizes vary: torch.compile(dynamic=True), or torch._dynamo.mark_dynamic(x, axis, min=1, max=64)",
         "report": "a model becomes any number of graphs: ourcc.explain(model, x) says what becomes of them",
         "trust_pickle": "no file is read",
-        "context": "only a language model that is built has sessions",
+        **OF_SESSIONS,
     },
 }
 """Options that ask a road for what it does not do, and what to do instead."""

@@ -20,6 +20,9 @@ QUANTIZE_SERVED = tuple(QUANTIZATIONS)
 """The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
 QUANTIZE_FORMATS = ("fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", *QUANTIZE_SERVED)
 SPARSITIES = ("2:4",)
+CACHES = ("f32", "bf16", "f16", "int8", "fp8")
+"""What the cache of a language model may be kept in; `compiler/language/caches.py` says how."""
+MOST_SEQUENCES = 4096
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,14 @@ def parse_choice(text: str, known: Sequence[str], what: str) -> str:
         hint = nearest(text, known) if isinstance(text, str) else None
         raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=hint)
     return text
+
+
+def parse_batch(text: str | int) -> int:
+    """A number of sequences, from 1 to 4,096."""
+    number = text if isinstance(text, int) else whole_number(text, 9) or 0
+    if isinstance(text, bool) or not 1 <= number <= MOST_SEQUENCES:
+        raise UsageError(f"batch: got {text!r}, expected a whole number of sequences from 1 to {MOST_SEQUENCES}")
+    return number
 
 
 def parse_context(text: str | int) -> int:

@@ -25,7 +25,7 @@ from .driver import Device
 from .function import call_function
 from .launches import PreparedLaunch
 from .program import Binding, Callback, Program
-from .states import StateMemory, initial
+from .states import StateMemory, Where, initial
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, nbytes
 
@@ -118,6 +118,7 @@ class DeviceStates:
     def __init__(self, gpu: Device, contents: EngineContents, part: str) -> None:
         self.changed = False
         self.gpu = gpu
+        self._contents, self._part = contents, part
         self._types = {name: state.type for name, state in contents.parts[part].states.items()}
         sizes = {name: nbytes(type) or 0 for name, type in self._types.items()}
         with gpu:
@@ -136,20 +137,36 @@ class DeviceStates:
         """Where a state lies."""
         return self._addresses[name]
 
-    def read(self, name: str) -> Array:
-        """A copy of what a state holds."""
+    def read(self, name: str, where: Where = ()) -> Array:
+        """A copy of what a state holds in a part; all of it comes to the host."""
         memory = np.empty(nbytes(self._types[name]) or 0, np.uint8)
         with self.gpu:
             self.gpu.download(pointer(memory), self._addresses[name], memory.size, 0)
-        return view(memory, self._types[name])
+        return view(memory, self._types[name])[where].copy()
 
-    def write(self, name: str, value: Array) -> None:
-        """Let a state hold an array of its type."""
+    def write(self, name: str, value: Array, where: Where = ()) -> None:
+        """Let a part of a state hold an array of its dtype and sizes; all of it goes by way of the host."""
+        whole = value
+        if where:
+            whole = self.read(name)
+            whole[where] = value
         memory = np.empty(nbytes(self._types[name]) or 0, np.uint8)
-        store(memory, value, self._types[name].dtype)
+        store(memory, whole, self._types[name].dtype)
         with self.gpu:
             self.gpu.upload(self._addresses[name], pointer(memory), memory.size, 0)
             self.gpu.synchronize(0)
+
+    def own(self) -> None:
+        """A fork has its own memory from the beginning."""
+
+    def fork(self) -> DeviceStates:
+        """States that hold the same from now on, copied on the device."""
+        other = DeviceStates(self.gpu, self._contents, self._part)
+        with self.gpu:
+            for name, type in self._types.items():
+                self.gpu.copy(other.address(name), self._addresses[name], nbytes(type) or 0, 0)
+            self.gpu.synchronize(0)
+        return other
 
 
 class _Loaded:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NoReturn
 
 from ..ir.errors import EngineError
@@ -141,7 +142,12 @@ class Engine:
         """What functions keep between calls, for one caller: states as they begin, and the functions on them."""
         states = self._contents.parts[self._part_name].states if self._part_name is not None else {}
         types = {name: state.type for name, state in states.items()}
-        return Session(self._part, self._contents.functions, types)
+        return Session(self._part, self._contents.functions, types, self._program)
+
+    @cached_property
+    def _program(self) -> str:
+        """The digest of what the engine computes, weights included; the same for all of its targets."""
+        return hashlib.sha256(self._contents.graph.encode()).hexdigest()
 
     @property
     def functions(self) -> Mapping[str, Function]:

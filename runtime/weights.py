@@ -196,8 +196,9 @@ def aligned(constant: Constant) -> Constant:
     return Constant(constant.type, copy)
 
 
-def aligned_bytes(size: int) -> Array:
-    """A new flat u8 array whose first byte lies at an aligned address."""
-    memory = allocate(size, "a buffer", lambda: np.empty(size + ALIGNMENT, np.uint8))
+def aligned_bytes(size: int, zeros: bool = False) -> Array:
+    """A new flat u8 array whose first byte lies at an aligned address; `zeros` take memory when they are first touched."""
+    make = np.zeros if zeros else np.empty
+    memory = allocate(size, "a buffer", lambda: make(size + ALIGNMENT, np.uint8))
     first = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
     return memory[first : first + size]

@@ -12,7 +12,7 @@ from ...ir.errors import UsageError
 from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
-from ..requests import QUANTIZE_SERVED, SPARSITIES
+from ..requests import CACHES, QUANTIZE_SERVED, SPARSITIES
 from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -20,7 +20,7 @@ from .trust import key_options
 
 # What makes the program, which an engine already has.
 SETTLED = {
-    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require", "context")},
+    **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require", "context", "cache", "batch")},
     **{"--unchecked-indices": "unchecked_indices", "--shape": "shapes"},
 }
 
@@ -57,6 +57,8 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 @click.option(
     "--context", type=int, metavar="N", help="Tokens that a session of a language model holds (default: the model's, up to 4096)."
 )
+@click.option("--cache", metavar="|".join(CACHES), help="What a language model keeps keys and values in (default: f32).")
+@click.option("--batch", type=int, metavar="N", help="Sequences that a session of a language model holds (default: 1).")
 @click.option("--unchecked-indices", is_flag=True, help="Let an index out of range give an undefined value instead of an error.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option

@@ -10,21 +10,22 @@ import click
 
 from ...ir.errors import InputError
 from ..engines.trust import Trust
-from .frame import READABLE
+from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
-from .streams import tell
+from .streams import say, tell
 from .trust import trusted_key_option
 
 
 @frame("chat", has_tables=False)
 @click.argument("engine", type=READABLE)
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@click.option("--session", type=WRITABLE, metavar="FILE", help="Go on with the conversation in FILE, if it is there, and keep it there.")
 @generation_options
 @trusted_key_option
-def command(engine: Path, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:
+def command(engine: Path, system: str | None, session: Path | None, trust: Trust, as_json: bool, **given: Any) -> None:
     """Talk to a language model.
 
     A line at a time, until an empty line or the end of the input; with --json an object for each answer. What was said stays in
@@ -34,7 +35,7 @@ def command(engine: Path, system: str | None, trust: Trust, as_json: bool, **giv
 
     with show_progress(as_json=as_json) as progress:
         model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
-    chat = model.chat()
+    chat = model.load_chat(session) if session is not None and session.exists() else model.chat()
     if system is not None:
         chat.system(system)
     while line := _line():
@@ -43,12 +44,14 @@ def command(engine: Path, system: str | None, trust: Trust, as_json: bool, **giv
             for piece in chat.send(line, **asked(given)):
                 answer += piece
                 if not as_json:
-                    click.echo(piece, nl=False)
+                    say(piece)
         except InputError as error:
             if chat.told.made or not chat.messages:
                 raise
             tell(str(error))
             continue
+        if session is not None:
+            chat.save(session)
         if as_json:
             click.echo(outcome(answer, chat.told))
             continue

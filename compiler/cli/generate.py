@@ -15,7 +15,7 @@ from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
-from .streams import tell
+from .streams import say, tell
 from .trust import trusted_key_option
 
 
@@ -35,7 +35,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
     text = prompt if prompt is not None else sys.stdin.read()
-    from ...runtime.language.model import Told
+    from ...runtime.language.writing import Told
     from ..commands.language import load_language
 
     with show_progress(as_json=as_json) as progress:
@@ -46,7 +46,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     for piece in model.follow(model.sequence(), tokens, told, **asked(given)):
         whole += piece
         if not as_json:
-            click.echo(piece, nl=False)
+            say(piece)
     if as_json:
         click.echo(outcome(whole, told))
         return

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ...runtime.language.model import LanguageModel, Told
+    from ...runtime.language.model import LanguageModel
+    from ...runtime.language.writing import Told
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-NAMES = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
+NAMES = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop", "speculate", "logprobs")
 
 
 def generation_options(function: Function) -> Function:
@@ -30,6 +31,10 @@ def generation_options(function: Function) -> Function:
         click.option("--repetition-penalty", type=float, metavar="R", help="Make tokens that are there already less likely.  [default: 1]"),
         click.option("--seed", type=int, metavar="N", help="The draw's seed.  [default: 0]"),
         click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
+        click.option(
+            "--speculate", type=int, metavar="N", help="Guess N tokens at once by what followed the last ones before.  [default: 0]"
+        ),
+        click.option("--logprobs", type=int, metavar="K", help="With --json: each token's log-probability, and the K likeliest."),
     )
     function = machine_options(function)
     for option in reversed(options):
@@ -51,14 +56,21 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
 
 def outcome(text: str, told: Told) -> str:
     """A generation as one JSON object."""
-    return json.dumps({"text": text, "tokens": told.made, "read": told.read, "ended": told.ended, "tokens_per_second": told.rate})
+    said = {"text": text, "tokens": told.made, "read": told.read, "ended": told.ended, "tokens_per_second": told.rate}
+    scores = [{"token": each.token, "logprob": each.logprob, "top": each.top} for each in told.logprobs]
+    guesses = {"guessed": told.guessed, "accepted": told.accepted} if told.guessed else {}
+    return json.dumps({**said, **guesses, **({"logprobs": scores} if scores else {})})
 
 
 def summary(model: LanguageModel, told: Told) -> str:
     """One line: tokens, seconds, and how much of what memory gives was used."""
     parts = [f"{told.read} tokens read, {len(told.made)} made ({told.ended})", f"first after {told.first:.2f} s"]
-    if told.rate:
+    if told.rate and not told.guessed and model.facts.sequences == 1:
         parts.append(
             f"then {told.rate:.1f} tokens/s of {model.moved_bytes / 1e6:.0f} MB each: {told.rate * model.moved_bytes / 1e9:.1f} GB/s"
         )
+    elif told.rate:
+        parts.append(f"then {told.rate:.1f} tokens/s")
+    if told.guessed:
+        parts.append(f"{told.accepted} of {told.guessed} guesses were right")
     return "; ".join(parts)

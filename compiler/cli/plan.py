@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..language.footprint import CACHES, FORMATS, PLAIN
+from ..language.footprint import FORMATS, PLAIN
+from ..requests import CACHES
 from .frame import READABLE_DATA
 from .frame import command as frame
 from .output import print_report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -32,9 +33,22 @@ def unwritten(stream: Any) -> OSError | None:
     return None
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(text: str, stream: Any) -> str:
+    """Text for a stream: a terminal, which control characters steer, gets them spelled out, but for line ends and tabs."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if stream.isatty() else text
+
+
+def say(text: str) -> None:
+    """Text of a model on standard output, as it is made: to a file as it stands."""
+    click.echo(visible(text, sys.stdout), nl=False, color=True)  # else click leaves out what looks like a style
+
+
 def tell(text: str) -> None:
     """Lines on standard error, if it takes them: that nobody can read them is no reason to stop."""
     try:
-        click.echo(text, err=True)
+        click.echo(visible(text, sys.stderr), err=True)
     except OSError:
         unwritten(sys.stderr)

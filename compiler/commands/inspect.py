@@ -130,7 +130,7 @@ def describe_engine_contract(report: object) -> Table:
     rows = report.get("contract", []) if isinstance(report, dict) else []
     columns = ("source", "op", "requested", "realised", "runs", "stored", "summed", "why")
     cells = tuple(tuple(row.get(column) or None for column in columns) for row in rows)
-    notes = ("stored: how a weight lies in memory; summed: the precision that sums are added up in",)
+    notes = ("stored: how a weight lies in memory, or a cache that attention reads; summed: the precision that sums are added up in",)
     return Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
 
 

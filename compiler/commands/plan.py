@@ -10,10 +10,10 @@ from ...ir.errors import UsageError
 from ...ir.formats import format_of
 from ...runtime.language.facts import CHUNK
 from ..importers.checkpoints import Checkpoint, read_config, read_gguf
-from ..language.footprint import CACHES, FORMATS, PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
+from ..language.footprint import FORMATS, PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
-from ..requests import parse_choice
+from ..requests import CACHES, parse_choice
 from ..targets.machine import Device
 from ..targets.registry import parse_target
 

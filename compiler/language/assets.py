@@ -11,13 +11,14 @@ from ...ir.extras import is_installed
 from ...runtime.language.facts import CHUNK, FACTS, TOKENIZER, Facts
 from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
+from .caches import CACHES
 from .config import Config
 from .tokenizer import tokenizer_json
 
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
-def assets_of(checkpoint: Checkpoint, config: Config, context: int) -> dict[str, bytes]:
+def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, sequences: int) -> dict[str, bytes]:
     """The files, by name; without a tokenizer in the checkpoint the model speaks in tokens alone."""
     made = _of_gguf(checkpoint) if checkpoint.kind == "gguf" else _of_folder(checkpoint)
     begin, end, template, tokenizer, words = made
@@ -29,7 +30,8 @@ def assets_of(checkpoint: Checkpoint, config: Config, context: int) -> dict[str,
     # Frequencies that hang on how much is seen must be those of the whole prompt.
     is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
     chunk = context if is_whole else min(CHUNK, context)
-    facts = Facts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words)
+    token = 2 * config.layers * config.groups * CACHES[cache].row_bytes(config.head)
+    facts = Facts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words, cache, token, sequences)
     if tokenizer is not None and is_installed("tokenizers"):
         try:
             Tokenizer(tokenizer)

@@ -1,8 +1,8 @@
 """What decoders share, on the graph builder: linear layers over stored weights, norms, attention over a cache.
 
 A call sees tokens [B, S] at their positions, and of the cache as many places as `context` has: T. A cache holds for each
-layer keys and values [B, C, G, D]: a sequence writes its keys at its positions, and attends to all that lie at most as
-far as its own position. B is 1.
+layer keys and values [N, C, G, D] of N sequences: one writes its keys at its positions in its slot, and attends to all that lie at
+most as far as its own position. Where N is 1 there are no slots, and B is 1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...ir.formats.ggml import split
 from ...ir.graph import Builder, ConstantData, Graph, Module, Value
 from ...ir.types import TensorType, f32, i64
 from ..importers.checkpoints.stored import Array, Checkpoint, Stored
+from .caches import Cache
 from .config import Config
 from .rotary import angles, rotated
 
@@ -77,6 +78,9 @@ class Step:
     positions: Value
     context: Value
     length: int
+    cache: Cache = field(default_factory=Cache)
+    slots: Value | None = None
+    sequences: int = 1
     after: dict[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,11 +92,25 @@ class Step:
         if config.window is not None:
             self.mask = b.logical_and(self.mask, b.gt(places, b.sub(own, config.window)))
         numbers = b.iota(shape=(batch, count, 1), axis=0, dtype=i64)
+        if self.slots is not None:
+            # What is clamped or left out elsewhere would be another sequence's here.
+            self.slots = b.check_index(self.slots, size=self.sequences, negative=False)
+            numbers = b.broadcast_to(b.reshape(self.slots, shape=(batch, 1, 1)), shape=(batch, count, 1))
         self.places: Value = b.concat(numbers, b.reshape(self.positions, shape=(batch, count, 1)), axis=2)
         if config.rotation is not None:
-            cosine, sine = angles(b, config.rotation, self.positions, b.dim(value=seen))
+            cosine, sine = angles(b, config.rotation, self.positions, self._lengths(seen))
             spread = (batch, count, 1, config.rotation.size)
             self.cosine, self.sine = b.reshape(cosine, shape=spread), b.reshape(sine, shape=spread)
+
+    def _lengths(self, seen: Dim) -> Value:
+        """How many positions a sequence sees: i64[], or i64[B, 1, 1] where each has its own."""
+        b = self.b
+        if self.slots is None:
+            result: Value = b.dim(value=seen)
+            return result
+        last = b.reduce_max(self.positions, axes=(1,), keepdims=True)
+        result = b.add(b.reshape(last, shape=(self.tokens.shape[0], 1, 1)), 1)
+        return result
 
     # --- layers without a memory ---
 
@@ -149,18 +167,24 @@ class Step:
         """Append k and v [B, S, G, D] to the layer's cache, and attend from q [B, S, H, D]: [B, S, H * D]."""
         self.at(f"attention.{layer}")
         b, (batch, count), (seen,) = self.b, self.tokens.shape, self.context.shape
-        keys, values = (self._append(f"cache.{layer}.{name}", x, batch, seen) for name, x in (("keys", k), ("values", v)))
+        keys, values = (self._cached(f"cache.{layer}.{name}", x, seen) for name, x in (("keys", k), ("values", v)))
         scale = 1 / math.sqrt(self.config.head)
         mixed = b.attention(b.transpose(q, permutation=(0, 2, 1, 3)), keys, values, self.mask, scale=scale)
         result: Value = b.reshape(b.transpose(mixed, permutation=(0, 2, 1, 3)), shape=(batch, count, self.config.heads * self.config.head))
         return result
 
-    def _append(self, name: str, x: Value, batch: Dim, seen: Dim) -> Value:
-        """The state with x written at the tokens' places, and what the call sees of it: [B, G, T, D]."""
-        b, sizes = self.b, (self.config.groups, self.config.head)
-        state = self.weights.module.add_state(name, TensorType(f32, (1, self.length, *sizes)))
+    def _cached(self, name: str, x: Value, seen: Dim) -> Value:
+        """What the call sees of a cache behind its own tokens' x [B, S, G, D]: [B, G, T, D]."""
+        rows = zip(self.cache.parts(self.config.head), self.cache.encoded(self.b, x), strict=True)
+        return self.cache.decoded(self.b, [self._append(f"{name}{part}", row, seen) for part, row in rows])
+
+    def _append(self, name: str, x: Value, seen: Dim) -> Value:
+        """The state with x [B, S, G, n] written at the tokens' places, and what the call sees of it: [B, G, T, n]."""
+        b, (batch, _, *sizes) = self.b, x.shape
+        state = self.weights.module.add_state(name, TensorType(x.dtype, (self.sequences, self.length, *sizes)))
         self.after[name] = b.scatter_nd(self.graph.add_state(state), self.places, x)
-        part = b.slice(self.after[name], starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
+        held = self.after[name] if self.slots is None else b.take(self.after[name], self.slots, axis=0)
+        part = b.slice(held, starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
         result: Value = b.transpose(part, permutation=(0, 2, 1, 3))
         return result
 

@@ -15,6 +15,7 @@ from ...ir.graph import Graph, Value
 from ...ir.types import DTYPES, TensorType
 from ...passes.quantize import QUANTIZATIONS
 from ...passes.weights.weights import Weight, other_reader, weights_of
+from .caches import CACHES
 from .outline import Outline
 
 PLAIN = ("f32", "bf16", "f16")
@@ -22,8 +23,6 @@ FORMATS: Mapping[str, str] = MappingProxyType(
     {each.name.replace("-weight", ""): each.format for each in QUANTIZATIONS.values() if each.format is not None and not each.activations}
 )
 """Number formats of weights by the name of the `--quantize` that stores them."""
-CACHES: Mapping[str, str | None] = MappingProxyType({**dict.fromkeys(PLAIN), "int8": "int8", "fp8": "fp8.e4m3"})
-"""What keys and values may be kept in: a dtype, or a format with one scale for all numbers of a token in one head."""
 _VIEWS = frozenset({"reshape", "transpose", "slice", "broadcast_to"})
 _TABLE, _APPEND = "take", "scatter_nd"
 
@@ -93,15 +92,8 @@ def token_bytes(outline: Outline, cache: str) -> int:
     total = 0
     for state in outline.module.states.values():
         _, _, groups, size = map(dims.number, state.type.shape)
-        total += groups * row_bytes(cache, size)
+        total += groups * CACHES[cache].row_bytes(size)
     return total
-
-
-def row_bytes(cache: str, size: int) -> int:
-    """The bytes of a token's numbers in one head, of so many."""
-    name = CACHES[cache]
-    types = [TensorType(DTYPES[cache], (1, size))] if name is None else format_of(name).types((1, size), 1)
-    return sum(dims.number(each.nbytes) for each in types)
 
 
 def seen_pairs(outline: Outline, first: int, count: int) -> int:

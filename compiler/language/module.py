@@ -13,6 +13,7 @@ from ..importers.checkpoints.stored import Checkpoint
 from . import gpt2, llama
 from .assets import assets_of
 from .blocks import Step, Weights
+from .caches import CACHES
 from .config import Config, config_of
 
 Decoder = Callable[[Step], tuple[Value, str]]
@@ -48,38 +49,58 @@ def _without_effect(checkpoint: Checkpoint, config: Config) -> set[str]:
     return {name for name in checkpoint.tensors if name.endswith(ends)}
 
 
-def language_module(checkpoint: Checkpoint, length: int | None = None) -> Module:
-    """The module, with the assets of a language model; a session holds `length` tokens, or what the model allows up to `CONTEXT`.
-
-    `step(tokens i64[1, S], positions i64[1, S], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `context` is 0 .. T-1
-    for all places that any token looks at, `wanted` numbers those of the S tokens whose logits are asked for.
+def config_for(checkpoint: Checkpoint, length: int | None) -> tuple[Config, int]:
+    """The config of a checkpoint whose architecture is known, and the tokens that a sequence holds (default: what the model allows up
+    to `CONTEXT`).
     """
     config = config_of(checkpoint.kind, checkpoint.metadata, checkpoint.name)
-    decoder = ARCHITECTURES.get(config.architecture)
-    if decoder is None:
+    if config.architecture not in ARCHITECTURES:
         raise UnsupportedError(f"{checkpoint.name}: architecture {config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
     length = min(config.context, CONTEXT) if length is None else length
     if not 2 <= length <= config.context:
         raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")
-    config = _with_divisors(config, checkpoint)
-    module = Module(checkpoint.name.rpartition(".")[0] or checkpoint.name)
+    return config, length
+
+
+def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", batch: int = 1) -> None:
+    """Give the module of weights its function, over a cache of `CACHES` for `batch` sequences of `length` tokens.
+
+    `step(tokens i64[B, S], positions i64[B, S], slots i64[B], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `slots` are
+    the places of the B sequences in the cache, `context` is 0 .. T-1 for all places that any token looks at, `wanted` numbers those of
+    the B * S tokens whose logits are asked for. With a batch of 1 there are no slots, and B is 1. A token that is there twice, at
+    one position of one sequence, is one token: so sequences with fewer tokens than others repeat their last one.
+    """
+    module = weights.module
     graph = module.functions["step"] = Graph("step")
-    count, seen, wanted = (module.declare(name, 1, length) for name in ("S", "T", "R"))
-    tokens = graph.add_input("tokens", TensorType(i64, (1, count)))
-    positions = graph.add_input("positions", TensorType(i64, (1, count)))
+    count, seen = (module.declare(name, 1, length) for name in ("S", "T"))
+    wanted = module.declare("R", 1, length * batch)
+    rows_held = module.declare("B", 1, batch) if batch > 1 else 1
+    tokens = graph.add_input("tokens", TensorType(i64, (rows_held, count)))
+    positions = graph.add_input("positions", TensorType(i64, (rows_held, count)))
+    slots = graph.add_input("slots", TensorType(i64, (rows_held,))) if batch > 1 else None
     context = graph.add_input("context", TensorType(i64, (seen,)))
     rows = graph.add_input("wanted", TensorType(i64, (wanted,)))
     b = Builder(module, graph)
-    step = Step(b, graph, config, Weights(module, checkpoint), tokens, positions, context, length)
-    hidden, head = decoder(step)
-    flat = b.reshape(hidden, shape=(count, config.width))
+    step = Step(b, graph, config, weights, tokens, positions, context, length, CACHES[cache], slots, batch)
+    hidden, head = ARCHITECTURES[config.architecture](step)
+    flat = b.reshape(hidden, shape=(rows_held * count, config.width))
     logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
     graph.set_outputs([logits], ["logits"], step.after)
-    unread = sorted(checkpoint.tensors.keys() - {name for name, _ in step.weights.taken} - {DIVISORS} - _without_effect(checkpoint, config))
+
+
+def language_module(checkpoint: Checkpoint, length: int | None = None, cache: str = "f32", batch: int = 1) -> Module:
+    """The module, with the assets of a language model; its function is that of `add_step`."""
+    config, length = config_for(checkpoint, length)
+    config = _with_divisors(config, checkpoint)
+    module = Module(checkpoint.name.rpartition(".")[0] or checkpoint.name)
+    weights = Weights(module, checkpoint)
+    add_step(config, weights, length, cache, batch)
+    unread = sorted(checkpoint.tensors.keys() - {name for name, _ in weights.taken} - {DIVISORS} - _without_effect(checkpoint, config))
     if unread:
         raise UnsupportedError(
             f"{checkpoint.name}: tensor {unread[0]!r} has no place in {config.architecture}, nor have {len(unread) - 1} others"
         )
-    module.workload = f"S=1,T={min(ANSWER, length)},R=1:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},R=1"
-    module.assets.update(assets_of(checkpoint, config, length))
+    one, all_of = (f"B={count},R={count}" if batch > 1 else "R=1" for count in (1, batch))
+    module.workload = f"S=1,T={min(ANSWER, length)},{all_of}:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},{one}"
+    module.assets.update(assets_of(checkpoint, config, length, cache, batch))
     return module

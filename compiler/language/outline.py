@@ -13,14 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ...ir import dims
-from ...ir.errors import InternalError, ModelError, UnsupportedError, UsageError
+from ...ir.errors import InternalError, ModelError
 from ...ir.graph import Builder, ConstantData, Graph, Module, Value
-from ...ir.types import DTYPES, TensorType, f32, i64
+from ...ir.types import DTYPES, TensorType, f32
 from ..importers.checkpoints.stored import Array, Checkpoint
 from . import gpt2, llama
-from .blocks import Change, Step, Weights
-from .config import Config, config_of
-from .module import ARCHITECTURES, CONTEXT
+from .blocks import Change, Weights
+from .config import Config
+from .module import add_step, config_for
 
 OPTIONAL: Mapping[str, Callable[[Mapping[str, Any]], frozenset[str]]] = MappingProxyType(
     {"llama": llama.optional, "mistral": llama.optional, "qwen2": llama.optional, "qwen3": llama.optional, "gpt2": gpt2.optional}
@@ -82,26 +82,12 @@ def _unread() -> Array:
 
 def outline_of(checkpoint: Checkpoint, length: int | None = None) -> Outline:
     """The outline of a checkpoint, whose tensors may be missing where it is a folder; a session holds `length` tokens."""
-    config = config_of(checkpoint.kind, checkpoint.metadata, checkpoint.name)
-    decoder = ARCHITECTURES.get(config.architecture)
-    if decoder is None:
-        raise UnsupportedError(f"{checkpoint.name}: architecture {config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
-    length = min(config.context, CONTEXT) if length is None else length
-    if not 2 <= length <= config.context:
-        raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")
+    config, length = config_for(checkpoint, length)
     if checkpoint.kind == "folder" and config.layers > MOST_LAYERS:
         raise ModelError(f"{checkpoint.name}: {config.layers} layers, expected at most {MOST_LAYERS}")
     module = Module(checkpoint.name)
-    graph = module.functions["step"] = Graph("step")
-    count, seen, wanted = (module.declare(name, 1, length) for name in ("S", "T", "R"))
-    tokens, positions = (graph.add_input(name, TensorType(i64, (1, count))) for name in ("tokens", "positions"))
-    context, rows = (graph.add_input(name, TensorType(i64, (size,))) for name, size in (("context", seen), ("wanted", wanted)))
-    b = Builder(module, graph)
     weights = _Shapes(module, checkpoint, optional=OPTIONAL[config.architecture](checkpoint.metadata))
-    step = Step(b, graph, config, weights, tokens, positions, context, length)
-    hidden, head = decoder(step)
-    flat = b.reshape(hidden, shape=(count, config.width))
-    graph.set_outputs([step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)], ["logits"], step.after)
+    add_step(config, weights, length)
     return Outline(config, length, module, weights.asked, {name: _bytes(checkpoint, name, value) for name, value in weights.asked.items()})
 
 

@@ -33,7 +33,7 @@ def frequencies(rotation: Rotation) -> tuple[Array, Array, float]:
 
 
 def angles(b: Builder, rotation: Rotation, positions: Value, length: Value) -> tuple[Value, Value]:
-    """Cosine and sine f32[.., D] for positions i64[..]; `length` (i64, no axes) is how many positions the call sees."""
+    """Cosine and sine f32[.., D] for positions i64[..]; `length` (i64[], or [.., 1, 1]) is how many positions a call sees."""
     near, far, amplitude = frequencies(rotation)
     if rotation.scaling == "dynamic":
         used = b.where(b.gt(length, rotation.original), _dynamic(b, rotation, length), near)

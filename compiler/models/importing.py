@@ -24,8 +24,9 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
         return _import_onnx(model, options)
     if isinstance(model, (str, os.PathLike)) and is_checkpoint(Path(model)):
         return _import_language(Path(model), options)
-    if options.context is not None:
-        raise UsageError("context is for language models: a .gguf file, or a folder with config.json and .safetensors files")
+    asked = {"context": options.context is not None, "cache": options.cache != "f32", "batch": options.batch != 1}
+    for name in (name for name, given in asked.items() if given):
+        raise UsageError(f"{name} is for language models: a .gguf file, or a folder with config.json and .safetensors files")
     if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
         hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if is_engine(Path(model)) else None
         raise UsageError(
@@ -47,7 +48,7 @@ def _import_language(path: Path, options: BuildOptions) -> Module:
 
     if options.shapes:
         raise UsageError("shape: the sizes of a language model are its own", hint="context says how many tokens a session holds")
-    return language_module(read_checkpoint(path), options.context)
+    return language_module(read_checkpoint(path), options.context, options.cache, options.batch)
 
 
 def _import_functions(functions: Mapping[str, Any], options: BuildOptions) -> Module:

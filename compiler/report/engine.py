@@ -96,5 +96,10 @@ def _language(contents: EngineContents) -> dict[str, Any]:
         return {}
     facts = LanguageFacts.of(contents.assets[FACTS])
     has = [what for what, there in (("tokenizer", TOKENIZER in contents.assets), ("chat template", facts.template is not None)) if there]
-    sizes = f"{facts.vocabulary} words, sessions of {facts.context} tokens"
-    return {"language_model": f"{facts.architecture}, {sizes}, {' and '.join(has) or 'no tokenizer: it speaks in numbers'}"}
+    several = f"{facts.sequences} sequences of " if facts.sequences > 1 else ""
+    sizes = f"{facts.vocabulary} words, sessions of {several}{facts.context} tokens"
+    whole = facts.sequences * facts.context * facts.token_bytes
+    return {
+        "language_model": f"{facts.architecture}, {sizes}, {' and '.join(has) or 'no tokenizer: it speaks in numbers'}",
+        "cache": f"{facts.cache}, {facts.token_bytes} bytes a token, {whole} bytes a session",
+    }

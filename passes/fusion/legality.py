@@ -9,6 +9,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
+from ...ir.types import f32
 from ..regions.compose import plain_axes
 from ..regions.facts import Facts, loads_of
 from ..regions.simplify_region import simplify_region
@@ -150,8 +151,8 @@ def moved_for_product(q: Question) -> str | None:
 
 
 def product_operand(q: Question) -> str | None:
-    """A product reads its operands from memory, but for weights in a stored form and the mask of one attention."""
-    if q.kind != "map" or q.is_everywhere or q.op.name in STORED or _is_mask(q):
+    """A product reads its operands from memory, but for weights in a stored form, and of one attention mask and narrow keys and values."""
+    if q.kind != "map" or q.is_everywhere or q.op.name in STORED or _is_mask(q) or _is_widened(q):
         return None
     if not any(_feeds_product(q.choices, user) for user in q.value.uses):
         return None
@@ -284,6 +285,14 @@ def _feeds_product(choices: Choices, user: Op, moved: bool = False) -> bool:
 def _is_mask(q: Question) -> bool:
     """A mask read by attention may be computed where it is used."""
     return len(q.users) == 1 and all(user.name == "attention" and user.operands[3:4] == (q.value,) for user in q.users)
+
+
+def _is_widened(q: Question) -> bool:
+    """Keys and values that attention reads may be kept in a narrower float: widening is exact, and costs next to nothing."""
+    (source,) = q.op.operands if q.op.name == "cast" else (None,)
+    if source is None or q.value.dtype != f32 or not source.dtype.is_float or source.dtype.bits >= f32.bits:
+        return False
+    return len(q.users) == 1 and all(user.name == "attention" and q.value in user.operands[1:3] for user in q.users)
 
 
 def _shares_rows(q: Question, root: Op) -> bool:

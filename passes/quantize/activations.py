@@ -16,8 +16,9 @@ from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import f32, i8
 from ..base import Pass, PassContext
 from ..weights.weights import Weight, values_of, weights_of
+from .rows import row_scales
 
-LARGEST, LEAST = 127, 2.0**-126
+LARGEST = 127
 BLOCK = 32
 """Numbers of a token that share a scale where those of a weight's channel do not all share one either."""
 
@@ -118,10 +119,7 @@ def _rounded(b: Builder, x: Value, block: int) -> Value:
     """The rows of x as int8 and back, each by a scale of its own, or each block of so many numbers of a row."""
     count, width = dims.product(x.shape[:-1]), x.shape[-1]
     rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
-    size = b.reduce_max(b.abs(rows), axes=(1,), keepdims=False)
-    size = size if size.dtype == f32 else b.cast(size, dtype=f32)
-    # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
-    scale = b.maximum(b.div(size, float(LARGEST)), LEAST)
+    scale = row_scales(b, rows, float(LARGEST), keepdims=False)
     codes = b.quantize(rows, scale, axis=0, dtype=i8)
     result: Value
     if not block:

@@ -47,6 +47,16 @@ def stored_as(weight: Weight) -> Iterator[str]:
         yield SPARSITY
 
 
+def read_as(op: Op) -> str:
+    """How the keys that attention reads lie in memory, where they are narrower than what it computes in."""
+    keys = op.operands[1].op if op.name == "attention" and op.operands[1] is not None else None
+    if keys is not None and keys.name == "decode":
+        return str(keys.attrs["format"])
+    if keys is not None and keys.name == "cast" and operand(keys, 0).dtype.bits < keys.result.dtype.bits:
+        return precision_name(operand(keys, 0).dtype)
+    return ""
+
+
 def multiplied_as(weight: Weight) -> Iterator[str]:
     """How that is rounded which a weight is multiplied by, where it is."""
     read = weight.op.operands[1 - weight.position]

@@ -19,6 +19,7 @@ class Facts:
     """Architecture, vocabulary, tokens that a sequence may have, tokens that begin a text and that end a turn.
 
     `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
+    Keys and values are kept in `cache`, which takes `token_bytes` for each token; a session holds so many `sequences`.
     """
 
     architecture: str
@@ -29,6 +30,9 @@ class Facts:
     template: str | None = None
     chunk: int = CHUNK
     words: tuple[str, str] = ("", "")
+    cache: str = "f32"
+    token_bytes: int = 0
+    sequences: int = 1
 
     def to_json(self) -> bytes:
         """The file."""
@@ -42,10 +46,12 @@ class Facts:
             facts = Facts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EngineError(f"{FACTS} of the engine is damaged: {error}") from error
-        numbers = (facts.vocabulary, facts.context, facts.chunk)
+        numbers = (facts.vocabulary, facts.context, facts.chunk, facts.sequences)
         if (
             not all(type(each) is int and each > 0 for each in numbers)
             or not isinstance(facts.template, str | None)
+            or not isinstance(facts.cache, str)
+            or type(facts.token_bytes) is not int
             or [*map(type, facts.words)] != [str, str]
         ):
             raise EngineError(f"{FACTS} of the engine is damaged: {facts}")

@@ -35,13 +35,21 @@ class Sampling:
     bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            if not _is_number(value := getattr(self, name)):
+                raise InputError(f"{name} {value!r:.80}: expected a number")
+        for name in ("top_k", "seed"):
+            if type(value := getattr(self, name)) is not int:
+                raise InputError(f"{name} {value!r:.80}: expected a whole number")
+        if not isinstance(self.bias, Mapping) or not all(map(_is_bias, self.bias.items())):
+            raise InputError(f"bias {self.bias!r:.80}: expected numbers by token, a whole number")
         checks = (
             (self.temperature >= 0 and self.temperature < float("inf"), f"temperature {self.temperature}: expected 0 or more"),
-            (isinstance(self.top_k, int) and self.top_k >= 0, f"top_k {self.top_k}: expected a whole number, 0 for all"),
+            (self.top_k >= 0, f"top_k {self.top_k}: expected a whole number, 0 for all"),
             (0 < self.top_p <= 1, f"top_p {self.top_p}: expected more than 0 and at most 1"),
             (0 <= self.min_p <= 1, f"min_p {self.min_p}: expected 0 to 1"),
             (0 < self.repetition_penalty < float("inf"), f"repetition_penalty {self.repetition_penalty}: expected more than 0"),
-            (isinstance(self.seed, int) and 0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 on"),
+            (0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 on"),
         )
         for holds, message in checks:
             if not holds:
@@ -76,3 +84,15 @@ class Sampling:
                 raise InputError(f"bias of token {token}: the vocabulary has {len(scores)}")
             scores[token] += value
         return scores
+
+
+def _is_bias(item: tuple[Any, Any]) -> bool:
+    token, value = item
+    return isinstance(token, (int, np.integer)) and _is_number(value) and bool(value < float("inf"))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that a float holds, or no number of a float's own."""
+    if isinstance(value, (float, np.floating)):
+        return True
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and abs(int(value)) < 1 << 1000

@@ -1,27 +1,172 @@
-"""A sequence of tokens and the cache that holds their keys and values: what was read once is not read again."""
+"""Sequences of tokens and the cache that holds their keys and values: what was read once is not read again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...ir.errors import EngineError, InputError
+from ...ir.errors import EngineError, InputError, UsageError
+from ..saved import Saved, read_saved, write_saved
 from ..session import Session
+from ..states import Where
 from .facts import STEP, Facts
 
 Array = np.ndarray[Any, Any]
+TOGETHER = 16
+"""Sequences that have so many tokens left to read at most are read in one call: shorter ones repeat their last token."""
 
 
-class TokenSequence:
-    """One sequence on a session of its own."""
+Asked: TypeAlias = "tuple[TokenSequence, Sequence[int], int | None]"
+"""A sequence, its tokens, and behind how many of them logits are asked for."""
+
+
+class Sequences:
+    """The sequences of one session, each in a slot of its own; a call reads any of them.
+
+    What a sequence is told does not depend on the others, to the bit: every token is computed as if it were alone.
+    """
 
     def __init__(self, session: Session, facts: Facts) -> None:
         self.session = session
         self.facts = facts
+        self._free = list(range(facts.sequences))
+        self._unsound = set[int]()
+
+    @property
+    def free(self) -> int:
+        """How many more there may be."""
+        return len(self._free)
+
+    def begin(self) -> TokenSequence:
+        """A new sequence; UsageError while all slots are taken."""
+        if not self._free:
+            count = self.facts.sequences
+            hint = "end one of them, or build the engine with a larger --batch"
+            raise UsageError(f"the session holds {count} {'sequence' if count == 1 else 'sequences'}, and all are taken", hint=hint)
+        slot = self._free[0]
+        if slot in self._unsound:
+            # Places that a sequence does not see weigh nothing, but nothing times NaN is NaN.
+            for name in self.session.states:
+                self.session.set_state(name, np.zeros_like(self.session.state(name, (slot,))), (slot,))
+            self._unsound.remove(slot)
+        return TokenSequence(self, self._free.pop(0))
+
+    def end(self, sequence: TokenSequence) -> None:
+        """Give back a sequence's slot."""
+        if sequence.ended:
+            return
+        sequence.ended = True
+        self._free.append(sequence.slot)
+        if not sequence.is_sound:
+            self._unsound.add(sequence.slot)
+
+    def save(self, sequence: TokenSequence, path: str | os.PathLike[str], about: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Write what a sequence has read, and what is said `about` it, all or nothing."""
+        where = slice(sequence.slot, sequence.slot + 1), slice(0, len(sequence.tokens))
+        arrays = {name: self.session.state(name, where) for name in self.session.states}
+        write_saved(path, Saved(self.session.program, {**about, "tokens": sequence.tokens}, arrays))
+
+    def load(self, path: str | os.PathLike[str]) -> tuple[TokenSequence, Mapping[str, Any]]:
+        """The sequence of a file and what was said about it; EngineError for a file that holds none of this engine's."""
+        saved = read_saved(path, self.session.program, self.session.states)
+        try:
+            tokens = checked_tokens(saved.about.get("tokens"), self.facts) if saved.about.get("tokens") != [] else []
+        except InputError as error:
+            raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
+        for name, type in self.session.states.items():
+            held = saved.arrays.get(name)
+            if held is None or held.shape != (1, len(tokens), *type.shape[2:]):
+                got = "nothing" if held is None else f"sizes {list(held.shape)}"
+                raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
+        sequence = self.begin()
+        for name, held in saved.arrays.items():
+            self.session.set_state(name, held[0], sequence.where(len(tokens)))
+        sequence.tokens = tokens
+        sequence.is_sound = False  # a file may hold what is no number
+        return sequence, saved.about
+
+    def logits(self, asked: Sequence[Asked]) -> list[Array]:
+        """For each sequence, its tokens and a number of them: f32[number, vocabulary] behind the last of them.
+
+        Of the tokens only those are read that the cache does not hold; None asks for the logits behind all that are read.
+        """
+        if len({id(sequence) for sequence, *_ in asked}) != len(asked):
+            raise InputError("a sequence is asked for twice in one call")
+        todo = [self._reading(*each) for each in asked]
+        while group := self._next(todo):
+            self._step(group)
+        return [np.concatenate(each.rows) for each in todo]
+
+    def _reading(self, sequence: TokenSequence, tokens: Sequence[int], last: int | None) -> _Reading:
+        if sequence.ended or sequence.owner is not self:
+            raise UsageError("the sequence has ended, or is one of another session")
+        held = checked_tokens(tokens, self.facts)
+        if last is not None and not 1 <= last <= len(held):
+            raise InputError(f"got the logits behind the last {last} tokens, expected 1 to {len(held)}")
+        first = sequence.known(held, len(held) - (1 if last is None else last))
+        return _Reading(sequence, held, first, first if last is None else len(held) - last)
+
+    def _next(self, todo: Sequence[_Reading]) -> list[_Reading]:
+        """What the next call reads: a part of one long text, or the ends of all of them at once."""
+        left = [each for each in todo if each.left]
+        long = [each for each in left if each.left > TOGETHER]
+        return long[:1] or left
+
+    def _step(self, group: Sequence[_Reading]) -> None:
+        counts = [min(each.left, self.facts.chunk) for each in group]
+        longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
+        tokens, positions = (np.empty((len(group), longest), np.int64) for _ in range(2))
+        wanted: list[int] = []
+        for row, (each, count) in enumerate(zip(group, counts, strict=True)):
+            # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
+            last = each.place + count - 1
+            tokens[row, :count], tokens[row, count:] = each.tokens[each.place : last + 1], each.tokens[last]
+            positions[row, :count], positions[row, count:] = range(each.place, last + 1), last
+            wanted += [row * longest + place - each.place for place in each.asked(count)]
+        slots = [np.asarray([each.sequence.slot for each in group])] if self.facts.sequences > 1 else []
+        # A call gives the logits of at least one token.
+        rows = self._call(group, [tokens, positions, *slots, np.arange(seen), np.asarray(wanted or [0])])
+        for each, count in zip(group, counts, strict=True):
+            number = len(each.asked(count))
+            each.take(count, rows[:number])
+            rows = rows[number:]
+
+    def _call(self, group: Sequence[_Reading], inputs: Sequence[Array]) -> Array:
+        try:
+            return np.asarray(self.session.functions[STEP](*inputs))
+        except EngineError:
+            raise  # the session is another thread's, or of no use any more: nothing was written
+        except BaseException:
+            for each in group:  # what a call that fails leaves in the cache is not counted on
+                each.sequence.tokens = each.sequence.tokens[: each.place]
+            raise
+
+
+class TokenSequence:
+    """One sequence in a slot of a session's cache."""
+
+    def __init__(self, owner: Sequences, slot: int) -> None:
+        self.owner = owner
+        self.slot = slot
         self.tokens: list[int] = []
         """The tokens whose keys and values the cache holds."""
+        self.is_sound = True
+        self.ended = False
+
+    @property
+    def session(self) -> Session:
+        """The session that holds it."""
+        return self.owner.session
+
+    @property
+    def facts(self) -> Facts:
+        """What the engine says of its model."""
+        return self.owner.facts
 
     def logits(self, tokens: Sequence[int]) -> Array:
         """f32[vocabulary] for what follows `tokens`; of them only those are read that the cache does not hold."""
@@ -30,48 +175,96 @@ class TokenSequence:
 
     def all_logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
         """f32[count, vocabulary] behind the `last` of the tokens (default: behind all that are read)."""
-        self._check(tokens)
-        first = self._known(tokens, len(tokens) - (1 if last is None else last))
-        wanted = len(tokens) - first if last is None else last
-        found = []
-        for begin in range(first, len(tokens), self.facts.chunk):
-            end = min(begin + self.facts.chunk, len(tokens))
-            rows = np.arange(max(len(tokens) - wanted, begin), end) - begin
-            # A call gives the logits of at least one token.
-            asked = rows if len(rows) else np.zeros(1, np.int64)
-            held = self._step(tokens[begin:end], begin, asked)
-            found += [held] if len(rows) else []
-        return np.concatenate(found)
+        (rows,) = self.owner.logits([(self, tokens, last)])
+        return rows
 
-    def _known(self, tokens: Sequence[int], most: int) -> int:
+    def fork(self) -> TokenSequence:
+        """Another sequence that has read the same.
+
+        Where a session holds one sequence it is one of a session of its own, whose cache is copied by the first of the two
+        that reads on; else it takes another slot of this one, and what was read is copied now.
+        """
+        if self.facts.sequences == 1:
+            other = Sequences(self.session.fork(), self.facts).begin()
+        else:
+            other = self.owner.begin()
+            for name in self.session.states:
+                self.session.set_state(name, self.session.state(name, self.where()), other.where(len(self.tokens)))
+        other.tokens, other.is_sound = list(self.tokens), self.is_sound
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was read to a file that `lm.load_sequence(path)` goes on with; EngineError where it cannot be written."""
+        self.owner.save(self, path)
+
+    def end(self) -> None:
+        """Give the slot back; the sequence cannot be used any more."""
+        self.owner.end(self)
+
+    def where(self, count: int | None = None) -> Where:
+        """The part of each state that holds its first tokens (default: all that it has read)."""
+        return self.slot, slice(0, len(self.tokens) if count is None else count)
+
+    def known(self, tokens: list[int], most: int) -> int:
         """How many of the first tokens the cache holds, at most `most`."""
-        count = 0
-        for ours, theirs in zip(self.tokens, tokens, strict=False):
-            if ours != theirs or count >= most:
-                break
-            count += 1
-        return count
+        count = min(len(self.tokens), most)
+        if self.tokens[:count] == tokens[:count]:
+            return count
+        return next(n for n, (ours, theirs) in enumerate(zip(self.tokens, tokens, strict=False)) if ours != theirs)
 
-    def _step(self, tokens: Sequence[int], first: int, wanted: Array) -> Array:
-        places = np.arange(first, first + len(tokens))
-        try:
-            logits = self.session.functions[STEP](np.asarray([tokens], np.int64), places[None], np.arange(first + len(tokens)), wanted)
-        except EngineError:
-            raise  # the session is another thread's, or of no use any more: nothing was written
-        except BaseException:
-            self.tokens = self.tokens[:first]  # what a call that fails leaves in the cache is not counted on
-            raise
-        self.tokens = [*self.tokens[:first], *tokens]
-        return np.asarray(logits)
 
-    def _check(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            raise InputError("a text of no tokens: a model continues at least one")
-        outside = next((token for token in tokens if not isinstance(token, int) or not 0 <= token < self.facts.vocabulary), None)
-        if outside is not None:
-            raise InputError(f"token {outside!r}: the vocabulary has 0 to {self.facts.vocabulary - 1}")
-        if len(tokens) > self.facts.context:
-            raise InputError(
-                f"the text has {len(tokens)} tokens, and a session of this engine holds {self.facts.context}",
-                hint="shorten it, or build the engine with a larger --context",
-            )
+@dataclass
+class _Reading:
+    """Tokens of a sequence: `place` are read, and the logits behind those from `first` on are asked for."""
+
+    sequence: TokenSequence
+    tokens: list[int]
+    place: int
+    first: int
+    rows: list[Array] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """How many are not read yet."""
+        return len(self.tokens) - self.place
+
+    def asked(self, count: int) -> range:
+        """The places among the next `count` tokens whose logits are asked for."""
+        return range(max(self.first, self.place), self.place + count)
+
+    def take(self, count: int, rows: Array) -> None:
+        """Note that so many more are read, with their logits."""
+        self.sequence.tokens = self.tokens[: self.place + count]
+        self.place += count
+        if len(rows):
+            self.rows.append(rows)
+            self.sequence.is_sound = self.sequence.is_sound and bool(np.isfinite(rows).all())
+
+
+def checked_tokens(tokens: Any, facts: Facts) -> list[int]:
+    """Tokens that the model can read, as plain numbers; InputError names what it cannot."""
+    held = whole_numbers(tokens)
+    if not held:
+        raise InputError("a text of no tokens: a model continues at least one")
+    if min(held) < 0 or max(held) >= facts.vocabulary:
+        outside = next(token for token in held if not 0 <= token < facts.vocabulary)
+        raise InputError(f"token {outside}: the vocabulary has 0 to {facts.vocabulary - 1}")
+    if len(held) > facts.context:
+        raise InputError(
+            f"the text has {len(held)} tokens, and a session of this engine holds {facts.context}",
+            hint="shorten it, or build the engine with a larger --context",
+        )
+    return held
+
+
+def whole_numbers(tokens: Any) -> list[int]:
+    """Tokens as Python's whole numbers; InputError for anything else."""
+    if isinstance(tokens, (str, bytes, bytearray, Mapping)) or not isinstance(tokens, Iterable):
+        raise InputError(f"tokens are a list of whole numbers, got {type(tokens).__name__}")
+    held = list(tokens)
+    if {*map(type, held)} <= {int}:
+        return held
+    other = next((item for item in held if not isinstance(item, (int, np.integer)) or isinstance(item, bool)), None)
+    if other is not None:
+        raise InputError(f"tokens are whole numbers, got {other!r:.80}")
+    return [int(item) for item in held]

@@ -23,7 +23,10 @@ def render(template: str, messages: Sequence[Message], begin: str = "", end: str
     """The conversation as text, with the beginning of an answer behind it; ModelError where the template fails or does not end."""
     need("jinja2", "a chat template")
     given = {"messages": [dict(message) for message in messages], "bos_token": begin, "eos_token": end, "add_generation_prompt": answer}
-    data = json.dumps({"template": template, "given": given}).encode()
+    try:
+        data = json.dumps({"template": template, "given": given}).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"a message holds what a chat template cannot be given: {error}") from error
     try:
         done = subprocess.run([sys.executable, "-I", str(WORKER)], input=data, capture_output=True, timeout=LONGEST_WAIT, check=False)
     except subprocess.TimeoutExpired as error:
@@ -42,6 +45,11 @@ def render(template: str, messages: Sequence[Message], begin: str = "", end: str
         raise _failure(said["failed"])
     text: str = said["text"]
     return text
+
+
+def is_message(message: Any) -> bool:
+    """Whether something is a message: a mapping whose `role` and `content` are texts."""
+    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
 
 
 def _failure(why: str) -> ModelError:

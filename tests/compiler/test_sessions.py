@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,19 +27,20 @@ from ourcc.passes.manager import PassManager
 from ourcc.passes.tidy.canonicalize import Canonicalize
 from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
 from ourcc.runtime import Engine
+from ourcc.runtime.saved import Saved, write_saved
 
 ROWS, WIDTH = 8, 4
 
 
-def cache() -> Module:
+def cache(total: float = 1) -> Module:
     """A key-value cache in small: `append` writes rows at positions and gives their running sum, `read` gathers rows."""
     module = Module("cache")
     kv = module.add_state("kv", TensorType(f32, (ROWS, WIDTH)))
-    total = module.add_state("total", TensorType(f32, (WIDTH,)), module.add_constant("ones", np.ones(WIDTH, np.float32)))
+    sums = module.add_state("total", TensorType(f32, (WIDTH,)), module.add_constant("ones", np.full(WIDTH, total, np.float32)))
     append = module.functions["append"] = Graph("append")
     x = append.add_input("x", TensorType(f32, (module.declare("N", 1, ROWS), WIDTH)))
     positions = append.add_input("positions", TensorType(i64, (x.shape[0],)))
-    held, before = append.add_state(kv), append.add_state(total)
+    held, before = append.add_state(kv), append.add_state(sums)
     b = Builder(module, append)
     checked = b.check_index(positions, size=ROWS, negative=True)
     rows = b.scatter_nd(held, b.reshape(checked, shape=(x.shape[0], 1)), x)
@@ -170,6 +172,69 @@ def test_a_state_takes_what_an_input_takes(engine: Engine) -> None:
     for copied in (session, engine):
         with pytest.raises(TypeError, match="is neither copied nor pickled"):
             copy.deepcopy(copied)
+
+
+def test_a_part_of_a_state_is_read_and_written(engine: Engine) -> None:
+    session = engine.session()
+    session.set_state("kv", [[1.0, 2.0], [3.0, 4.0]], where=(slice(2, 4), slice(None, None, 2)))
+    expected = np.zeros((ROWS, WIDTH), np.float32)
+    expected[2:4, ::2] = [[1, 2], [3, 4]]
+    assert np.array_equal(session.state("kv"), expected) and np.array_equal(session.state("kv", (3,)), expected[3])
+    session.state("kv", (3,))[:] = 9
+    assert np.array_equal(session.state("kv"), expected)
+    for where in ((ROWS,), (-1,), (0, 0, 0), 3, ("a",), (slice(0, "a"),), (slice(0, 2, 0),), (True,), [0]):
+        with pytest.raises(InputError, match=r"state 'kv': got the part .* of f32\[8, 4\]"):
+            session.state("kv", where)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"state 'kv': got float32\[2\], expected f32\[4\]"):
+        session.set_state("kv", np.zeros(2, np.float32), (1,))
+
+
+def test_forks_go_ways_of_their_own(engine: Engine) -> None:
+    session = engine.session()
+    session(*drawn(3, 0))
+    kept = session.state("kv")
+    forks = [session.fork(), session.fork()]
+    forks.append(forks[0].fork())
+    memory = {id(each._kept.memory._memory["kv"]) for each in (session, *forks)}  # type: ignore[attr-defined]
+    assert len(memory) == 1, "nothing is copied before somebody writes"
+    for number, each in enumerate((session, *forks)):
+        assert np.array_equal(each.state("kv"), kept)
+        each(*drawn(4 + number, 0))
+    alone = [engine.session() for _ in range(4)]
+    for number, each in enumerate(alone):
+        each(*drawn(3, 0))
+        each(*drawn(4 + number, 0))
+    for each, expected in zip((session, *forks), alone, strict=True):
+        assert all(np.array_equal(each.state(name), expected.state(name)) for name in each.states)
+    # The last that holds a memory writes it where it lies.
+    before = id(forks[2]._kept.memory._memory["kv"])  # type: ignore[attr-defined]
+    forks[2](*drawn(5, 1))
+    assert id(forks[2]._kept.memory._memory["kv"]) == before  # type: ignore[attr-defined]
+
+
+def test_a_fork_that_is_gone_costs_no_copy(engine: Engine) -> None:
+    session = engine.session()
+    before = id(session._kept.memory._memory["kv"])  # type: ignore[attr-defined]
+    session.fork()
+    session(*drawn(3, 0))
+    assert id(session._kept.memory._memory["kv"]) == before  # type: ignore[attr-defined]
+
+
+def test_sessions_are_saved_and_taken_up_again(engine: Engine, tmp_path: Path) -> None:
+    session, other = engine.session(), built(cache()).session()
+    session(*drawn(3, 0))
+    session.save(tmp_path / "s")
+    other.load(tmp_path / "s")
+    session(*drawn(4, 0))
+    other(*drawn(4, 0))
+    assert all(np.array_equal(session.state(name), other.state(name)) for name in session.states)
+    with pytest.raises(EngineError, match="is one of another engine"):
+        built(cache(total=2)).session().load(tmp_path / "s")
+    write_saved(tmp_path / "part", Saved(session.program, {}, {"kv": np.zeros((1, WIDTH), np.float32)}))
+    kept = session.state("kv")
+    with pytest.raises(EngineError, match="does not hold state 'kv' whole"):
+        session.load(tmp_path / "part")
+    assert np.array_equal(session.state("kv"), kept)
 
 
 def test_a_call_that_fails_midway_poisons_its_session(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

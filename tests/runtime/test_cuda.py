@@ -525,6 +525,13 @@ def test_sessions_keep_state_in_device_memory(gpu):
     session = sessions[0]
     session.set_state("rows", np.full((4, 2), 5, np.float32))
     assert np.array_equal(session.functions["read"](), np.full((4, 2), 5, np.float32))
+    session.set_state("rows", np.zeros(2, np.float32), (1,))
+    assert np.array_equal(session.state("rows", (slice(0, 2),)), np.array([[5, 5], [0, 0]], np.float32))
+    other = session.fork()
+    assert np.array_equal(other.state("rows"), session.state("rows"))
+    other(np.ones(2, np.float32), np.int64(3))
+    assert (other.state("rows")[3] == 1).all() and (session.state("rows")[3] == 5).all()
+    del other
     session.reset()
     assert not session.state("rows").any() and np.array_equal(session.state("total"), np.ones(2, np.float32))
     with pytest.raises(EngineError, match=r"function 'append' keeps state \('rows', 'total'\)"):

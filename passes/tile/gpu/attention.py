@@ -117,10 +117,10 @@ def _extent(problem: Problem, axis: str) -> int:
 
 
 def attention_operands(found: Attention) -> tuple[Operands | str, Operands | str]:
-    """The operands of the product of query and key, and of that of the weights with the values."""
-    value = factor_dtype(found.value)
-    first = operands_for(factor_dtype(found.query), factor_dtype(found.key), found.product.dtype)
-    return first, operands_for(value, value, found.result.dtype)
+    """The operands of the product of query and key, and of that of the weights, which are as wide as the query, with the values."""
+    query = factor_dtype(found.query)
+    first = operands_for(query, factor_dtype(found.key), found.product.dtype)
+    return first, operands_for(query, factor_dtype(found.value), found.result.dtype)
 
 
 class _Launch:

@@ -54,7 +54,8 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
         return f"matrix instructions do not sum {left} and {right} in {total}"
     if name in ("bf16", "f16", "f8e4m3", "f8e5m2"):
         return Operands(left, "exact", name, 1)
-    if left.is_float and right.is_float and max(left.bits, right.bits) <= 32:
+    # Codes that are integers are multiplied as the floats that they were widened to.
+    if (left.is_float or right.is_float) and holds(f32, left) and holds(f32, right):
         return Operands(f32, "tf32x3", "tf32", 3)
     return f"matrix instructions do not take {left} and {right}"
 

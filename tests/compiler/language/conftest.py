@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
+
+import ourcc
+from ourcc.compiler.cli.main import run
+from ourcc.runtime.language.model import LanguageModel
 
 SIZES = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 ROPE = {
@@ -121,3 +127,39 @@ def write_gguf(model: Any, path: Path, kind: gguf.GGMLQuantizationType = gguf.GG
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+
+
+def tokenizer_of(folder: Path) -> None:
+    """A byte-level tokenizer of 297 words, with words that begin and end a turn."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=297,
+        special_tokens=["<|begin|>", "<|end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["the sky is blue and the sea is green, why is it so"] * 9, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Any, Path]:
+    folder = tmp_path_factory.mktemp("model")
+    model = model_of("llama", vocab_size=297)
+    save(model, folder)
+    tokenizer_of(folder)
+    path = folder / "m.ourcc"
+    assert run(["build", str(folder), "-o", str(path), "-q"]) == 0
+    engine = ourcc.load(path)
+    assert isinstance(engine, LanguageModel)
+    return engine, model, path

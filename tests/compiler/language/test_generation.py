@@ -3,58 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.runtime.language.model import LanguageModel, Told
+from ourcc.runtime.language.model import LanguageModel
+from ourcc.runtime.language.sequence import Sequences
+from ourcc.runtime.language.writing import Told
 
-from .conftest import model_of, save
+from .conftest import model_of, save, tokenizer_of
 
+Both = tuple[LanguageModel, Any, Path]
 TEXTS = ["Why is the sky blue?", "wörter 🙂 日本語", "a  b\n\n c\t", "", "<|end|> no end", "".join(map(chr, range(1, 300)))]
-TEMPLATE = (
-    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
-)
 
 
-def tokenizer_of(folder: Path) -> None:
-    """A byte-level tokenizer of 297 words, with words that begin and end a turn."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=297,
-        special_tokens=["<|begin|>", "<|end|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(["the sky is blue and the sea is green, why is it so"] * 9, trainer)
-    made.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, Any, Path]:
-    folder = tmp_path_factory.mktemp("model")
-    model = model_of("llama", vocab_size=297)
-    save(model, folder)
-    tokenizer_of(folder)
-    path = folder / "m.ourcc"
-    assert run(["build", str(folder), "-o", str(path), "-q"]) == 0
-    engine = ourcc.load(path)
-    assert isinstance(engine, LanguageModel)
-    return engine, model, path
-
-
-def test_greedy_tokens_are_those_of_transformers(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_greedy_tokens_are_those_of_transformers(both: Both) -> None:
     engine, model, _ = both
     for seed in range(6):
         prompt = [int(token) for token in np.random.default_rng(seed).integers(2, 297, 3 + seed)]
@@ -66,14 +35,14 @@ def test_greedy_tokens_are_those_of_transformers(both: tuple[LanguageModel, Any,
         assert told.ended == "length" and told.read == len(prompt)
 
 
-def test_text_survives(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_text_survives(both: Both) -> None:
     tokenizer = both[0].tokenizer
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text), special=True) == text
     assert tokenizer.encode("<|end|>") == [1]
 
 
-def test_a_prompt_is_wrapped_unless_raw(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_a_prompt_is_wrapped_unless_raw(both: Both) -> None:
     engine = both[0]
     wrapped = engine.tokenizer.encode("<|begin|>user\nhi<|end|><|begin|>assistant\n")
     assert engine.prompt_tokens("hi") == engine.prompt_tokens([{"role": "user", "content": "hi"}]) == wrapped
@@ -81,7 +50,7 @@ def test_a_prompt_is_wrapped_unless_raw(both: tuple[LanguageModel, Any, Path]) -
     assert engine.prompt_tokens([5, 6]) == [5, 6]
 
 
-def test_pieces_make_the_text(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_pieces_make_the_text(both: Both) -> None:
     engine = both[0]
     for seed in range(4):
         options: Any = {"max_tokens": 30, "temperature": 2.0, "seed": seed, "ignore_end": True}
@@ -92,7 +61,7 @@ def test_pieces_make_the_text(both: tuple[LanguageModel, Any, Path]) -> None:
         assert "".join(engine.generate("sky", **options)) == "".join(pieces)
 
 
-def test_a_text_that_stops_is_cut_before_it(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_a_text_that_stops_is_cut_before_it(both: Both) -> None:
     engine = both[0]
     options: Any = {"max_tokens": 30, "temperature": 1.0, "ignore_end": True}
     whole = "".join(engine.generate("sky", **options))
@@ -100,13 +69,11 @@ def test_a_text_that_stops_is_cut_before_it(both: tuple[LanguageModel, Any, Path
     assert "".join(engine.generate("sky", stop=[stop], **options)) == whole[: whole.index(stop)]
 
 
-def test_a_conversation_reads_only_what_is_new(both: tuple[LanguageModel, Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_reads_only_what_is_new(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = both[0]
     chat, read = engine.chat(), []
-    step = type(chat._sequence)._step
-    monkeypatch.setattr(
-        type(chat._sequence), "_step", lambda self, tokens, first, wanted: (read.append(first), step(self, tokens, first, wanted))[1]
-    )
+    step = Sequences._step
+    monkeypatch.setattr(Sequences, "_step", lambda self, group: (read.append(group[0].place), step(self, group))[1])
     answers = ["".join(chat.send(text, max_tokens=4)) for text in ("hi", "so")]
     assert [each["role"] for each in chat.messages] == ["user", "assistant", "user", "assistant"]
     assert [each["content"] for each in chat.messages[1::2]] == answers
@@ -117,7 +84,7 @@ def test_a_conversation_reads_only_what_is_new(both: tuple[LanguageModel, Any, P
     assert fresh == answers[1]
 
 
-def test_bad_input(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_bad_input(both: Both) -> None:
     engine = both[0]
     sequence = engine.sequence()
     for tokens, message in (
@@ -131,26 +98,51 @@ def test_bad_input(both: tuple[LanguageModel, Any, Path]) -> None:
     for options, message in (
         ({"max_tokens": 0}, "max_tokens 0"),
         ({"temprature": 1.0}, "no option 'temprature'"),
+        ({"max_tokens": "9"}, "max_tokens '9': expected a whole number from 1 on"),
+        ({"max_tokens": True}, "max_tokens True"),
         ({"stop": [""]}, "none of them empty"),
+        ({"stop": 5}, "stop 5: expected a text or several"),
+        ({"stop": [b"x"]}, "stop .*: expected a text or several"),
         ({"top_p": 2.0}, "top_p 2.0"),
+        ({"top_p": "a"}, "top_p 'a': expected a number"),
+        ({"temperature": None}, "temperature None: expected a number"),
+        ({"temperature": 10**400}, "temperature 1.*: expected a number"),
+        ({"min_p": [1]}, "min_p .*: expected a number"),
+        ({"top_k": 2.0}, "top_k 2.0: expected a whole number"),
+        ({"seed": "a"}, "seed 'a': expected a whole number"),
+        ({"bias": [1.0]}, "bias .*: expected numbers by token"),
+        ({"bias": {"a": 1.0}}, "bias .*: expected numbers by token"),
+        ({"bias": {1: float("nan")}}, "bias .*: expected numbers by token"),
+        ({"raw": "yes"}, "raw 'yes': expected True or False"),
+        ({"logprobs": -1}, "logprobs -1"),
+        ({"speculate": 65}, "speculate 65: expected a whole number from 0 to 64"),
     ):
         with pytest.raises(ourcc.CompilerError, match=message):
-            list(engine.generate("hi", **options))  # type: ignore[arg-type]
+            engine.generate("hi", **options)  # type: ignore[arg-type]
     for prompt, message in (
-        (3.5, "not iterable"),
+        (3.5, "a prompt is a text, a list of messages or a list of tokens, got float"),
+        (None, "got NoneType"),
+        (b"ab" * 40, "got bytes"),
+        ({"role": "user", "content": "hi"}, "got dict"),
         ([{"role": "user"}], "a message is"),
-        ([1, "a"], "a prompt is"),
-        (b"ab" * 40, "holds 64"),
+        ([{"role": "user", "content": "hi", "more": object()}], "what a chat template cannot be given"),
+        ([{"role": "user", "content": "hi"}, 5], "tokens are whole numbers, got {'role'"),
+        ([1, "a"], "tokens are whole numbers, got 'a'"),
+        ([1, True], "tokens are whole numbers, got True"),
+        ([1, 2.0], "tokens are whole numbers, got 2.0"),
+        ([[1, 2]], r"tokens are whole numbers, got \[1, 2\]"),
+        ([10**30], "token 1000000000000000000000000000000: the vocabulary has"),
     ):
-        with pytest.raises((ourcc.CompilerError, TypeError), match=message):
-            list(engine.generate(prompt))  # type: ignore[arg-type]
+        with pytest.raises(ourcc.InputError, match=message):
+            engine.generate(prompt)  # type: ignore[arg-type]
+    assert engine.prompt_tokens(np.array([5, 6])) == engine.prompt_tokens(iter([5, 6])) == [5, 6]  # type: ignore[arg-type]
     # A context that is full ends the text.
     told = Told()
     list(engine.follow(engine.sequence(), [5] * 62, told, max_tokens=30, ignore_end=True))
     assert (told.ended, len(told.made)) == ("context", 3)
 
 
-def test_commands(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_commands(both: Both, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     engine, _, path = both
     assert run(["generate", str(path), "sky", "--max-tokens", "5"]) == 0
     shown = capsys.readouterr()
@@ -169,7 +161,7 @@ def test_commands(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureF
     assert "holds no language model" in capsys.readouterr().err
 
 
-def test_chat_command(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_command(both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["hi", "so"])
 
     def line(prompt: str = "") -> str:
@@ -186,7 +178,7 @@ def test_chat_command(both: tuple[LanguageModel, Any, Path], capsys: pytest.Capt
     assert [len(json.loads(line)["tokens"]) for line in capsys.readouterr().out.splitlines()] == [3, 3]
 
 
-def test_a_stop_text_may_begin_in_another_token(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_a_stop_text_may_begin_in_another_token(both: Both) -> None:
     engine = both[0]
     options: Any = {"max_tokens": 40, "temperature": 1.5, "ignore_end": True}
     whole = "".join(engine.generate("sky", **options))
@@ -197,7 +189,7 @@ def test_a_stop_text_may_begin_in_another_token(both: tuple[LanguageModel, Any, 
     assert "".join(engine.generate("sky", stop=whole[-3:] + "no", **options)) == whole
 
 
-def test_a_refused_message_leaves_the_conversation_as_it_was(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_a_refused_message_leaves_the_conversation_as_it_was(both: Both) -> None:
     chat = both[0].chat()
     list(chat.send("hi", max_tokens=2))
     before = list(chat.messages)
@@ -208,7 +200,7 @@ def test_a_refused_message_leaves_the_conversation_as_it_was(both: tuple[Languag
     assert len(list(chat.send("so", max_tokens=3))) <= 3
 
 
-def test_a_call_that_is_refused_leaves_the_cache_as_it_was(both: tuple[LanguageModel, Any, Path]) -> None:
+def test_a_call_that_is_refused_leaves_the_cache_as_it_was(both: Both) -> None:
     engine = both[0]
     sequence, expected = engine.sequence(), engine.sequence().logits([5, 6, 7, 8, 9])
     sequence.logits([5, 6, 7, 8])
@@ -218,7 +210,7 @@ def test_a_call_that_is_refused_leaves_the_cache_as_it_was(both: tuple[LanguageM
     np.testing.assert_array_equal(sequence.logits([5, 6, 7, 8, 9]), expected)
 
 
-def test_texts_that_are_none(both: tuple[LanguageModel, Any, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_that_are_none(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ourcc.InputError, match="which is no character"):
         both[0].prompt_tokens("a\ud800", raw=True)
     assert run(["generate", str(both[2]), "\udcff", "--raw"]) == 1
@@ -253,3 +245,44 @@ def test_what_a_tokenizer_puts_before_texts(tmp_path: Path) -> None:
     engine: Any = ourcc.build(folder, tune="off")
     assert engine.prompt_tokens("hi", raw=True) == [0, *engine.tokenizer.encode("hi")]
     assert engine.prompt_tokens("hi") == [0, *engine.tokenizer.encode("hi"), 1]
+
+
+def test_a_conversation_in_a_file(both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, kept = str(both[2]), tmp_path / "talk"
+
+    def talk(*lines: str, options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        rest = iter([*lines, ""])
+        monkeypatch.setattr("builtins.input", lambda prompt="": next(rest))
+        assert run(["chat", path, "--max-tokens", "3", "--json", *options]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    whole = talk("hi", "so")
+    session = ("--session", str(kept))
+    parts = [*talk("hi", options=session), *talk("so", options=session)]
+    assert [each["text"] for each in parts] == [each["text"] for each in whole]
+    assert len(both[0].load_chat(kept).messages) == 4
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert run(["chat", path, *session]) == 1
+    assert "does not match its digest" in capsys.readouterr().err
+
+
+def test_scores_and_guesses_on_the_command_line(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(both[2])
+    assert run(["generate", path, "sky", "--max-tokens", "12", "--json", "--logprobs", "2", "--speculate", "4"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["token"] for each in told["logprobs"]] == told["tokens"] and len(told["logprobs"][0]["top"]) == 2
+    assert run(["generate", path, "the the the the the the the", "--raw", "--max-tokens", "12", "--speculate", "4"]) == 0
+    shown = capsys.readouterr().err
+    assert "guesses were right" in shown and "GB/s" not in shown
+    assert run(["generate", path, "sky", "--speculate", "99"]) == 1
+    assert "speculate 99: expected a whole number from 0 to 64" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_a_model_says_does_not_steer_a_terminal(
+    is_terminal: bool, both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LanguageModel, "follow", lambda *_, **__: iter(["a\x1b[2J", "\x9b1m\tb\n\r"]))
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: is_terminal, raising=False)
+    assert run(["generate", str(both[2]), "sky", "-q"]) == 0
+    assert capsys.readouterr().out == ("a\\x1b[2J\\x9b1m\tb\n\\x0d\n" if is_terminal else "a\x1b[2J\x9b1m\tb\n\r\n")

@@ -18,7 +18,8 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands.plan import plan
 from ourcc.compiler.importers.checkpoints import read_config, read_folder, read_gguf
 from ourcc.compiler.importers.checkpoints.stored import Checkpoint
-from ourcc.compiler.language.footprint import CACHES, FORMATS, operations, row_bytes, seen_pairs, token_bytes, weigh, workspace
+from ourcc.compiler.language.caches import CACHES
+from ourcc.compiler.language.footprint import FORMATS, operations, seen_pairs, token_bytes, weigh, workspace
 from ourcc.compiler.language.module import ARCHITECTURES, language_module
 from ourcc.compiler.language.outline import OPTIONAL, outline_of
 from ourcc.compiler.targets.machine import Device
@@ -152,7 +153,7 @@ def test_caches_and_workspaces_are_those_of_an_engine(tmp_path: Path) -> None:
     for sizes in ({"S": 1, "T": 64, "R": 1}, {"S": 64, "T": 64, "R": 1}):
         arena = sum(max(dims.evaluate(size, sizes) for size in slot.sizes) for slot in built.slots)
         assert arena / 2 <= workspace(outline.graph, sizes) <= 2 * arena
-    assert {name: row_bytes(name, 64) for name in CACHES} == {"f32": 256, "bf16": 128, "f16": 128, "int8": 68, "fp8": 68}
+    assert {name: cache.row_bytes(64) for name, cache in CACHES.items()} == {"f32": 256, "bf16": 128, "f16": 128, "int8": 68, "fp8": 68}
 
 
 def folder_of(config: dict[str, Any], folder: Path) -> Path:

@@ -205,6 +205,13 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         f"%v = relu(%x) : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}\n%y = softmax(%v) {{axis = 0}} : {ROWS}",
         "to compute it in each of 2 kernels costs less than to move it through memory",
     ),
+    "widened": (
+        "%y, %b",
+        "f32[1, N, 48], bf16[1, N, 48]",
+        "%r = reshape(%x) {shape = [1, N, 48]} : f32[1, N, 48]\n%b = cast(%r) {dtype = bf16} : bf16[1, N, 48]\n"
+        "%v = cast(%b) {dtype = f32} : f32[1, N, 48]\n%y = attention(%r, %v, %r) {scale = 0.5} : f32[1, N, 48]",
+        "the one kernel that reads it computes it",
+    ),
     "iota": (
         "%y, %w",
         "i64[48, 48], i64[48]",
@@ -222,6 +229,13 @@ def test_a_value_that_is_computed_where_it_is_read_says_why(name: str) -> None:
     found = module(results, types, body)
     value, made = named(found, "v"), choices(found)
     assert (made.why[value], value in made.inlined) == (why, True)
+
+
+def test_what_a_plain_product_reads_is_widened_once() -> None:
+    body = f"%b = cast(%x) {{dtype = bf16}} : bf16[N, 48]\n%v = cast(%b) {{dtype = f32}} : {ROWS}\n%y = matmul(%v, %q) : {ROWS}"
+    found = module("%y, %b", f"{ROWS}, bf16[N, 48]", body)
+    value, made = named(found, "v"), choices(found)
+    assert value not in made.inlined and made.why[value] == CASES["product_operand"][3]
 
 
 @pytest.mark.parametrize(("rows", "is_inlined"), [(2, True), (512, False)])

@@ -1,0 +1,56 @@
+"""Attention over a cache as both kinds of machine would compute it: tile programs, interpreted, against the graph's meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.backends.built import pack
+from ourcc.compiler.importers.checkpoints import read_checkpoint
+from ourcc.compiler.language.module import language_module
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import lower, simplify
+from ourcc.compiler.requests import CACHES
+from ourcc.compiler.targets.registry import TARGETS
+from ourcc.ir.graph.reference import initial, interpret
+from ourcc.ir.plan.interpret import run_plan
+
+from .conftest import model_of, save
+
+PROMPT = [[5, 9, 3, 7]], [[0, 1, 2, 3]]
+ALONE = [(*PROMPT, None, [3]), ([[8]], [[4]], None, [0])]
+"""Tokens, positions, slots and the rows whose logits are asked for: a prompt, then one token."""
+TOGETHER = [(*PROMPT, [2], [3]), ([[4, 6]], [[0, 1]], [0], [0, 1]), ([[8, 8], [3, 2]], [[4, 4], [2, 3]], [2, 0], [0, 3])]
+"""Two prompts, then one token of the first, twice, beside two of the second."""
+MODELS = [*(("mistral", cache, 1 if cache == "bf16" else 3) for cache in CACHES), ("qwen3", "int8", 1)]
+
+
+def inputs_of(call: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
+    tokens, positions, slots, rows = call
+    given = (tokens, positions, *([] if slots is None else [slots]), range(np.max(positions) + 1), rows)
+    return [np.asarray(each, np.int64) for each in given]
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+@pytest.mark.parametrize(("kind", "cache", "batch"), MODELS)
+def test_programs_compute_what_the_graph_means(kind: str, cache: str, batch: int, target: str, tmp_path: Path) -> None:
+    window = {"sliding_window": 3} if kind == "mistral" else {}
+    folder = save(model_of(kind, num_hidden_layers=1, **window), tmp_path / "m")
+    module = language_module(read_checkpoint(folder), 16, cache, batch)
+    calls = [inputs_of(call) for call in (ALONE if batch == 1 else TOGETHER)]
+    meant: dict[str, Any] = {}
+    expected = [interpret(module, inputs, states=meant)[0] for inputs in calls]
+    simplify(module, build_options({}))
+    lowered = lower(module, TARGETS[target])
+    # One kernel reads keys and values as they are kept.
+    kept = {state.type.dtype for state in module.states.values()}
+    (attention,) = (launch for launch in lowered.kernels.values() if "attention" in launch.name)
+    assert kept <= {param.dtype for param in attention.params}
+    constants = {key: pack(held, module) for key, held in lowered.constants.items()}
+    states = {name: initial(state).copy() for name, state in module.states.items()}
+    for inputs, wanted in zip(calls, expected, strict=True):
+        found = run_plan(lowered.plans["step"], lowered.kernels, constants, inputs, states)
+        np.testing.assert_allclose(found[0], wanted, atol=2e-5)
