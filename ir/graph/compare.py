@@ -53,8 +53,8 @@ def _sizes_of_inputs(general: Module, special: Module) -> dict[str, Dim]:
     sizes: dict[str, Dim] = {}
     for one, other in zip(general.main.inputs, special.main.inputs, strict=False):
         for size, given in zip(one.shape, other.shape, strict=False):
-            if str(size) in general.facts.ranges:
-                sizes.setdefault(str(size), given)
+            if (name := dims.name_of(size)) is not None and name in general.facts.ranges:
+                sizes.setdefault(name, given)
     # Symbols that are the value of a scalar: the same `item` of both gives it.
     for left, right in zip(_items(general), _items(special), strict=False):
         sizes.setdefault(str(left.attrs["symbol"]), right.attrs["symbol"])

@@ -10,7 +10,7 @@ from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
 from ..regions.compose import plain_axes
-from ..regions.facts import Facts, loads_of
+from ..regions.facts import OpFacts, loads_of
 from ..regions.simplify_region import simplify_region
 from ..weights.weights import STORED
 from .choices import Choices
@@ -32,7 +32,7 @@ class Question:
     readers: frozenset[Op]
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> OpFacts:
         return self.choices.facts[self.op]
 
     @property

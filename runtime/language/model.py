@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from ...ir.errors import InputError, UsageError
 from ..engine import Engine
-from .facts import FACTS, TOKENIZER, Facts
+from .facts import FACTS, TOKENIZER, LanguageFacts
 from .options import Generation, read_generation
 from .sequence import TokenSequence
 from .template import Message, render
@@ -42,9 +42,9 @@ class LanguageModel(Engine):
     """
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> LanguageFacts:
         """What the engine says of its model."""
-        return Facts.of(self.contents.assets[FACTS])
+        return LanguageFacts.of(self.contents.assets[FACTS])
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.errors import EngineError, InputError
 from ..session import Session
-from .facts import STEP, Facts
+from .facts import STEP, LanguageFacts
 
 Array = np.ndarray[Any, Any]
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 class TokenSequence:
     """One sequence on a session of its own."""
 
-    def __init__(self, session: Session, facts: Facts) -> None:
+    def __init__(self, session: Session, facts: LanguageFacts) -> None:
         self.session = session
         self.facts = facts
         self.tokens: list[int] = []
