@@ -209,7 +209,7 @@ def forms_page() -> str:
         }
     shown["import"] = re.sub(r"(sha256:.{8}).*", r"\1...", re.sub(r"= \[[^]]{60,}\]", "= [...]", shown["import"]))
     shown["schedule"] = shown["regions"].split("\n")[0].partition(": ")[2]
-    kernel = re.findall(r"^int32_t kernel_0\(.*?^}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
+    kernel = re.findall(r"^int32_t kernel\(.*?^}$", shown["c"], re.DOTALL | re.MULTILINE)[0]
     shown["kernel"] = _smallest_block(kernel)
     shown["host"] = "\n".join(
         re.findall(rf"^{name}\([^;]*?{{$.*?^}}$", shown["c"], re.DOTALL | re.MULTILINE)[0]

@@ -21,11 +21,6 @@ NAMES = frozenset({"subject"})
 """Attributes that say what a message calls a value."""
 
 
-def structurally_equal(left: Module, right: Module) -> bool:
-    """Whether two modules are the same but for the names and sources of values and constants."""
-    return difference(left, right) is None
-
-
 def difference(left: Module, right: Module) -> str | None:
     """The first structural difference in one sentence, or None."""
     if left.facts != right.facts:

@@ -62,7 +62,6 @@ class Node:
     symbols: Symbols
     results: tuple[TensorType | None, ...]
     used: frozenset[int]
-    fakes: tuple[Any, ...] = field(repr=False, default=())
     given: tuple[Any, ...] = field(repr=False, default=())
     """What torch knows of each operand: a fake tensor with the layout of its memory, None of what is no tensor."""
 

@@ -239,7 +239,7 @@ class Walker:
         first = self.graph.last
         try:
             source, given = self.b.source or Source(name), tuple(getattr(argument, "meta", {}).get("val") for argument in node.args)
-            view = Node(name, source, self.b, self.symbols, self._types(fakes), used(node, several), tuple(fakes), given)
+            view = Node(name, source, self.b, self.symbols, self._types(fakes), used(node, several), given)
             self.values[node] = self._by_rule(node, view)
         except (UnsupportedError, VerifyError) as error:
             self._drop_after(first)
