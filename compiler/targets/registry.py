@@ -12,17 +12,17 @@ _LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        CpuTarget("cpu", _LEVELS),  # any x86-64 machine with AVX2, the best level chosen at load
-        CpuTarget("native", (NATIVE,)),  # this very machine, looked at when building
-        CpuTarget("x86-64", ("x86-64",)),  # any x86-64 machine at all
-        CpuTarget("x86-64-v3", ("x86-64-v3",)),  # x86-64 machines with AVX2 and FMA
-        CpuTarget("x86-64-v4", ("x86-64-v4",)),  # x86-64 machines with AVX-512
-        CpuTarget("x86-64-v4-vnni", ("x86-64-v4-vnni",)),  # x86-64 machines with AVX-512 and its dot products of bytes
-        CpuTarget("x86-64-v4-bf16", ("x86-64-v4-bf16",)),  # x86-64 machines with AVX-512 and its dot products of bytes and of bf16
-        CpuTarget("x86-64-v4-amx", ("x86-64-v4-amx",)),  # x86-64 machines with AMX, which multiplies matrices of bytes and of bf16
-        CudaTarget("sm_90a", ("sm_90a",)),  # NVIDIA Hopper (H100, H200)
-        CudaTarget("sm_100a", ("sm_100a",)),  # NVIDIA Blackwell (B200, GB200)
-        CudaTarget("sm_120a", ("sm_120a",)),  # NVIDIA Blackwell (RTX 50, RTX PRO 6000)
+        CpuTarget("cpu", _LEVELS, "any x86-64 machine with AVX2, the best level chosen at load"),
+        CpuTarget("native", (NATIVE,), "this very machine, looked at when building"),
+        CpuTarget("x86-64", ("x86-64",), "any x86-64 machine at all"),
+        CpuTarget("x86-64-v3", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
+        CpuTarget("x86-64-v4", ("x86-64-v4",), "x86-64 machines with AVX-512"),
+        CpuTarget("x86-64-v4-vnni", ("x86-64-v4-vnni",), "x86-64 machines with AVX-512 and its dot products of bytes"),
+        CpuTarget("x86-64-v4-bf16", ("x86-64-v4-bf16",), "x86-64 machines with AVX-512 and its dot products of bytes and of bf16"),
+        CpuTarget("x86-64-v4-amx", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes and of bf16"),
+        CudaTarget("sm_90a", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
+        CudaTarget("sm_100a", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
+        CudaTarget("sm_120a", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),
     )
 }
 

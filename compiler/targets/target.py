@@ -30,6 +30,7 @@ class Target(ABC):
 
     name: str
     machines: tuple[str, ...]
+    description: str
 
     family: ClassVar[str]
     """What its parts are called in engines, by which the runtime finds their executor."""
