@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..passes.tile.schedule import Candidate, Problem, Schedule, seconds
+from ..passes.tile.schedule import Candidate, Schedule, seconds
 from .record import Record
 
 NOISE = 0.02
@@ -70,7 +70,3 @@ def is_tie(times: Sequence[int], fastest: Sequence[int]) -> bool:
 def _spread(times: Sequence[int]) -> float:
     """How far the lower quartile lies above the minimum: what the quieter rounds differ by."""
     return times[(len(times) - 1) // 4] / times[0] - 1
-
-
-Measure = Callable[[Problem, Sequence[Candidate]], Record]
-"""Measures candidates of a problem; the record holds what was found, failures included."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .backend import Backend, object_name, open_backend
+from .objects import ObjectStore, object_name, open_objects
 from .record import Record, RecordError, merge
 from .signed import seal, signer, unseal
 
@@ -23,7 +23,7 @@ class Store:
     With `keys` only what one of these public keys has signed is read; what is written is signed with `signing_key`.
     """
 
-    backend: Backend
+    backend: ObjectStore
     notes: list[str] = field(default_factory=list)
     keys: frozenset[bytes] | None = None
     signing_key: bytes | None = field(default=None, repr=False)
@@ -97,4 +97,4 @@ def _check(id: str, name: str, data: bytes, keys: frozenset[bytes] | None) -> tu
 
 def open_store(url: str, keys: frozenset[bytes] | None = None, signing_key: bytes | None = None) -> Store:
     """The store at an address."""
-    return Store(open_backend(url), keys=keys, signing_key=signing_key)
+    return Store(open_objects(url), keys=keys, signing_key=signing_key)

@@ -23,15 +23,15 @@ from .requests import (
     QUANTIZE_SERVED,
     SPARSITIES,
     UNTUNED,
+    Measuring,
     Requirement,
     ShapeRequest,
-    Tuning,
     parse_batch,
     parse_choice,
     parse_context,
+    parse_measuring,
     parse_requirement,
     parse_shape,
-    parse_tuning,
 )
 from .targets.registry import TARGETS, parse_targets
 from .targets.target import Target
@@ -50,7 +50,7 @@ class BuildOptions:
     shapes: tuple[ShapeRequest, ...] = ()
     workload: Workload | None = None  # None: what `default_workload` says
     require: tuple[Requirement, ...] = ()
-    tune: Tuning = UNTUNED
+    tune: Measuring = UNTUNED
     locked: Path | None = None
     report: Path | None = None
     freeze: bool = True  # torch.compile: fold and pack parameters while gradients are off
@@ -125,7 +125,7 @@ _READERS: dict[str, Any] = {
     "shapes": _shapes,
     "workload": _workload,
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
-    "tune": parse_tuning,
+    "tune": parse_measuring,
     "locked": lambda value: _file("locked", value),
     "report": lambda value: _named("report", check_output, _path(value)),
     "freeze": _flag,
@@ -309,7 +309,7 @@ class TuneOptions:
     """What `ourcc tune` may spend and where its engine goes."""
 
     engine: Path
-    budget: Tuning = BUDGET
+    budget: Measuring = BUDGET
     output: Path | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED

@@ -136,7 +136,7 @@ def parse_requirement(text: str) -> Requirement:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Measuring:
     """How much measuring: none, what stores hold, the best `count` schedules a problem, or `seconds` in all."""
 
     mode: Literal["off", "cached", "count", "budget"] = "cached"
@@ -147,8 +147,8 @@ class Tuning:
         return {"count": str(self.count), "budget": f"{self.seconds:g}s"}.get(self.mode, self.mode)
 
 
-UNTUNED = Tuning()
-BUDGET = Tuning("budget", seconds=300.0)
+UNTUNED = Measuring()
+BUDGET = Measuring("budget", seconds=300.0)
 """The time that `ourcc tune` takes where nobody says one."""
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
@@ -163,15 +163,15 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def parse_tuning(text: str | int) -> Tuning:
+def parse_measuring(text: str | int) -> Measuring:
     """Read off, cached, a number of schedules, or a duration."""
     word = str(text).strip()
     if word in ("off", "cached"):
-        return Tuning("off" if word == "off" else "cached")
+        return Measuring("off" if word == "off" else "cached")
     if count := whole_number(word, 8):
-        return Tuning("count", count=count)
+        return Measuring("count", count=count)
     if _DURATION.fullmatch(word):
-        return Tuning("budget", seconds=parse_duration(word))
+        return Measuring("budget", seconds=parse_duration(word))
     raise UsageError(
         f"tune: got {word!r}, expected off, cached, a number of schedules, or a duration like 5m", hint=nearest(word, ("off", "cached"))
     )

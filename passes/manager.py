@@ -129,9 +129,3 @@ class _Snapshot:
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else ""
-
-
-def read_pipeline_comment(text: str) -> str | None:
-    """The pipeline that a reproducer's first comment names; None if it has none."""
-    first = text.split("\n", 1)[0]
-    return first.removeprefix("# pipeline:").strip() if first.startswith("# pipeline:") else None

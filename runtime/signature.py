@@ -113,7 +113,7 @@ class Signature:
                 continue
             why = _origins(dims.symbols(expected), values, origins)
             # A symbol's own value says where it is from; an expression says what it is made of.
-            note = (why if str(expected) in dims.symbols(expected) else f"{expected} is {number}: {why}") if why else None
+            note = (why if dims.name_of(expected) is not None else f"{expected} is {number}: {why}") if why else None
             raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.control import CallFunction, functions_of, run_control
-from ..ir.dims import UNBOUNDED
+from ..ir.dims import UNBOUNDED, evaluate
 from ..ir.errors import CompilerError, EngineError, InputError, Source
 from ..ir.plan import VALUE, Call, Check, Host
 from ..ir.types import DType, TensorType, from_numpy
@@ -70,7 +70,6 @@ def prepare(program: Program, step: Host | Call, callback: Callback | None, call
 def refusal(step: Check, frame: Frame, number: int) -> CompilerError | None:
     """The error of a check that failed."""
     # The op table is a heavy import that a call without a wrong index does without.
-    from ..ir.dims import evaluate
     from ..ir.ops.check import IN_RANGE, failure
 
     worst = int(frame.read(number))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...ir.errors import ToolchainError
 from ...ir.extras import install_hint, is_installed
-from ...ir.target import CpuLevel
+from ...ir.target import CPU_LEVELS, CpuLevel
 from .abi import KERNEL, descriptor, support_files
 from .disassembly import KernelCode, disassemble
 from .objects import ObjectFolder
@@ -125,8 +125,6 @@ _OPTION |= {"amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf1
 
 
 def _features(march: str) -> tuple[str, ...]:
-    from ...ir.target import CPU_LEVELS
-
     return next((level.features for level in CPU_LEVELS if level.march == march), ())
 
 

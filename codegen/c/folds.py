@@ -288,14 +288,14 @@ def _stream_fours(values: Values, value: Dot, axis: str, spots: list[Spot], name
 
 def _trip(values: Values, axis: str, extent: int) -> str:
     """The number of steps inside the axis's domain: outside of it one operand is 0, so nothing is lost."""
-    trip = str(extent)
+    trip = ""
     first = values.scope.axis(axis)
     for check in domain_checks(values.scope, (axis,)):
         if check.high is not None:
             start: Dim = dims.symbol(first.first) if first.modulus else first.base
             left = values.writer.index(check.high - start)
-            trip = f"({trip} < {left} ? {trip} : {left})"
-    return "" if trip == str(extent) else trip
+            trip = f"({trip or extent} < {left} ? {trip or extent} : {left})"
+    return trip
 
 
 def _group(values: Values, value: Dot, axis: str, extent: int, clipped: bool) -> int:

@@ -27,7 +27,6 @@ class Resources:
     stack: int
     shared: int
     scratch: int
-    tensor_memory: int
     instructions: dict[str, int]
 
 
@@ -40,7 +39,6 @@ class CompiledKernel:
     ptx: str
     cubin: bytes
     resources: Resources
-    triton: str
 
 
 def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0) -> CompiledKernel:
@@ -58,7 +56,7 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
     if "error" in answer:
         raise ToolchainError(f"triton refused kernel {kernel.name} for {target.name}: {answer['error']}", note=kernel.source)
     ptx = blobs[0].decode()
-    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, answer), answer["triton"])
+    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, answer))
     if compiled.resources.shared > target.shared_memory:
         raise UnsupportedError(
             f"kernel {kernel.name} needs {compiled.resources.shared} bytes of shared memory, {target.name} has {target.shared_memory}",
@@ -109,7 +107,6 @@ def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resour
         number(r"([0-9]+) bytes stack frame"),
         answer["shared"],
         answer["scratch"],
-        answer["tensor_memory"],
         instruction_mix(ptx, answer["sass"]),
     )
 

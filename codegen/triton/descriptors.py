@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.dims import Dim
+from ...ir.expression import Constant
 from ...ir.tile import checks_of
 from ...ir.tile.program import Load, Param
 from ...ir.tile.scope import Scope
@@ -87,9 +89,14 @@ def _why_not_block(scope: Scope, value: Load, operand: Param, block: _Block) -> 
             return "it is masked by more than the operand's own bounds"
         if dims.equal(check.high if check.high is not None else 0, ends[check.axes[0]], scope.facts) is not True:
             return "it is masked by more than the operand's own bounds"
-        if value.other is not None and (value.other.value != 0 or str(value.other) == "-0.0"):
+        if value.other is not None and (value.other.value != 0 or _is_negative(value.other)):
             return f"masked lanes are {value.other}, a descriptor gives 0"
     return None
+
+
+def _is_negative(constant: Constant) -> bool:
+    """Whether a literal is negative, a zero too."""
+    return isinstance(constant.value, float) and math.copysign(1.0, constant.value) < 0
 
 
 def _declare(emitter: Emitter, scope: Scope, operand: Param, block: _Block, strides: tuple[Dim, ...]) -> str:

@@ -72,10 +72,8 @@ def compile_kernel(request: dict[str, Any]) -> Message:
     header = {
         "shared": int(metadata.shared),
         "scratch": int(getattr(metadata, "global_scratch_size", 0)),
-        "tensor_memory": int(getattr(metadata, "tmem_size", 0) or 0),
         "log": "\n".join(log),
         "sass": _disassemble(cubin),
-        "triton": triton.__version__,
     }
     return header, [ptx.encode(), cubin]
 

@@ -9,7 +9,7 @@ import click
 from ...ir.errors import UsageError
 from ..engines.trust import Trust
 from ..options import TuneOptions
-from ..requests import parse_tuning
+from ..requests import parse_measuring
 from .frame import READABLE, WRITABLE
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -23,10 +23,10 @@ from .trust import key_options
 @key_options
 def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_json: bool) -> None:
     """Measure schedules on this machine and improve an engine."""
-    tuning = parse_tuning(budget)
-    if tuning.mode not in ("count", "budget"):
+    measuring = parse_measuring(budget)
+    if measuring.mode not in ("count", "budget"):
         raise UsageError(f"budget: got {budget!r}, expected a number of schedules, or a duration like 5m")
-    options = TuneOptions(engine, tuning, output, trust=trust)
+    options = TuneOptions(engine, measuring, output, trust=trust)
     from ..commands import tune as command
 
     with show_progress(as_json=as_json) as progress:

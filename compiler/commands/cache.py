@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...autotune.backend import MAX_OBJECT
+from ...autotune.objects import MAX_OBJECT
 from ...autotune.plausible import believable
 from ...autotune.record import Data, Record, RecordError, digest, record_id
 from ...autotune.signed import UnbelievedError, seal, unseal

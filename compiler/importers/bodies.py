@@ -55,5 +55,5 @@ def _read_outside(body: Graph) -> Iterator[Value]:
 
 def _unknown(body: Graph, outside: Collection[str]) -> frozenset[str]:
     """The symbols of `outside` that the sizes of the body's inputs do not tell."""
-    told = {str(size) for value in body.inputs for size in value.shape}
+    told = {dims.name_of(size) for value in body.inputs for size in value.shape}
     return (body.symbols & frozenset(outside)) - told

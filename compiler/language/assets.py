@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ir.errors import EngineError, ModelError
 from ...ir.extras import is_installed
-from ...runtime.language.facts import CHUNK, FACTS, TOKENIZER, Facts
+from ...runtime.language.facts import CHUNK, FACTS, TOKENIZER, LanguageFacts
 from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
 from .caches import CACHES
@@ -31,7 +31,7 @@ def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, 
     is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
     chunk = context if is_whole else min(CHUNK, context)
     token = 2 * config.layers * config.groups * CACHES[cache].row_bytes(config.head)
-    facts = Facts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words, cache, token, sequences)
+    facts = LanguageFacts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words, cache, token, sequences)
     if tokenizer is not None and is_installed("tokenizers"):
         try:
             Tokenizer(tokenizer)

@@ -104,8 +104,8 @@ def _add(wishes: dict[str, Wish], request: ShapeRequest, name: str, axis: AxisSi
         wishes[name] = size
         return
     if size is not None:
-        symbol = str(size)
-        if dims.symbols(size) != {symbol}:
+        symbol = dims.name_of(size)
+        if symbol is None:
             raise UnsupportedError(f"shape {str(request)!r}: the expression {size} is not supported yet", hint="give a range")
         if symbol != name:
             wishes[name] = symbol

@@ -10,8 +10,7 @@ from ...ir.errors import EngineError
 from ...runtime.contents import Contract, EngineContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
-from ...runtime.language.facts import FACTS, TOKENIZER
-from ...runtime.language.facts import Facts as LanguageFacts
+from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
 from .table import Report, Table

@@ -158,6 +158,14 @@ def symbols(dim: Dim) -> frozenset[str]:
     return frozenset(found)
 
 
+def name_of(dim: Dim) -> str | None:
+    """The name of the symbol that a dimension is, None where it is something else."""
+    if isinstance(dim, int) or len(dim.terms) != 1:
+        return None
+    (monomial, factor) = dim.terms[0]
+    return monomial[0].name if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol) else None
+
+
 def magnitude(dim: Dim) -> int:
     """The largest number that stands in `dim`, its sign left out."""
     if isinstance(dim, int):

@@ -21,11 +21,6 @@ NAMES = frozenset({"subject"})
 """Attributes that say what a message calls a value."""
 
 
-def structurally_equal(left: Module, right: Module) -> bool:
-    """Whether two modules are the same but for the names and sources of values and constants."""
-    return difference(left, right) is None
-
-
 def difference(left: Module, right: Module) -> str | None:
     """The first structural difference in one sentence, or None."""
     if left.facts != right.facts:
@@ -53,8 +48,8 @@ def _sizes_of_inputs(general: Module, special: Module) -> dict[str, Dim]:
     sizes: dict[str, Dim] = {}
     for one, other in zip(general.main.inputs, special.main.inputs, strict=False):
         for size, given in zip(one.shape, other.shape, strict=False):
-            if str(size) in general.facts.ranges:
-                sizes.setdefault(str(size), given)
+            if (name := dims.name_of(size)) is not None and name in general.facts.ranges:
+                sizes.setdefault(name, given)
     # Symbols that are the value of a scalar: the same `item` of both gives it.
     for left, right in zip(_items(general), _items(special), strict=False):
         sizes.setdefault(str(left.attrs["symbol"]), right.attrs["symbol"])

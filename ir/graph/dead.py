@@ -15,7 +15,7 @@ def bound_by(op: Op) -> frozenset[str]:
     sizes = [size for value in op.results for size in value.shape]
     if op.name == "item":
         sizes.append(op.attrs["symbol"])
-    return frozenset(str(size) for size in sizes if str(size) in dims.symbols(size))
+    return frozenset(name for size in sizes if (name := dims.name_of(size)) is not None)
 
 
 def needed_by(op: Op) -> frozenset[str]:

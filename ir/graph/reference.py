@@ -107,8 +107,8 @@ def concrete(type: TensorType, bindings: Mapping[str, int]) -> TensorType:
 def bind_sizes(type: TensorType, array: Array, bindings: dict[str, int]) -> None:
     """Bind the symbols that are a whole size of `type` to the sizes that the array has."""
     for size, expected in zip(array.shape, type.shape, strict=True):
-        if isinstance(expected, dims.Expr) and str(expected) in dims.symbols(expected):
-            bindings.setdefault(str(expected), size)
+        if (name := dims.name_of(expected)) is not None:
+            bindings.setdefault(name, size)
 
 
 def bind_symbols(inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[str, int]:

@@ -41,7 +41,7 @@ def item(x: Tensor, /, *, symbol: Dim) -> Tensor:
 def _(x: TensorType, *, symbol: Dim) -> TensorType:
     if x != TensorType(i64, ()):
         raise VerifyError(f"item: got {x}, expected i64[]")
-    if str(symbol) not in dims.symbols(symbol):
+    if dims.name_of(symbol) is None:
         raise VerifyError(f"item: got {symbol}, expected one symbol")
     return x
 

@@ -22,7 +22,7 @@ from .. import dims, scalar
 from ..dims import Dim
 from ..errors import VerifyError
 from ..scalar import Array, Traced
-from ..types import LARGEST, DType, TensorType, boolean, c64, c128, f64
+from ..types import LARGEST, DType, TensorType, boolean, c64, c128, f64, from_numpy
 
 Types: TypeAlias = "TensorType | tuple[TensorType, ...]"
 TOO_LARGE = "no machine holds so much: check the sizes that the model computes"
@@ -315,8 +315,6 @@ def _widened(dtype: DType) -> DType:
 def _prepared(array: np.ndarray[Any, Any], wide: bool) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "O":
         return array
-    from ..types import from_numpy
-
     dtype = from_numpy(array.dtype)
     return scalar.convert(array, _widened(dtype) if wide else dtype.compute)
 

@@ -86,8 +86,8 @@ def _bind(region: Region, arrays: Mapping[str, Array], symbols: dict[str, int]) 
         if given.dtype != operand.type.dtype or given.rank != operand.type.rank:
             raise InputError(f"region {region.name}: input %{operand.name}: got {given}, expected {operand.type}")
         for size, expected in zip(given.shape, operand.type.shape, strict=True):
-            if isinstance(expected, dims.Expr) and str(expected) in dims.symbols(expected) and isinstance(size, int):
-                symbols.setdefault(str(expected), size)
+            if isinstance(size, int) and (name := dims.name_of(expected)) is not None:
+                symbols.setdefault(name, size)
     for operand in region.inputs:
         shape = _shape(operand, symbols)
         if shape != arrays[operand.name].shape:

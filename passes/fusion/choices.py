@@ -10,7 +10,7 @@ from ...ir.dims import Dim
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region import Store
 from ..regions.compose import viewed
-from ..regions.facts import Facts, describe
+from ..regions.facts import OpFacts, describe
 
 PARTS = 16
 """What is made of more values than this is reckoned with as one."""
@@ -31,7 +31,7 @@ class Choices:
     orders: Mapping[Value, tuple[int, ...]]
     sizes: Mapping[str, int] = field(default_factory=dict)
     before: Choices | None = None
-    facts: dict[Op, Facts] = field(default_factory=dict)
+    facts: dict[Op, OpFacts] = field(default_factory=dict)
     places: dict[Op, int] = field(default_factory=dict)
     outputs: set[Value] = field(default_factory=set)
     inlined: set[Value] = field(default_factory=set)

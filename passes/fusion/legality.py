@@ -11,7 +11,7 @@ from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
 from ...ir.types import f32
 from ..regions.compose import plain_axes
-from ..regions.facts import Facts, loads_of
+from ..regions.facts import OpFacts, loads_of
 from ..regions.simplify_region import simplify_region
 from ..weights.weights import STORED
 from .choices import Choices
@@ -33,7 +33,7 @@ class Question:
     readers: frozenset[Op]
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> OpFacts:
         return self.choices.facts[self.op]
 
     @property

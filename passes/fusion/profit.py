@@ -12,7 +12,7 @@ from ...ir.graph import Op, Value
 from ...ir.region import Load, Reduce, Region, Store, walk
 from ...ir.region.cost import cost_of
 from ...ir.workload import size_at
-from ..regions.facts import Facts
+from ..regions.facts import OpFacts
 from . import legality
 from .choices import Choices
 from .legality import Question, Rule, refusal
@@ -88,7 +88,7 @@ def _ends_product(q: Question) -> bool:
 
 
 def _product_behind(
-    facts: Mapping[Op, Facts], operand: Value | None, value: Value, through: tuple[str, ...] = ("movement", "map")
+    facts: Mapping[Op, OpFacts], operand: Value | None, value: Value, through: tuple[str, ...] = ("movement", "map")
 ) -> Op | None:
     """The product that a value is made of by nothing but ops of these kinds, each read once."""
     while operand is not None and operand.op is not None and len(operand.uses) == 1:

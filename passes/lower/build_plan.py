@@ -358,4 +358,4 @@ def _is_read(op: Op, graph: Graph) -> bool:
 
 
 def _symbols(type: TensorType) -> list[str]:
-    return [str(d) if not isinstance(d, int) and str(d) in dims.symbols(d) else "" for d in type.shape]
+    return [dims.name_of(size) or "" for size in type.shape]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Graph, Value
 from ...ir.region import Load, Region, Store, accesses
@@ -61,7 +62,7 @@ def _whole_copy(region: Region) -> str | None:
     load = store.value
     read, written = _sized(region, load.operand, load.subscripts), _sized(region, store.output, store.subscripts)
     axes = [subscript for subscript, _ in written]
-    whole = all(region.extents.get(str(subscript)) == size for subscript, size in written)
+    whole = all(region.extents.get(dims.name_of(subscript) or "") == size for subscript, size in written)
     again = load.operand in {operand for operand, _ in accesses(region.body[1:])}
     return load.operand if read == written and not load.gathers and whole and len(set(axes)) == len(axes) and not again else None
 

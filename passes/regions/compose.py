@@ -67,8 +67,8 @@ def plain_axes(region: Region) -> dict[str, int] | None:
     for dimension, subscript in enumerate(stores[0].subscripts):
         if subscript == 0 and region.outputs[0].type.shape[dimension] == 1:
             continue
-        name = str(subscript)
-        if isinstance(subscript, int) or dims.symbols(subscript) != {name} or name in places:
+        name = dims.name_of(subscript)
+        if name is None or name in places:
             return None
         places[name] = dimension
     return places if set(stores[0].axes) <= places.keys() else None
@@ -183,8 +183,8 @@ class _Composer:
         """The store of a value that is computed inside, at a place where all of its elements pass once."""
         extents = {axis.name: axis.extent for axis in self.axes}
         for (known, subscripts, anywhere), element in self.known.items():
-            names = [str(subscript) for subscript in subscripts if subscript != 0]
-            sizes = [extents.get(str(subscript), 1) for subscript in subscripts]
+            names = [dims.name_of(subscript) for subscript in subscripts if subscript != 0]
+            sizes = [extents.get(dims.name_of(subscript) or "", 1) for subscript in subscripts]
             if known is value and not anywhere and len(set(names)) == len(names) and set(names) <= extents.keys():
                 if all(dims.equal(size, own, self.facts) is True for size, own in zip(sizes, value.shape, strict=True)):
                     return Store(operand.name, self._names(subscripts), subscripts, element)
@@ -398,7 +398,7 @@ class _Composer:
                 extent = region.axis(name).extent
                 if name not in axis_map:
                     axis_map[name] = self._axis(name, extent)
-                elif not any(axis.name == str(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
+                elif not any(axis.name == dims.name_of(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
                     # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
                     raise CannotInline(value, f"it folds the axis {name}, which its reader steps through in pieces")
         (store,) = yield self._inline(_Inlined(op, region, self._operands(op, region), axis_map, anywhere))

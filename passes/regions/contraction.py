@@ -118,7 +118,7 @@ def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple
     load = plain_load(left)
     if load is None:
         return over
-    tested = {name for s in load.subscripts if load.other is not None and str(s) not in over for name in dims.symbols(s)}
+    tested = {name for s in load.subscripts if load.other is not None and dims.name_of(s) not in over for name in dims.symbols(s)}
     return tuple(sorted(over, key=lambda name: (name not in tested, stride_of(load, region, name) == 1)))
 
 

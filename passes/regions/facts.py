@@ -16,7 +16,7 @@ from .compose import plain_axes
 
 
 @dataclass(frozen=True)
-class Facts:
+class OpFacts:
     """The region of an op, None where it runs on the host, and its kind as in `classify`."""
 
     region: Region | None
@@ -78,10 +78,10 @@ class Facts:
         return self.region is not None and plain_axes(self.region) is not None
 
 
-def describe(op: Op, facts: dims.Facts) -> Facts:
+def describe(op: Op, facts: dims.Facts) -> OpFacts:
     """The facts of an op whose sizes have the ranges of `facts`."""
     region = region_of(op.definition, op.types, op.attrs, symbols=facts.ranges) if has_kernel(op) else None
-    return Facts(region, classify(region))
+    return OpFacts(region, classify(region))
 
 
 def has_kernel(op: Op) -> bool:
@@ -127,4 +127,4 @@ def is_contraction(statement: Reduce) -> bool:
     )
 
 
-__all__ = ["Facts", "classify", "describe", "has_kernel", "is_contraction", "loads_of"]
+__all__ = ["OpFacts", "classify", "describe", "has_kernel", "is_contraction", "loads_of"]

@@ -184,7 +184,7 @@ def _merge(region: Region, outer: str, inner: str) -> Region:
     places: dict[str, int] = {}
     for operand, subscripts, _ in _accesses(region):
         for n, subscript in enumerate(subscripts):
-            if str(subscript) == outer:
+            if dims.name_of(subscript) == outer:
                 places[operand] = n
 
     def shape_of(operand: Operand) -> Operand:

@@ -15,7 +15,7 @@ STEP = "step"
 
 
 @dataclass(frozen=True)
-class Facts:
+class LanguageFacts:
     """Architecture, vocabulary, tokens that a sequence may have, tokens that begin a text and that end a turn.
 
     `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
@@ -39,11 +39,11 @@ class Facts:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @staticmethod
-    def of(data: bytes) -> Facts:
+    def of(data: bytes) -> LanguageFacts:
         """What a file says; EngineError if it is damaged."""
         try:
             said = json.loads(data)
-            facts = Facts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
+            facts = LanguageFacts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EngineError(f"{FACTS} of the engine is damaged: {error}") from error
         numbers = (facts.vocabulary, facts.context, facts.chunk, facts.sequences)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, Unpack
 from ...ir.errors import CompilerError, InputError, UsageError
 from ..engine import Engine
 from .chat import Chat
-from .facts import FACTS, TOKENIZER, Facts
+from .facts import FACTS, TOKENIZER, LanguageFacts
 from .options import Generation, Wanted, read_generation
 from .sequence import Sequences, TokenSequence, checked_tokens, whole_numbers
 from .template import Message, is_message, render
@@ -32,9 +32,9 @@ class LanguageModel(Engine):
     """
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> LanguageFacts:
         """What the engine says of its model."""
-        return Facts.of(self.contents.assets[FACTS])
+        return LanguageFacts.of(self.contents.assets[FACTS])
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

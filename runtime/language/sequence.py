@@ -14,7 +14,7 @@ from ...ir.errors import EngineError, InputError, UsageError
 from ..saved import Saved, read_saved, write_saved
 from ..session import Session
 from ..states import Where
-from .facts import STEP, Facts
+from .facts import STEP, LanguageFacts
 
 Array = np.ndarray[Any, Any]
 TOGETHER = 16
@@ -31,7 +31,7 @@ class Sequences:
     What a sequence is told does not depend on the others, to the bit: every token is computed as if it were alone.
     """
 
-    def __init__(self, session: Session, facts: Facts) -> None:
+    def __init__(self, session: Session, facts: LanguageFacts) -> None:
         self.session = session
         self.facts = facts
         self._free = list(range(facts.sequences))
@@ -164,7 +164,7 @@ class TokenSequence:
         return self.owner.session
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> LanguageFacts:
         """What the engine says of its model."""
         return self.owner.facts
 
@@ -241,7 +241,7 @@ class _Reading:
             self.sequence.is_sound = self.sequence.is_sound and bool(np.isfinite(rows).all())
 
 
-def checked_tokens(tokens: Any, facts: Facts) -> list[int]:
+def checked_tokens(tokens: Any, facts: LanguageFacts) -> list[int]:
     """Tokens that the model can read, as plain numbers; InputError names what it cannot."""
     held = whole_numbers(tokens)
     if not held:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .facts import Facts
+from .facts import LanguageFacts
 from .lookup import Lookup
 from .options import Wanted
 from .sequence import Sequences, TokenSequence
@@ -53,7 +53,7 @@ class Told:
 class Writing:
     """A text behind its prompt: `ask` says of which tokens it needs logits, `take` goes on with them, until `is_done`."""
 
-    def __init__(self, tokens: Sequence[int], facts: Facts, tokenizer: Tokenizer | None, wanted: Wanted, told: Told) -> None:
+    def __init__(self, tokens: Sequence[int], facts: LanguageFacts, tokenizer: Tokenizer | None, wanted: Wanted, told: Told) -> None:
         self.told = told
         self._held = list(tokens)
         self._facts, self._wanted = facts, wanted

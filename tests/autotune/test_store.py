@@ -228,7 +228,7 @@ def test_redis_through_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     import types
 
-    from ourcc.autotune.backend import Redis
+    from ourcc.autotune.objects import Redis
     from ourcc.autotune.store import Store
 
     module = types.ModuleType("redis")
@@ -276,7 +276,7 @@ def test_a_redis_that_refuses_is_a_failed_connection_without_its_address(monkeyp
     import sys
     import types
 
-    from ourcc.autotune.backend import Redis
+    from ourcc.autotune.objects import Redis
 
     module = types.ModuleType("redis")
     module.RedisError = type("RedisError", (Exception,), {})  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.tune import tune
 from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS, loaded_as
 from ourcc.ir.errors import EngineError, InternalError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module
@@ -223,7 +223,7 @@ def test_tuning_and_rebuilding_keep_the_parts_apart(engine: Path, monkeypatch: p
         assert {name: archive.read(name) for name in archive.namelist() if V3 in name} == low
     assert right(ourcc.load(engine, target=V3)(X)) and right(ourcc.load(engine)(X))
     monkeypatch.setattr("ourcc.compiler.commands.tune.cpu_flags", lambda: frozenset(AVX2.features))
-    report = tune(TuneOptions(engine, parse_tuning("1")))
+    report = tune(TuneOptions(engine, parse_measuring("1")))
     assert {row[1] for row in report.tables[0].rows} == {V3}
     tuned = read_engine(engine)
     assert list(tuned.parts) == [V4, V3] and set(json.loads(tuned.lock)["targets"]) == {V4, V3}

@@ -8,7 +8,7 @@ import pytest
 
 from ourcc.compiler.environment import Environment, environment, parse_threads
 from ourcc.compiler.options import BuildOptions, build_options
-from ourcc.compiler.requests import AxisSize, Requirement, Tuning, parse_duration, parse_requirement, parse_shape, parse_tuning
+from ourcc.compiler.requests import AxisSize, Measuring, Requirement, parse_duration, parse_measuring, parse_requirement, parse_shape
 from ourcc.ir.dims import symbol
 from ourcc.ir.errors import UsageError
 
@@ -84,18 +84,18 @@ def test_wrong_requirements_are_refused(text: str, message: str) -> None:
 
 
 def test_tuning_is_read() -> None:
-    assert parse_tuning("off") == Tuning("off")
-    assert parse_tuning("cached") == Tuning("cached")
-    assert parse_tuning(8) == Tuning("count", count=8)
-    assert parse_tuning("5m") == Tuning("budget", seconds=300.0)
-    assert [str(parse_tuning(text)) for text in ("off", "16", "90s")] == ["off", "16", "90s"]
+    assert parse_measuring("off") == Measuring("off")
+    assert parse_measuring("cached") == Measuring("cached")
+    assert parse_measuring(8) == Measuring("count", count=8)
+    assert parse_measuring("5m") == Measuring("budget", seconds=300.0)
+    assert [str(parse_measuring(text)) for text in ("off", "16", "90s")] == ["off", "16", "90s"]
     assert [parse_duration(text) for text in ("500ms", "1.5s", "1h")] == [0.5, 1.5, 3600.0]
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "fast", "5d", "1e9", "9" * 12])
 def test_wrong_tuning_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected off, cached, a number of schedules, or a duration like 5m"):
-        parse_tuning(text)
+        parse_measuring(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "m", "5", "-1s"])

@@ -12,7 +12,7 @@ import pytest
 
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.errors import EngineError, IndexRangeError, InputError, VerifyError
 from ourcc.ir.graph import Builder, Graph, Module
@@ -55,7 +55,7 @@ def cache(total: float = 1) -> Module:
 
 def built(module: Module, target: str = "native") -> Engine:
     """The module's engine, as it comes out of a file."""
-    return Engine(compile_module(module, BuildOptions(targets=(TARGETS[target],), tune=parse_tuning("off"))), threads=1)
+    return Engine(compile_module(module, BuildOptions(targets=(TARGETS[target],), tune=parse_measuring("off"))), threads=1)
 
 
 @pytest.fixture(scope="module")

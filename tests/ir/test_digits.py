@@ -9,7 +9,7 @@ import pytest
 
 from ourcc.compiler.environment import parse_threads, said_columns
 from ourcc.compiler.importers.onnx.symbols import _wish
-from ourcc.compiler.requests import parse_duration, parse_shape, parse_tuning
+from ourcc.compiler.requests import parse_duration, parse_measuring, parse_shape
 from ourcc.ir.digits import is_whole, whole_number
 from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import CompilerError
@@ -42,7 +42,7 @@ def test_whole_numbers() -> None:
         (parse_dim, "B*#"),
         (parse_type, "f32[#]"),
         (parse_threads, "#"),
-        (parse_tuning, "#"),
+        (parse_measuring, "#"),
         (parse_duration, "#s"),
         (lambda text: _wish("B", text), "1..#"),
     ],

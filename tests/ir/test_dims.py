@@ -58,3 +58,11 @@ def test_sympy_is_asked_only_of_what_may_be_equal(monkeypatch: pytest.MonkeyPatc
     assert not asked
     assert dims.equal(largest((0, 1, 2)), largest((2, 0, 1))) is True
     assert dims.equal(names[0] // 2 // 3, names[0] // 6) is True
+
+
+def test_a_name_is_of_a_symbol_by_itself() -> None:
+    n, m = dims.symbol("N"), dims.symbol("M")
+    assert dims.name_of(n) == "N"
+    assert dims.name_of(n + m - m) == "N"
+    for other in (0, 3, -n, 2 * n, n + 1, n * m, n * n, n // 2, n + m):
+        assert dims.name_of(other) is None

@@ -18,7 +18,7 @@ from ourcc.ir.graph.text import module_text
 from ourcc.ir.graph.verify import Verifier
 from ourcc.passes import PASSES, load_pass
 from ourcc.passes.base import Pass, PassContext
-from ourcc.passes.manager import PassManager, read_pipeline_comment
+from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import make_pass, parse_pipeline, pass_text, pipeline_text
 from ourcc.passes.tidy.canonicalize import Canonicalize
 from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
@@ -136,8 +136,8 @@ def test_a_failure_leaves_a_reproducer(tmp_path: Path, how: str, message: str):
     assert caught.value.reproducer == str(path) and str(path) in str(caught.value)
     text = path.read_text()
     pipeline = "eliminate_dead_code, breaker" + ("" if how == "type" else f"{{how={how}}}")
-    assert read_pipeline_comment(text) == pipeline
-    assert text.splitlines()[1].startswith("# failed in breaker")
+    first, second, *_ = text.splitlines()
+    assert first == f"# pipeline: {pipeline}" and second.startswith("# failed in breaker")
     assert module_text(parse_module(text)) == TEXT
 
 
@@ -145,10 +145,6 @@ def test_what_the_user_asked_for_wrongly_stays_the_users_error(tmp_path: Path):
     with pytest.raises(UnsupportedError, match="this module is not supported") as caught:
         PassManager([Breaker(how="requires")], reproducers=tmp_path).run(parse_module(TEXT))
     assert any("reproducer" in note for note in caught.value.__notes__)
-
-
-def test_text_without_a_pipeline():
-    assert read_pipeline_comment(TEXT) is None
 
 
 def test_pipelines_are_spelled_both_ways():

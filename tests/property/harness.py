@@ -16,7 +16,7 @@ from ourcc.codegen.host.c import print_plans
 from ourcc.compiler.backends import cpu as target_cpu
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
@@ -105,7 +105,7 @@ def printed_together(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
 def built(module: Module) -> Engine:
     """The engine of a module of many small kernels."""
     with mock.patch.object(target_cpu, "print_cpu", printed_together):
-        return Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
+        return Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))), threads=1)
 
 
 def failures(group: Sequence[Case], compare: Compare | None = None) -> dict[int, str]:

@@ -16,7 +16,7 @@ from harness import drawn
 
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import lower, simplify
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts, Range
@@ -198,7 +198,7 @@ def test_plans_of_drawn_modules_keep_the_rules(request: pytest.FixtureRequest) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for case in drawn(request.config.getoption("--cases", 400) // 20, request.config.getoption("--seed", 0)):
-            simplify(case.module, BuildOptions(targets=(TARGETS["cpu"],), tune=parse_tuning("off")))
+            simplify(case.module, BuildOptions(targets=(TARGETS["cpu"],), tune=parse_measuring("off")))
             for target in ("cpu", "sm_90a"):
                 plan = lower(case.module, TARGETS[target]).plan
                 assert same(parse_plan(print_plan(plan)), plan) and same(from_json(json.loads(json.dumps(to_json(plan)))), plan)

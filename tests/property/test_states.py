@@ -15,7 +15,7 @@ import pytest
 from ourcc.compiler.backends.built import pack
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module
@@ -146,7 +146,7 @@ def test_graph_plan_and_engine_agree_on_states(request: pytest.FixtureRequest) -
             if differ([*outputs, *(states[name] for name in case.module.states)], wanted):
                 wrong.append(f"{number}: plan of {function}")
         if number % ENGINES == 0:
-            session = Engine(compile_module(case.module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off")))).session()
+            session = Engine(compile_module(case.module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off")))).session()
             for (function, inputs), wanted in zip(case.calls, expected, strict=True):
                 made = session.functions[function](*inputs)
                 outputs = list(made) if isinstance(made, tuple) else [made]

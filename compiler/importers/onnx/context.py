@@ -14,6 +14,7 @@ from ....ir.dims import Dim
 from ....ir.errors import ModelError, Source, UnsupportedError
 from ....ir.graph import Graph, Value
 from ....ir.types import DType, TensorType
+from .. import moves
 from .external import ExternalFiles
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError
@@ -296,9 +297,9 @@ class Node:
 
     def fix(self, size: Dim, value: Dim) -> None:
         """Have the symbol of an input be the one number with which this node means something."""
-        name = str(size)
+        name = dims.name_of(size)
         given = {symbol for x in self.b.module.main.inputs for part in x.shape for symbol in dims.symbols(part)}
-        if isinstance(value, int) and not isinstance(size, int) and name in given and dims.equal(size, value, self.facts) is not False:
+        if isinstance(value, int) and name is not None and name in given and dims.equal(size, value, self.facts) is not False:
             raise NarrowerError(name, value, value)
 
     def fail(self, message: str) -> ModelError | UnsupportedError:
@@ -329,7 +330,4 @@ def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 def cast(n: Node, value: Value, dtype: DType) -> Value:
     """`value` in another dtype; itself where it already is."""
-    if value.dtype == dtype:
-        return value
-    result: Value = n.b.cast(value, dtype=dtype)
-    return result
+    return moves.cast(n.b, value, dtype)

@@ -10,6 +10,7 @@ from ....ir.graph import Builder, Value
 from ....ir.ops.quantization import limits
 from ....ir.types import DType, f16, f32, f64
 from ....runtime.arrays import torch_dtype
+from .. import moves
 from ..saturate import saturating_cast
 
 
@@ -37,8 +38,7 @@ def cast(b: Builder, x: Value, dtype: DType) -> Value:
     if x.dtype == f64 and dtype == f16:
         # Torch's conversion rounds twice.
         x = b.cast(x, dtype=f32)
-    result: Value = b.cast(x, dtype=dtype)
-    return result
+    return moves.cast(b, x, dtype)
 
 
 def rounded(number: float, dtype: DType) -> float:

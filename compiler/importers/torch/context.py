@@ -11,6 +11,7 @@ from ....ir.dims import Dim
 from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Builder, Value
 from ....ir.types import DType, TensorType, boolean, i64
+from .. import moves
 from . import casts
 from .symbols import Symbols
 from .tensors import dtype_of
@@ -61,7 +62,6 @@ class Node:
     symbols: Symbols
     results: tuple[TensorType | None, ...]
     used: frozenset[int]
-    fakes: tuple[Any, ...] = field(repr=False, default=())
     given: tuple[Any, ...] = field(repr=False, default=())
     """What torch knows of each operand: a fake tensor with the layout of its memory, None of what is no tensor."""
 
@@ -143,23 +143,14 @@ class Node:
         return tuple(dict.fromkeys(self.axis(a, rank) for a in given if rank)) if given else tuple(range(rank))
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        if x.shape == tuple(shape):
-            return x
-        result: Value = self.b.reshape(x, shape=tuple(shape))
-        return result
+        return moves.reshape(self.b, x, shape)
 
     def expand(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x broadcast to a shape."""
-        if x.shape == tuple(shape):
-            return x
-        result: Value = self.b.broadcast_to(x, shape=tuple(shape))
-        return result
+        return moves.broadcast(self.b, x, shape)
 
     def permute(self, x: Value, order: Sequence[int]) -> Value:
-        if tuple(order) == tuple(range(x.type.rank)):
-            return x
-        result: Value = self.b.transpose(x, permutation=tuple(order))
-        return result
+        return moves.transpose(self.b, x, order)
 
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: Dim = 1) -> Value:
         """`size` elements of one axis from `start` on."""
@@ -168,15 +159,7 @@ class Node:
             places = self.b.mul(self.b.iota(shape=(size,), axis=0, dtype=i64), self.value(step, i64))
             taken: Value = self.b.take(x, self.b.add(places, self.value(start, i64)), axis=axis)
             return taken
-        if start == 0 and step == 1 and size == x.shape[axis]:
-            return x
-        result: Value = self.b.slice(
-            x,
-            starts=tuple(start if n == axis else 0 for n in range(x.type.rank)),
-            sizes=tuple(size if n == axis else s for n, s in enumerate(x.shape)),
-            steps=tuple(step if n == axis else 1 for n in range(x.type.rank)),
-        )
-        return result
+        return moves.slice_axis(self.b, x, axis, start, size, step)
 
     def index(self, place: Dim, size: Dim) -> Dim:
         """A place counted from the front of an axis; where its sign is not known, a factor of 0 or 1 decides."""

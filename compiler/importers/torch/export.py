@@ -234,7 +234,7 @@ def _dynamic_shapes(model: Any, example_inputs: Sequence[Any], shapes: Mapping[s
     def axis(request: Any, place: str) -> Any:
         if isinstance(request.size, int):
             return None
-        if request.size is not None and str(request.size) not in dims.symbols(request.size):
+        if request.size is not None and dims.name_of(request.size) is None:
             raise UsageError(f"shape: got {request.size}, expected one symbol or a size for an axis of a torch model")
         # Torch's automatic dimensions leave out a size of 1; named ones do not.
         name = place if request.size is None else str(request.size)

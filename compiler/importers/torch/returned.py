@@ -33,7 +33,7 @@ class Returned:
         label = None if self.wanted is None else self.wanted[number]
         if isinstance(value, Value):
             return Result(self.tensor(output, value, label))
-        if isinstance(value, (int, dims.Expr)) and self.walker.is_given((value,)):
+        if isinstance(value, (int, dims.Expr)) and self.walker.arguments.decides((value,)):
             return Result(size=value)
         if isinstance(value, (dims.Expr, Number)):
             return Result(self.scalar(output, value, label), is_number=True)
@@ -47,16 +47,16 @@ class Returned:
         if is_viewed:
             self.walker.symbols.shape(fake.stride())  # one that has no form is refused
         strides = self.walker.strides_of(fake)
-        if strides is not None and not self.walker.is_given(strides):
+        if strides is not None and not self.walker.arguments.decides(strides):
             strides = self.sizes(strides) if is_viewed else None
         return self._position(node, value, label, strides, self._offset(fake))
 
     def _offset(self, fake: Any) -> Dim:
         """Where an output begins in its memory, which torch reads off a graph that writes its arguments: it may view one of them."""
-        if not self.walker.overwritten or not hasattr(fake, "storage_offset"):
+        if not self.walker.arguments.overwritten or not hasattr(fake, "storage_offset"):
             return 0
         offset = self.walker.symbols.dim(fake.storage_offset())
-        return offset if self.walker.is_given((offset,)) else 0
+        return offset if self.walker.arguments.decides((offset,)) else 0
 
     def scalar(self, key: Any, value: Dim | Number, label: str | None = None) -> int:
         """The position of a number that a call decides."""
@@ -66,7 +66,7 @@ class Returned:
 
     def sizes(self, sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Sizes of what a call makes again; the engine gives the symbols that no argument does."""
-        for name in sorted(set().union(*(dims.symbols(size) for size in sizes)) - self.walker.places.keys()):
+        for name in sorted(set().union(*(dims.symbols(size) for size in sizes)) - self.walker.arguments.places.keys()):
             self.walker.given[name] = self.scalar(name, dims.symbol(name))
         return sizes
 
@@ -74,7 +74,7 @@ class Returned:
         """Where a tensor that others view comes from."""
         if node.op == "call_function":
             return Root("output", self.tensor(node, self.walker.argument(node), is_viewed=True))
-        return Root("argument", self.walker.numbers[node]) if node.op == "placeholder" else Root("attribute", str(node.target))
+        return Root("argument", self.walker.arguments.numbers[node]) if node.op == "placeholder" else Root("attribute", str(node.target))
 
     def size(self, node: Any) -> Any:
         """A number in the arguments of a view."""

@@ -68,8 +68,8 @@ class Scalars:
         if isinstance(fake, (float, torch.SymFloat)):
             return Number(self.value(scalar, f64))
         integer, size = self.value(scalar, i64), self.symbols.dim(fake)
-        name = str(size)
-        if name in dims.symbols(size) and not self.symbols.is_known(name):
+        name = dims.name_of(size)
+        if name is not None and not self.symbols.is_known(name):
             self.symbols.numbers[name] = integer
         else:
             # Torch knows what it must be: the program has checked that it is equal to something.
@@ -183,14 +183,13 @@ def symbol_of(fake: Any, symbols: Symbols) -> str | None:
     """The symbol that an integer argument is the value of; None for what is no integer or no symbol by itself."""
     import torch
 
-    size = symbols.dim(fake) if isinstance(fake, torch.SymInt) else 0
-    return str(size) if str(size) in dims.symbols(size) else None
+    return dims.name_of(symbols.dim(fake)) if isinstance(fake, torch.SymInt) else None
 
 
 def bind_numbers(module: Module, graph: Graph, symbols: Symbols) -> None:
     """Give symbols of sizes that are numbers their value by an `item`; facts of symbols that no size names are forgotten."""
     used = graph.symbols
-    made = {str(size) for op in graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
+    made = {dims.name_of(size) for op in graph if op.definition.kind == "opaque" for result in op.results for size in result.shape}
     for name in sorted(used - symbols.sizes):
         number = symbols.number(name)
         if number is None and name not in made:

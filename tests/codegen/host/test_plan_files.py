@@ -12,7 +12,7 @@ from ourcc.codegen.host.c import PIECE, PIECES, print_plans
 from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
 from ourcc.compiler.options import BuildOptions
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
@@ -74,7 +74,7 @@ def test_a_plan_of_many_files_runs() -> None:
     module = products(PIECE * PIECES + 5, (8, 9, 10))
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
     (stepwise,), (wide,) = interpret(module, [x]), interpret(module, [x], wide=True)
-    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
+    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))), threads=1)
     assert {"plan_0.c", "plan_0_0.c"} <= {name.split("/")[-1] for name in engine.contents.best.files}
     verdict = judge(engine(x), stepwise, wide)
     assert verdict.passed, verdict.reason

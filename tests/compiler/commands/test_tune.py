@@ -14,7 +14,7 @@ from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.tune import tune
 from ourcc.compiler.environment import environment
 from ourcc.compiler.options import TuneOptions, build_options
-from ourcc.compiler.requests import Tuning
+from ourcc.compiler.requests import Measuring
 
 
 def test_the_gain_is_that_of_the_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_the_gain_is_that_of_the_measurements(tmp_path: Path, monkeypatch: pytes
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
     build(tmp_path / "m.onnx", build_options({"tune": "off"})).save(tmp_path / "m.ourcc")
-    report = tune(TuneOptions(tmp_path / "m.ourcc", Tuning("count", count=3), environment=environment()))
+    report = tune(TuneOptions(tmp_path / "m.ourcc", Measuring("count", count=3), environment=environment()))
     records = list(open_store(str(tmp_path / "records")).list())
     (row,) = report.tables[0].to_data()
     (record,) = records

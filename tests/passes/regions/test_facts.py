@@ -10,7 +10,7 @@ import pytest
 
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.types import TensorType, f32
-from ourcc.passes.regions.facts import Facts, describe
+from ourcc.passes.regions.facts import OpFacts, describe
 
 MADE: dict[str, tuple[str, Callable[[Builder, Value], Any]]] = {
     "transpose": ("movement", lambda b, x: b.transpose(x, permutation=(1, 0))),
@@ -22,7 +22,7 @@ MADE: dict[str, tuple[str, Callable[[Builder, Value], Any]]] = {
 }
 
 
-def facts_of(make: Callable[[Builder, Value], Any]) -> Facts:
+def facts_of(make: Callable[[Builder, Value], Any]) -> OpFacts:
     module = Module("m")
     graph = module.functions["main"] = Graph("main")
     made = make(Builder(module, graph), graph.add_input("x", TensorType(f32, (4, 8))))

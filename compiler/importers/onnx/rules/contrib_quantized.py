@@ -8,6 +8,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
 from .....ir.types import DTYPES, u8
+from ... import moves
 from ..context import Node, rule
 from .pointwise import constant
 from .quantization import MICROSOFT, Parameters, dequantized
@@ -40,7 +41,7 @@ def _gather_blocks(n: Node) -> Value:
     if not isinstance(block, int) or block < 1 or n.x(2).type.rank != rank:
         raise n.fail(f"got blocks of {block} with scales {n.x(2).type} for {data.type}, expected a positive size and one rank")
     blocks = tuple(dims.ceil_div(size, block) if axis == along else have for axis, have in enumerate(data.shape))
-    scale = n.b.broadcast_to(n.x(2), shape=blocks) if n.x(2).shape != blocks else n.x(2)
+    scale = moves.broadcast(n.b, n.x(2), blocks)
     table = dequantized(n, data, Parameters(scale, zero, along, block))
     return _rows(n, table, n.x(1), gathered)
 

@@ -181,7 +181,7 @@ def _widened(n: Node, before: TensorType, after: TensorType, loose: set[str]) ->
         raise UnsupportedError(f"a carried value is {before} and becomes {after}", hint="keep its number of dimensions")
     shape = []
     for size, following in zip(before.shape, after.shape, strict=True):
-        if str(size) not in loose and dims.equal(size, following, n.facts) is not True:
+        if dims.name_of(size) not in loose and dims.equal(size, following, n.facts) is not True:
             size = n.fresh("carried")
             loose.add(str(size))
         shape.append(size)

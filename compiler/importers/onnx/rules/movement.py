@@ -7,6 +7,7 @@ from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import LARGEST, boolean, i64
+from ... import moves
 from ..context import Node, rule
 
 
@@ -22,10 +23,7 @@ def _transpose(n: Node) -> Value:
 
 def transpose(n: Node, x: Value, permutation: tuple[int, ...]) -> Value:
     """x with its axes in another order; itself where that is the same."""
-    if permutation == tuple(range(x.type.rank)):
-        return x
-    result: Value = n.b.transpose(x, permutation=permutation)
-    return result
+    return moves.transpose(n.b, x, permutation)
 
 
 @rule("Concat")
@@ -81,12 +79,7 @@ def even_parts(n: Node, size: Dim, count: int) -> tuple[Dim, ...]:
 
 def slice_axis(n: Node, x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
     """`size` elements of one axis from `start` on."""
-    starts = tuple(start if a == axis else 0 for a in range(x.type.rank))
-    sizes = tuple(size if a == axis else s for a, s in enumerate(x.shape))
-    if sizes == x.shape and start == 0 and step == 1:
-        return x
-    result: Value = n.b.slice(x, starts=starts, sizes=sizes, steps=tuple(step if a == axis else 1 for a in range(x.type.rank)))
-    return result
+    return moves.slice_axis(n.b, x, axis, start, size, step)
 
 
 @rule("Slice")

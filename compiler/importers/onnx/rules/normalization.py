@@ -7,6 +7,7 @@ from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import f32
+from ... import moves
 from ..context import Node, cast, rule
 from ..tensors import element_type
 from .shape import unsqueeze
@@ -27,7 +28,7 @@ def _layer_norm(n: Node) -> list[Value]:
     epsilon = n.attr_float("epsilon", 1e-5)
     expect_stash(n)
     shape = x.shape[axis:]
-    scale, bias = (None if v is None else v if v.shape == shape else n.b.broadcast_to(v, shape=shape) for v in (scale, bias))
+    scale, bias = (None if v is None else moves.broadcast(n.b, v, shape) for v in (scale, bias))
     y: Value = n.b.layer_norm(x, scale, bias, axes=axes, epsilon=epsilon)
     if len(n.outputs) < 2:
         return [y]

@@ -7,6 +7,7 @@ from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import i64
+from ... import moves
 from ..broadcasting import common_size, note, repeated
 from ..context import Node, rule
 
@@ -54,10 +55,7 @@ def reshape(n: Node, x: Value, wanted: tuple[Dim, ...], allow_zero: bool = False
         if rest == 0:
             raise n.fail(f"size -1 in {[str(s) for s in wanted]} is ambiguous, another size is 0")
         shape[unknown[0]] = _quotient(n, x.type.elements, rest)
-    if tuple(shape) == x.shape:
-        return x
-    result: Value = n.b.reshape(x, shape=tuple(shape))
-    return result
+    return moves.reshape(n.b, x, shape)
 
 
 def _quotient(n: Node, total: Dim, rest: Dim) -> Dim:
@@ -155,10 +153,7 @@ def expand(n: Node, x: Value, wanted: tuple[Dim, ...]) -> Value:
             note(n.b.module, mine, other)
             shape.append(common)
     x = repeated(n.b, x, shape)
-    if tuple(shape) == x.shape:
-        return x
-    result: Value = n.b.broadcast_to(x, shape=tuple(shape))
-    return result
+    return moves.broadcast(n.b, x, shape)
 
 
 @rule("Tile")

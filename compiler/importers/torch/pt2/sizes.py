@@ -37,8 +37,8 @@ class Sizes:
             kind, entry = size.case()
             hint = entry.maybe("hint") if kind == "as_expr" else None
             expression = self._parse(entry) if kind == "as_expr" else 0
-            if hint is not None and isinstance(expression, dims.Expr) and str(expression) in dims.symbols(expression):
-                self.hints.setdefault(str(expression), hint.at("as_int").integer())
+            if hint is not None and (name := dims.name_of(expression)) is not None:
+                self.hints.setdefault(name, hint.at("as_int").integer())
 
     def shape(self, sizes: Entry) -> tuple[Any, ...]:
         """Sizes or strides as integers, symbolic ones included."""

@@ -7,7 +7,7 @@ from typing import Any
 from .....ir.dims import Expr
 from .....ir.graph import Value
 from .....ir.types import f64, i64
-from ..context import Node, Number, aten
+from ..context import Node, Number, aten, python_number
 
 
 @aten("full", "full_like", "new_full", "fill")
@@ -27,8 +27,6 @@ def _filled(n: Node, value: Any) -> Value:
 
 
 def _constant(n: Node, value: Any) -> Value:
-    from ..context import python_number
-
     result: Value = n.b.full(shape=n.shape, value=python_number(value, n.dtype), dtype=n.dtype)
     return result
 

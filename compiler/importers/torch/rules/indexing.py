@@ -119,7 +119,7 @@ def _index(n: Node, x: Value, indices: tuple[Value | None, ...]) -> Value:
 def _nonzero(n: Node, x: Value) -> Value:
     """Places as rows; their number is the symbol that torch made for it."""
     count = n.shape[0]
-    if not isinstance(count, dims.Expr) or str(count) not in dims.symbols(count) or not x.type.rank:
+    if dims.name_of(count) is None or not x.type.rank:
         raise n.fail("it makes no size of its own, or its operand is a scalar")
     return n.permute(n.b.nonzero(x, count=count), (1, 0))
 

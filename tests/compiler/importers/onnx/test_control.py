@@ -17,7 +17,7 @@ from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.importers.onnx.context import UnsupportedModelError
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module, lower, simplify
-from ourcc.compiler.requests import parse_tuning
+from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import control
 from ourcc.ir.errors import CompilerError, EngineError, InputError, UnsupportedError, VerifyError
@@ -57,7 +57,7 @@ def agrees(proto: onnx.ModelProto, calls: Sequence[Sequence[Any]], folder: Path)
     module = import_onnx(proto)
     verify(module)
     assert module_text(parse_module(module_text(module))) == module_text(module)
-    Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off")))).save(folder / "m.ourcc")
+    Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off")))).save(folder / "m.ourcc")
     engine = Engine.load(folder / "m.ourcc", threads=1)
     assert list(engine.functions) == ["main"]
     plain = import_onnx(proto)
@@ -213,7 +213,7 @@ def test_a_loop_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(control, "LIMIT", 50)
     proto, _ = LOOPS["the number of the round"]
     module = import_onnx(proto)
-    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))), threads=1)
+    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))), threads=1)
     for run in (lambda n: engine(n, drawn(3)), lambda n: interpret(module, [n, drawn(3)])):
         run(np.asarray(50))
         with pytest.raises(InputError, match="a loop has run 50 times without an end"):
@@ -224,7 +224,7 @@ def test_rows_of_a_loop_have_one_shape() -> None:
     nested = body([N("Concat", ["a", "x"], ["b"], axis=0), N("Identity", ["b"], ["r"]), ON], [("a", FLOAT, None)], ["r"])
     loop = N("Loop", ["n", "", "x"], ["y", "rows"], body=nested)
     module = import_onnx(model([loop], [("n", INT, []), ("x", FLOAT, ["K", 3])], ["y", "rows"]))
-    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))))
+    engine = Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))))
     for run in (engine, lambda *inputs: interpret(module, list(inputs))):
         with pytest.raises(InputError, match=r"a loop collects rows of one shape: got \[6, 3\] in round 1, \[4, 3\] before"):
             run(np.asarray(3), drawn(2, 3))
@@ -233,7 +233,7 @@ def test_rows_of_a_loop_have_one_shape() -> None:
 def test_an_index_out_of_range_inside_is_an_error_that_names_it() -> None:
     nested = body([N("Gather", ["x", "i"], ["r"]), N("Add", ["a", "r"], ["b"]), ON], [("a", FLOAT, [3])])
     proto = model([N("Loop", ["n", "", "y0"], ["y"], body=nested)], [("n", INT, []), ("x", FLOAT, [4, 3]), ("y0", FLOAT, [3])], ["y"])
-    engine = Engine(compile_module(import_onnx(proto), BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off"))))
+    engine = Engine(compile_module(import_onnx(proto), BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))))
     x, start = drawn(4, 3), np.zeros(3, np.float32)
     np.testing.assert_allclose(engine(np.asarray(4), x, start), x.sum(0), atol=1e-5)
     with pytest.raises(CompilerError, match="4"):
@@ -263,7 +263,7 @@ def test_functions_that_do_not_fit_are_refused(old: str, new: str, message: str 
 def test_an_engine_without_the_function_that_it_runs_is_damaged() -> None:
     from dataclasses import replace
 
-    contents = compile_module(import_onnx(choice()), BuildOptions(targets=(TARGETS["native"],), tune=parse_tuning("off")))
+    contents = compile_module(import_onnx(choice()), BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off")))
     ((name, part),) = contents.parts.items()
     lacking = replace(part, plans={function: plan for function, plan in part.plans.items() if function != "main.else0"})
     with pytest.raises(EngineError, match=rf"the plan of main for {name} runs the function main.else0, which the engine does not hold"):

@@ -25,7 +25,7 @@ MAX_OBJECT = MAX_BYTES + LONGEST
 _OBJECT = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{16})\.json")
 
 
-class Backend(Protocol):
+class ObjectStore(Protocol):
     """Objects by (id, name); OSError for whatever the place cannot do."""
 
     url: str
@@ -192,8 +192,8 @@ class Redis:
             self._call("hdel", self.PREFIX + id, *gone)
 
 
-def open_backend(url: str) -> Backend:
-    """The backend of a store: a folder, redis://, or what fsspec knows."""
+def open_objects(url: str) -> ObjectStore:
+    """Where the objects of a store lie: a folder, redis://, or what fsspec knows."""
     scheme, colon, _ = url.partition("://")
     if not colon:
         return Folder(url)
