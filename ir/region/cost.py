@@ -40,8 +40,11 @@ def cost_of(region: Region, sizes: Mapping[str, int]) -> Cost:
     """The cost at these symbol values."""
     extents = {axis.name: dims.evaluate(axis.extent, sizes) for axis in region.axes}
     operations = sum(operations_of(region, sizes).values())
-    operands = (*region.inputs, *region.outputs)
-    return Cost(operations, float(sum(_bytes(region, operand, extents, sizes) for operand in operands)))
+    moved = 0.0
+    for operand in (*region.inputs, *region.outputs):
+        elements = min(dims.evaluate(operand.type.elements, sizes), dims.evaluate(_reached(region, operand, extents), sizes))
+        moved += elements * operand.type.dtype.bits / 8
+    return Cost(operations, moved)
 
 
 def operations_of(region: Region, sizes: Mapping[str, int]) -> dict[str, float]:
@@ -61,10 +64,7 @@ def symbolic_cost(region: Region) -> tuple[Dim, Dim]:
         operations = operations + dims.product(extents[name] for name in extents if name in axes)
     bits: Dim = 0
     for operand in (*region.inputs, *region.outputs):
-        reached: Dim = 0
-        for touched in _reached(region, operand):
-            reached = reached + dims.product(extents[name] for name in extents if name in touched)
-        bits = bits + dims.minimum(operand.type.elements, reached) * operand.type.dtype.bits
+        bits = bits + dims.minimum(operand.type.elements, _reached(region, operand, extents)) * operand.type.dtype.bits
     return operations, bits
 
 
@@ -110,21 +110,43 @@ def _varying(part: Scalar, found: Mapping[int, frozenset[str]], named: Mapping[s
     return named[part.name] if isinstance(part, Ref) else frozenset()
 
 
-def _bytes(region: Region, operand: Operand, extents: Mapping[str, int], sizes: Mapping[str, int]) -> float:
-    """Bytes of an operand, or of what its accesses can reach if that is less (gathers from a table)."""
-    whole = float(dims.evaluate(operand.type.elements, sizes))
-    reached = sum(math.prod(float(extents[name]) for name in names & extents.keys()) for names in _reached(region, operand))
-    return min(whole, reached) * operand.type.dtype.bits / 8
+def _reached(region: Region, operand: Operand, extents: Mapping[str, Dim]) -> Dim:
+    """The elements that accesses of an operand reach at most: one for each point of their axes, and no more than their subscripts name."""
+    total: Dim = 0
+    for names, subscripts in _accesses(region, operand):
+        points = dims.product(extents[name] for name in extents if name in names)
+        places = [_places(subscript, extents) for subscript in subscripts]
+        known = None not in places and any(_is_divided(subscript) for subscript in subscripts)
+        total = total + (dims.minimum(points, dims.product(place for place in places if place is not None)) if known else points)
+    return total
 
 
-def _reached(region: Region, operand: Operand) -> Iterator[set[str]]:
-    """The axes of each access of an operand: it touches at most one element for each of their points."""
+def _is_divided(subscript: Dim) -> bool:
+    return not isinstance(subscript, int) and any(isinstance(atom, dims.Function) for monomial, _ in subscript.terms for atom in monomial)
+
+
+def _places(subscript: Dim, extents: Mapping[str, Dim]) -> Dim | None:
+    """How many places an index expression names, such as one for each `h // 3` that several h share; None where that is not told."""
+    axes = [name for name in extents if name in dims.symbols(subscript)]
+    if isinstance(subscript, int) or not axes:
+        return 1 if isinstance(subscript, int) else None
+    if not _is_divided(subscript):
+        return dims.product(extents[name] for name in axes) if len(axes) == len(dims.symbols(subscript)) else None
+    atoms = [(atom, factor) for monomial, factor in subscript.terms for atom in monomial if isinstance(atom, dims.Function)]
+    if len(axes) > 1 or any(atom.kind != "div" or factor < 0 for atom, factor in atoms):
+        return None
+    last, first = (dims.substitute(subscript, {axes[0]: place}) for place in (extents[axes[0]] - 1, 0))
+    return last - first + 1
+
+
+def _accesses(region: Region, operand: Operand) -> Iterator[tuple[set[str], tuple[Dim, ...]]]:
+    """The axes and the subscripts of each access of an operand."""
     for statement in region.body:
         if isinstance(statement, Store) and statement.output == operand.name:
-            yield set(statement.axes)
+            yield set(statement.axes), statement.subscripts
         for part in walk(statement.value):
             if isinstance(part, Load) and part.operand == operand.name:
-                yield _names(part)
+                yield _names(part), part.subscripts
 
 
 def _names(load: Load) -> set[str]:

@@ -76,6 +76,21 @@ def test_symbolic_costs_are_those_at_every_size(sizes: dict[str, int]) -> None:
     assert dims.evaluate(operations, sizes) == cost.operations and dims.evaluate(bits, sizes) / 8 == cost.bytes
 
 
+@pytest.mark.parametrize("sizes", [{"S": 1}, {"S": 40}])
+def test_heads_that_share_a_key_read_it_once(sizes: dict[str, int]) -> None:
+    from ourcc.ir import dims
+
+    text = """region @r(%x0: f32[9, 64], %x1: f32[3, S, 64]) -> %y0: f32[9, S] {
+  axes h: 9, i: S, j: 64
+  %t0 = sum j: mul(%x0[h, j], %x1[h // 3, i, j]) : f32[h, i]
+  %y0[h, i] = %t0
+}
+"""
+    region = parse_region(text)
+    expected = 4 * (9 * 64 + 3 * sizes["S"] * 64 + 9 * sizes["S"])
+    assert cost_of(region, sizes).bytes == expected == dims.evaluate(symbolic_cost(region)[1], sizes) / 8
+
+
 def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineContents) -> None:
     engine = Engine(contents, threads=1)
     x, w = np.random.default_rng(0).standard_normal((5, 96), np.float32), np.ones((96, 128), np.float32)
