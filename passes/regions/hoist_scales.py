@@ -9,6 +9,9 @@ from ...ir import dims
 from ...ir.expression import Apply
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Statement, Store, walk
 
+MOST = 32
+"""Factors that a product is taken apart into."""
+
 
 def hoist_scales(region: Region) -> Region:
     """The region with loads that do not vary along a sum moved behind it; the numbers of the sum change (REASSOCIATES).
@@ -20,8 +23,8 @@ def hoist_scales(region: Region) -> Region:
     body: list[Statement] = []
     for statement in region.body:
         scales = _scales(statement) if isinstance(statement, Reduce) else []
-        rest = _without(statement.value, scales)
-        if not isinstance(statement, Reduce) or not scales or rest is None:
+        rest = _without(statement.value, scales) if scales else None
+        if not isinstance(statement, Reduce) or rest is None:
             body.append(statement)
             continue
         name = fresh(statement.name, taken)
@@ -49,10 +52,18 @@ def _scales(statement: Reduce) -> list[Scalar]:
 
 
 def factors_of(value: Scalar, dtype: str) -> list[Scalar]:
-    """The factors of nested products in one dtype."""
-    if isinstance(value, Apply) and value.primitive == "mul" and value.dtype.name == dtype:
-        return [factor for arg in value.args for factor in factors_of(arg, dtype)]
-    return [value]
+    """The factors of nested products in one dtype; the value itself where there are more than `MOST`, as of a square of squares."""
+    found: list[Scalar] = []
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Apply) and part.primitive == "mul" and part.dtype.name == dtype:
+            pending += reversed(part.args)
+        else:
+            found.append(part)
+        if len(found) + len(pending) > MOST:
+            return [value]
+    return found
 
 
 def _is_scale(value: Scalar, over: tuple[str, ...]) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ourcc.ir.expression import Apply
 from ourcc.ir.graph.reference import judge
+from ourcc.ir.region import Ref, Scalar
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.text import parse_region, print_region
-from ourcc.passes.regions.hoist_scales import hoist_scales
+from ourcc.ir.types import f32
+from ourcc.passes.regions.hoist_scales import factors_of, hoist_scales
 
 HEAD = "region @r(%x: f32[i 3, k 8], %w: i8[j 5, k 8], %s: f32[j 5], %g: f32[j 5, 2]) -> %y: f32[i 3, j 5] {\n  axes i: 3, j: 5, k: 8\n"
 
@@ -64,3 +67,11 @@ def test_what_stays(value: str) -> None:
 def test_a_maximum_keeps_its_factors() -> None:
     body = "  %t = max k: mul(%x[i, k], mul(cast(%w[j, k], f32), %s[j])) : f32[i, j]\n  %y[i, j] = %t"
     check(body, body)
+
+
+def test_squares_of_squares_are_not_taken_apart() -> None:
+    """x to the power of 2 ** 40 shares its parts: as nested products it would have as many factors."""
+    value: Scalar = Ref("x", f32)
+    for _ in range(40):
+        value = Apply("mul", (value, value), f32)
+    assert factors_of(value, "f32") == [value]
