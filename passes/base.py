@@ -71,6 +71,9 @@ class Pass:
         # The registry, the pipeline text and the file all use this one spelling.
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
+    def check(self) -> None:
+        """Raise UsageError for an option whose value says nothing."""
+
     def requires(self, module: Module) -> None:
         """Raise a CompilerError if the module is not what the pass expects: the caller's fault."""
 

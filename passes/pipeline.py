@@ -57,7 +57,9 @@ def make_pass(name: str, options: dict[str, Option]) -> Pass:
         allowed = (int, float) if isinstance(default, float) else type(default)
         if default is not None and (not isinstance(value, allowed) or isinstance(value, bool) != isinstance(default, bool)):
             raise UsageError(f"pass {name}: option {option} is {_option_text(value)}, expected a value like {_option_text(default)}")
-    return kind(**options)
+    made = kind(**options)
+    made.check()
+    return made
 
 
 def _parse_options(name: str, text: str) -> dict[str, Option]:

@@ -86,8 +86,10 @@ def _read(path: str, types: Mapping[str, TensorType]) -> Array:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 raise EngineError(f"{path}: not a regular file, expected a session")
-            if not len(MAGIC) + DIGEST + 8 <= status.st_size <= most:
-                raise EngineError(f"{path}: not a session of this engine: it has {status.st_size} bytes, expected at most {most}")
+            least = len(MAGIC) + DIGEST + 8
+            if not least <= status.st_size <= most:
+                expected = f"at least {least}" if status.st_size < least else f"at most {most}"
+                raise EngineError(f"{path}: not a session of this engine: it has {status.st_size} bytes, expected {expected}")
             data = allocate(status.st_size, "a session's file", lambda: np.empty(status.st_size, np.uint8))
             read_into(handle, 0, data.data)
         finally:

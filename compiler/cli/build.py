@@ -90,6 +90,8 @@ def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) ->
     """Where the engine goes; UsageError for options that an engine, whose program is settled, cannot take."""
     if rebuilt is None and output is None:
         raise UsageError("got no output, expected -o OUT.ourcc")
+    if rebuilt is None and output is not None and output.suffix in (".onnx", ".pt2", ".gguf", ".safetensors"):
+        raise UsageError(f"-o: output {str(output)!r} has the suffix of a model, and gets an engine", hint="name it OUT.ourcc")
     settled = [flag for flag, name in SETTLED.items() if (rebuilt or {}).get(name) not in (None, (), False)]
     if settled:
         got = ", ".join(settled)

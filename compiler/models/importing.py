@@ -18,23 +18,40 @@ from ..progress import SILENT, Progress
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
     """The graph module of a model, whatever it comes as."""
     progress.stage("import")
+    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
+    if path is not None and is_checkpoint(path):
+        _refuse({"trust_pickle": options.trust_pickle}, OF_PROGRAMS)
+        return _import_language(path, options)
+    asked = {"context": options.context is not None, "cache": options.cache != "f32", "batch": options.batch != 1}
+    _refuse(asked, "language models: a .gguf file, or a folder with config.json and .safetensors files")
     if isinstance(model, Mapping):
         return _import_functions(model, options)
-    if isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".onnx":
+    if type(model).__module__.split(".")[0] == "onnx" or (path is not None and path.suffix == ".onnx"):
+        _refuse({"trust_pickle": options.trust_pickle}, OF_PROGRAMS)
         return _import_onnx(model, options)
-    if isinstance(model, (str, os.PathLike)) and is_checkpoint(Path(model)):
-        return _import_language(Path(model), options)
-    asked = {"context": options.context is not None, "cache": options.cache != "f32", "batch": options.batch != 1}
-    for name in (name for name, given in asked.items() if given):
-        raise UsageError(f"{name} is for language models: a .gguf file, or a folder with config.json and .safetensors files")
-    if isinstance(model, (str, os.PathLike)) and Path(model).suffix != ".pt2":
-        hint = "an engine is built already: ourcc build --rebuild makes its kernels anew" if is_engine(Path(model)) else None
+    if path is not None and path.suffix != ".pt2":
         raise UsageError(
-            f"cannot tell what {str(model)!r} is: got the suffix {Path(model).suffix!r}, expected .onnx, .pt2 or .gguf", hint=hint
+            f"cannot tell what {str(model)!r} is: got the suffix {path.suffix!r}, expected .onnx, .pt2, .gguf, or a folder",
+            hint=_hint(path),
         )
-    if type(model).__module__.split(".")[0] == "onnx":
-        return _import_onnx(model, options)
     return _import_torch(model, options, example_inputs)
+
+
+OF_PROGRAMS = "programs of torch.export: a .pt2 file"
+
+
+def _refuse(asked: Mapping[str, bool], what: str) -> None:
+    """UsageError for an option that is asked for, and has no effect on a model of this kind."""
+    for name in (name for name, given in asked.items() if given):
+        raise UsageError(f"{name} is for {what}")
+
+
+def _hint(path: Path) -> str | None:
+    if is_engine(path):
+        return "an engine is built already: ourcc build --rebuild makes its kernels anew"
+    if path.name == "config.json" or path.suffix == ".safetensors":
+        return f"a language model is the folder of these files: {str(path.parent)!r}"
+    return None
 
 
 def is_checkpoint(path: Path) -> bool:

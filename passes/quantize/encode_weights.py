@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...ir import dims
-from ...ir.errors import VerifyError
+from ...ir.errors import UsageError, VerifyError
 from ...ir.formats import Format, format_of, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
@@ -30,6 +30,13 @@ class EncodeWeights(Pass):
 
     format: str = "int4.g32"
     numerics: ClassVar[Numerics] = "LOSSY"
+
+    def check(self) -> None:
+        """The format is one that is declared."""
+        try:
+            format_of(self.format)
+        except VerifyError as error:
+            raise UsageError(f"pass {self.name}: {error.message}") from error
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Every weight that allows it; a weight with several readers is coded once."""

@@ -11,7 +11,7 @@ import numpy as np
 from ...ir import dims
 from ...ir.codes import FOUR, MOST_TERMS
 from ...ir.dims import Dim
-from ...ir.errors import InternalError
+from ...ir.errors import InternalError, UsageError
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ...ir.ops.quantization import limits
@@ -37,6 +37,11 @@ class IntegerProducts(RulePass):
 
     codes: str = "u8"
     numerics: ClassVar[Numerics] = "REASSOCIATES"
+
+    def check(self) -> None:
+        """The dtype is one that products have instructions for."""
+        if self.codes not in ("u8", "i8"):
+            raise UsageError(f"pass {self.name}: codes is {self.codes!r}, expected one of {', '.join(('u8', 'i8'))}")
 
     def rules(self) -> Sequence[Rule]:
         """One rule."""

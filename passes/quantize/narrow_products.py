@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...ir.errors import UsageError
 from ...ir.graph import Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import DTYPES, DType, f32
@@ -25,6 +26,11 @@ class NarrowProducts(Pass):
 
     dtype: str = "bf16"
     numerics: ClassVar[Numerics] = "LOSSY"
+
+    def check(self) -> None:
+        """The dtype is one that products have instructions for."""
+        if self.dtype not in ("bf16", "f16"):
+            raise UsageError(f"pass {self.name}: dtype is {self.dtype!r}, expected one of {', '.join(('bf16', 'f16'))}")
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Every product that allows it; what several products read is rounded once."""

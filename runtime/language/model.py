@@ -40,7 +40,8 @@ class LanguageModel(Engine):
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back; UsageError if the engine has none."""
         if TOKENIZER not in self.contents.assets:
-            raise UsageError("the engine holds no tokenizer", hint="give tokens, a list of whole numbers, instead of text")
+            hint = "build it from a model with one (tokenizer.json, or a .gguf file); in Python, lm.generate([1, 2, 3]) takes tokens"
+            raise UsageError("the engine holds no tokenizer, which a text needs", hint=hint)
         return Tokenizer(self.contents.assets[TOKENIZER].decode())
 
     @cached_property
@@ -116,7 +117,7 @@ class LanguageModel(Engine):
     def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
         """A conversation as tokens, with the beginning of an answer."""
         if self.facts.template is None:
-            raise UsageError("the model has no chat template", hint="give the prompt as one text")
+            raise UsageError("the model has no chat template", hint="ourcc generate, and lm.generate, take the prompt as one text")
         for message in messages:
             if not is_message(message):
                 raise InputError(f"a message is {{'role': ..., 'content': ...}} with two texts, got {message!r:.200}")

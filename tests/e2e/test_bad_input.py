@@ -194,7 +194,19 @@ def test_a_pt2_whose_member_would_run_code(tmp_path: Path, refused: Command) -> 
 
 def test_a_suffix_that_says_nothing(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "model.bin").write_bytes(b"?")
-    assert "expected .onnx, .pt2 or .gguf" in refused("build", tmp_path / "model.bin", "-o", "out.ourcc", status=2)
+    assert "expected .onnx, .pt2, .gguf, or a folder" in refused("build", tmp_path / "model.bin", "-o", "out.ourcc", status=2)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--cache", "int8"), ("--batch", "2"), ("--context", "8"), ("--trust-pickle", "")])
+def test_an_option_for_models_of_another_kind(flag: str, value: str, tmp_path: Path, refused: Command) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"")
+    message = refused("build", tmp_path / "m.onnx", flag, *([value] if value else []), "-o", "out.ourcc", status=2)
+    assert f"{flag[2:].replace('-', '_')} is for " in message
+
+
+def test_an_engine_under_the_name_of_a_model(tmp_path: Path, refused: Command) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"")
+    assert "the suffix of a model" in refused("build", tmp_path / "m.onnx", "-o", tmp_path / "other.pt2", status=2)
 
 
 # --- at run time ------------------------------------------------------------------------------------------------------

@@ -169,6 +169,9 @@ def test_pipelines_are_spelled_both_ways():
         ("fold_constants{limit=many}", "pass fold_constants: option limit is many, expected a value like"),
         ("fold_constants{limit=true}", "pass fold_constants: option limit is true, expected a value like"),
         ("fold_constants{limit=1", "cannot read pipeline at"),
+        ("encode_weights{format=int4}", "pass encode_weights: number format 'int4' is not known, expected one of"),
+        ("narrow_products{dtype=int4}", "pass narrow_products: dtype is 'int4', expected bf16 or f16"),
+        ("integer_products{codes=u4}", "pass integer_products: codes is 'u4', expected u8 or i8"),
         ('fold_constants{limit="\\q"}', 'cannot read the string "'),
     ],
 )
