@@ -41,7 +41,7 @@ class IntegerProducts(RulePass):
     def check(self) -> None:
         """The dtype is one that products have instructions for."""
         if self.codes not in ("u8", "i8"):
-            raise UsageError(f"pass {self.name}: codes is {self.codes!r}, expected one of {', '.join(('u8', 'i8'))}")
+            raise UsageError(f"pass {self.name}: codes is {self.codes!r}, expected u8 or i8")
 
     def rules(self) -> Sequence[Rule]:
         """One rule."""

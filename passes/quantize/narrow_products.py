@@ -30,7 +30,7 @@ class NarrowProducts(Pass):
     def check(self) -> None:
         """The dtype is one that products have instructions for."""
         if self.dtype not in ("bf16", "f16"):
-            raise UsageError(f"pass {self.name}: dtype is {self.dtype!r}, expected one of {', '.join(('bf16', 'f16'))}")
+            raise UsageError(f"pass {self.name}: dtype is {self.dtype!r}, expected bf16 or f16")
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Every product that allows it; what several products read is rounded once."""
