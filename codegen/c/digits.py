@@ -15,7 +15,7 @@ from ...ir.tile.program import Index, Load, Value, walk
 from .values import Values
 
 FEW = 4
-"""So many values of a digit are written one after the other, where a loop over the next digit is inside: shifts are known then."""
+"""So many bodies of the last loop are written one after the other at most, for all values of the digits before: shifts are known then."""
 
 
 def digits(values: Values, axis: str, extent: int, group: int, sources: Sequence[Value]) -> list[int]:
@@ -46,18 +46,34 @@ def _divisors(dim: Dim, names: set[str]) -> Iterator[int]:
                 yield atom.right
 
 
-def numbers(values: Values, sizes: Sequence[int], before: Dim = 0) -> Iterator[Dim]:
+def numbers(values: Values, sizes: Sequence[int]) -> Iterator[Dim]:
     """Print loops over digits; what is printed between one number and the next stands inside of them."""
+    return _numbers(values, sizes, len(sizes) - 1 - _spelled(sizes), 0)
+
+
+def _spelled(sizes: Sequence[int]) -> int:
+    """How many digits in front of the last one have so few values together that each is written out."""
+    bodies, count = 1, 0
+    for size in reversed(sizes[:-1]):
+        bodies *= size
+        if bodies > FEW:
+            break
+        count += 1
+    return count
+
+
+def _numbers(values: Values, sizes: Sequence[int], looped: int, before: Dim) -> Iterator[Dim]:
+    """The numbers that begin with the digits `before`; loops over the first `looped` digits and the last one."""
     if not sizes:
         yield before
         return
     size, rest = sizes[0], sizes[1:]
-    if size == 1 or (rest and size <= FEW):
+    if size == 1 or (rest and looped <= 0):
         for digit in range(size):
-            yield from numbers(values, rest, before * size + digit)
+            yield from _numbers(values, rest, looped - 1, before * size + digit)
         return
     variable, position = values.writer.position(0, size - 1)
     values.writer.open(f"for (int64_t {variable} = 0; {variable} < {size}; ++{variable})")
     values.writer.bind(f"@{variable}", variable)
-    yield from numbers(values, rest, before * size + position)
+    yield from _numbers(values, rest, looped - 1, before * size + position)
     values.writer.close()

@@ -11,7 +11,7 @@ import pytest
 from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.compiler.options import Quantize, build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.ir import scalar
+from ourcc.ir import dims, scalar
 from ourcc.ir.formats import FORMATS, Field, Format, Reader, format_of
 from ourcc.ir.formats.affine import code_fields, divided, pack_codes, read_code
 from ourcc.ir.graph import Builder, Graph, Module, Value
@@ -277,3 +277,19 @@ def test_what_changes_weights_is_refused_where_they_are_inputs(options: dict[str
     torch._dynamo.reset()
     with torch.no_grad(), pytest.raises(Exception, match=r"has no effect here: parameters are read at every call \(freeze is off\)"):
         torch.compile(layer, backend="ourcc", options={**options, "freeze": False})(x)
+
+
+@pytest.mark.parametrize(("format", "blocks"), [("q2_k", 4), ("q4_k", 3), ("q5_k", 4)])
+def test_few_blocks_of_a_row_are_multiplied_in_register_blocks(format: str, blocks: int) -> None:
+    """A row of three or four blocks has few values in every digit of its positions: no kernel is refused for its weight."""
+    known = format_of(format)
+    module, b, x, _ = started(7, blocks * known.group)
+    types = zip(known.fields, known.types((64, blocks * known.group), 1), strict=True)
+    fields = [
+        module.add_constant(f"w.{field.name}", np.zeros([dims.number(size) for size in kind.shape], kind.dtype.numpy))
+        for field, kind in types
+    ]
+    module.main.set_outputs([b.matmul(x, b.decode(*fields, format=format, axis=1, dtype=f32), transpose_b=True)])
+    contents = compile_module(module, build_options({"target": "x86-64-v4", "tune": "off"}))
+    rows = [row for row in contents.report["kernels"]["x86-64-v4"] if "matmul" in str(row["source_ops"])]
+    assert rows and all(row["strategy"].startswith("packed") for row in rows)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ourcc.codegen.c import print_launch
+from ourcc.codegen.c.digits import numbers
+from ourcc.codegen.c.library import Library
+from ourcc.codegen.c.writer import Writer
 from ourcc.ir.target import AVX512, CpuLevel
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse
@@ -93,3 +97,17 @@ program @p {{
     info = np.iinfo(kind.numpy)
     arrays = {"x": np.random.default_rng(bits).integers(info.min, info.max, 37, kind.numpy, endpoint=True)}
     np.testing.assert_array_equal(run_c(program, arrays, {}, level)["y"], run(program, arrays, {})["y"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "loops", "bodies"),
+    [([6, 2, 16], 2, 2), ([2, 2, 16], 1, 4), ([3, 4, 2, 32], 3, 2), ([4, 32], 1, 4), ([5, 3, 1, 8], 2, 3), ([7], 1, 1), ([3, 8, 4], 3, 1)],
+)
+def test_few_bodies_are_written_out(sizes: list[int], loops: int, bodies: int) -> None:
+    """However few values each digit has: all of them together, next to the last loop, are at most four."""
+    values = SimpleNamespace(writer=Writer(Library(AVX512, {})))
+    values.writer.open("")
+    found = list(numbers(values, sizes))  # type: ignore[arg-type]
+    values.writer.close()
+    text = "\n".join(values.writer.blocks[0].lines)
+    assert len(found) == bodies and text.count("for (") == (loops - 1) + bodies
