@@ -112,7 +112,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "compiler/language/config.py",
         "compiler/language/gpt2.py",
         "compiler/language/llama.py",
-        "compiler/language/module.py",
         "compiler/language/rotary.py",
     ),
     "tests/compiler/language/test_generation.py": (
