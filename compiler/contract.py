@@ -89,7 +89,7 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
         if source not in left:
             rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
             continue
-        row = _row(source, _whole(_leading(left[source]), original.kind), precision, options)
+        row = _row(source, _whole(left[source], original.kind), precision, options)
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
@@ -202,12 +202,15 @@ def _leading(ops: Sequence[Op]) -> Op:
     return call or next((kinds[kind] for kind in _LEADING if kind in kinds), ops[-1])
 
 
-def _whole(op: Op, kind: str) -> Op:
-    """The op of this kind that a source op is a slice of, since several became one (Q, K and V); else the op itself."""
-    pending = [op] if op.name == "slice" else []
+def _whole(ops: Sequence[Op], kind: str) -> Op:
+    """The op that a source op is known by, or the one of its kind that it is a slice of, since several became one (Q, K and V)."""
+    leading = _leading(ops)
+    if kind not in _LEADING or kind_of(leading) in _LEADING:
+        return leading
+    pending = [op for op in ops if op.name == "slice"]
     for part in pending:
         if kind_of(part) == kind:
             return part
-        if part is op or part.definition.kind == "pointwise":
+        if part in ops or part.definition.kind == "pointwise":
             pending += [value.op for value in part.operands if value is not None and value.op is not None]
-    return op
+    return leading

@@ -189,3 +189,12 @@ def test_tensors_that_nobody_reads_are_refused(tmp_path: Path) -> None:
         ourcc.build(path)
     with pytest.raises(ourcc.UsageError, match="context 1: expected 2 to 64"):
         ourcc.build(write_gguf(model_of("llama"), tmp_path / "n.gguf"), context=1)
+
+
+def test_every_projection_is_a_product_in_the_contract(tmp_path: Path) -> None:
+    """Queries, keys and values are one product in the end; each is called what it is, and keeps what was promised of it."""
+    folder = save(model_of("llama"), tmp_path / "m")
+    names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
+    engine = ourcc.build(folder, precision="bf16", require=[f"{name}:bf16" for name in names])
+    rows = {row.source: row for row in engine.contract}
+    assert [(rows[name].op, rows[name].realised.split(", ")[0]) for name in names] == [("linear", "bf16")] * 3
