@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -92,6 +93,19 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
         row = _row(source, _whole(left[source], original.kind), precision, options)
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
+
+
+def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
+    """What to tell of requests for weights that none of them met: why most did not."""
+    promises = {} if options.quantize is None else {options.quantize: QUANTIZATIONS[options.quantize].promises}
+    promises |= {} if options.sparsity is None else {options.sparsity: (options.sparsity,)}
+    for name, words in promises.items():
+        rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
+        if any(set(words) <= implied(row.realised.split(", ")) for row in rows):
+            continue
+        whys = Counter(row.why for row in rows).most_common(1)
+        why = f"none of {len(rows)} weights is: {whys[0][0]}" if whys else "no product of the model has a constant weight"
+        yield f"{name} changes nothing: {why}"
 
 
 def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str]) -> None:

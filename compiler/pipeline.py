@@ -22,7 +22,7 @@ from .backends.backend import backend_of
 from .backends.built import Built, Packed
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
-from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops
+from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
 from .engines.recorded import recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
@@ -58,6 +58,8 @@ def compile_simplified(
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
+    for note in unmet(contract, options):
+        progress.note(note)
     report = {
         "contract": [*contract.to_json(), *tuning.contract()],
         "kernels": {part.name: part.rows for part in parts},

@@ -261,3 +261,15 @@ def test_the_pipeline_enforces(model: Path) -> None:
     options = build_options({"require": "relu:int8-weight"})
     with pytest.raises(ContractError):
         compile_module(import_model(model, options), options)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("--quantize=a8", "a8 changes nothing: none of 3 weights is: "), ("--quantize=int8-weight", ""), ("--sparsity=2:4", "")],
+)
+def test_a_request_that_nothing_meets_is_told(
+    option: str, told: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["build", str(model), option, "-o", str(tmp_path / "net.ourcc")]) == 0
+    lines = [line for line in capfd.readouterr().err.splitlines() if "changes nothing" in line]
+    assert [line for line in lines if told in line] == lines and bool(lines) is bool(told)
