@@ -78,14 +78,15 @@ def _natural(table: Table, column: int) -> int:
 
 
 def _choose(table: Table, shown: Sequence[int], natural: dict[int, int], room: int) -> tuple[Sequence[int], dict[int, int]]:
-    """The columns that fit, all if they do, else the brief ones, else the first ones; with the width of each."""
-    brief = [n for n in shown if table.columns[n] in table.brief]
-    for kept in [list(shown), *([brief] if brief else [])]:
+    """The columns that fit, all if they do, else the brief ones, else the first of these; with the width of each."""
+    brief = sorted((n for n in shown if table.columns[n] in table.brief), key=lambda n: table.brief.index(table.columns[n]))
+    for kept in [list(shown), *([sorted(brief)] if brief else [])]:
         if _total(natural, kept) <= room:
             return kept, natural
-    kept = brief or list(shown)
-    while len(kept) > 1 and _total(_least(table, natural, kept, SHORTEST), kept) > room:
-        kept = kept[:-1]
+    first = brief or list(shown)
+    while len(first) > 1 and _total(_least(table, natural, first, SHORTEST), first) > room:
+        first = first[:-1]
+    kept = sorted(first)
     return kept, _shrunk(table, natural, kept, room)
 
 

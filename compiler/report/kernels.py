@@ -18,7 +18,7 @@ COLUMNS = (
     *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
     *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
-BRIEF = ("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "predicted_us", "share", "roofline")
+BRIEF = ("kernel", "function", "source_ops", "predicted_us", "share", "roofline", "when", "calls", "strategy", "kind")
 
 
 def kernel_rows(

@@ -18,7 +18,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
-    """The columns to show where not all have room, in their order; none: the first ones that fit."""
+    """The columns to show where not all have room, the ones to keep longest first; none: the first ones that fit."""
     keys: tuple[str, ...] = ()
     """Columns of names that other options take: they are always whole."""
 
