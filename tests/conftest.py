@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Whether drawing is quick depends on what else the machine does: no test fails for time.
+settings.register_profile("ourcc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ourcc")
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "codegen/c/quads.py",
         "codegen/c/tiles.py",
         "codegen/c/values.py",
-        "codegen/c/writer.py",
     ),
     "tests/codegen/triton/test_compile.py": ("codegen/triton/worker.py",),
     "tests/codegen/triton/test_printer.py": (
