@@ -65,9 +65,9 @@ def test_equal_kernels_are_printed_once_and_each_has_a_file_of_its_own() -> None
     varied = lower_cpu(products(200, tuple(range(4, 104))), level, cheapest(level))
     files = print_cpu(varied, level)
     kernels = {
-        name: re.findall(r"^int32_t (kernel_\d+)\(.*\{$", text, re.MULTILINE) for name, text in files.items() if name.startswith("kernel")
+        name: re.findall(r"^int32_t (kernel\w*)\(.*\{$", text, re.MULTILINE) for name, text in files.items() if name.startswith("kernel")
     }
-    assert len(varied.kernels) == 100 and kernels == {f"{name}.c": [name] for name in varied.kernels}
+    assert len(varied.kernels) == 100 and kernels == {f"{name}.c": ["kernel"] for name in varied.kernels}
 
 
 def test_a_plan_of_many_files_runs() -> None:
