@@ -204,6 +204,13 @@ def test_an_option_for_models_of_another_kind(flag: str, value: str, tmp_path: P
     assert f"{flag[2:].replace('-', '_')} is for " in message
 
 
+@pytest.mark.parametrize("command", ["build", "plan"])
+def test_a_folder_that_holds_no_model(command: str, tmp_path: Path, refused: Command) -> None:
+    (tmp_path / "empty").mkdir()
+    last = ["-o", tmp_path / "out.ourcc"] if command == "build" else ["--target", "cpu"]
+    assert "holds no config.json" in refused(command, tmp_path / "empty", *last)
+
+
 def test_an_engine_under_the_name_of_a_model(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
     assert "the suffix of a model" in refused("build", tmp_path / "m.onnx", "-o", tmp_path / "other.pt2", status=2)

@@ -42,7 +42,10 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def read_config(folder: Path) -> Checkpoint:
-    """What a folder's config.json says, and nothing of its tensors, which need not be there."""
+    """What a folder's config.json says, and nothing of its tensors, which need not be there; ModelError where there is none."""
+    if not (folder / "config.json").is_file():
+        hint = "a language model is a folder as model.save_pretrained writes it, or a .gguf file"
+        raise ModelError(f"{str(folder)!r} holds no config.json", hint=hint)
     return Checkpoint(folder.name, "folder", _json(folder / "config.json"), {})
 
 
