@@ -156,11 +156,11 @@ class _Reader:
             return
         names = dims.symbols(address)
         here = {name: env.get(name, 0) for name in names}
-        base = dims.evaluate(address, here)
+        base = value_of(address, here)
 
         def apart(moved: set[str], by: int) -> int:
             there = {name: value + by if name in moved else value for name, value in here.items()}
-            return (dims.evaluate(address, there) - base) * size if moved & names else 0
+            return (value_of(address, there) - base) * size if moved & names else 0
 
         tile: list[tuple[int, int]] = []
         for axis in type_.axes:

@@ -138,8 +138,11 @@ class Counted:
 
 
 def value_of(dim: Dim, env: Mapping[str, int]) -> int:
-    """An index expression as a number."""
-    return dim if isinstance(dim, int) else dims.evaluate(dim, env)
+    """An index expression as a number; 0 where it divides by a size that is 0 here, as the period of a reflection of one element is."""
+    try:
+        return dim if isinstance(dim, int) else dims.evaluate(dim, env)
+    except ZeroDivisionError:
+        return 0
 
 
 def opened(env: Mapping[str, int], name: str, first: int) -> dict[str, int]:
@@ -357,7 +360,7 @@ class _Counter:
             return 0
         here = dict.fromkeys(dims.symbols(address), 0) | dict(env)
         there = here | {axis: here.get(axis, 0) + 1, f"{axis}.lane": 1}
-        return dims.evaluate(address, there) - dims.evaluate(address, here)
+        return value_of(address, there) - value_of(address, here)
 
     def _dot(self, dot: Dot, work: Work, env: dict[str, int], extents: Mapping[str, float]) -> None:
         """A loop along the contracted axis: multiply-adds, what they read, and what is computed for them."""

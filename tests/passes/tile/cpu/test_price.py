@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import NO_FACTS, Facts
+from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel, cpu_level
 from ourcc.ir.workload import Point
@@ -116,6 +118,17 @@ def test_lines_a_power_of_two_apart_push_each_other_out() -> None:
     """64 rows that lie 2048 bytes apart share two sets of the first cache; those 2080 bytes apart do not."""
     assert moved(512, 4)[0] > 3 * moved(520, 4)[0]
     assert moved(512, 4)[0] > 3 * moved(512, 1)[0]
+
+
+def test_a_reflection_of_one_element_has_a_price() -> None:
+    """Its period is 0 there, by which positions are divided."""
+    module = parse_module("""module @case symbols { N in 0..3 } {
+  func @main(%x: f64[4, N]) -> f64[4, N + 1] {
+    %y = pad(%x) {before = [0, 0], after = [0, 1], mode = "reflect"} : f64[4, N + 1]
+    return %y as "y0"
+  }
+}""")
+    assert lower_cpu(module, AVX512, cheapest(AVX512)).kernels
 
 
 # --- what was measured --------------------------------------------------------------------------------------------------
