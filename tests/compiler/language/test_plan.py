@@ -212,7 +212,7 @@ def test_what_cannot_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "empty").mkdir()
     for words, status, message in (
         ([tmp_path / "m.ourcc"], 2, "expected a folder with config.json, or a .gguf file"),
-        ([tmp_path / "empty"], 1, "cannot read config.json"),
+        ([tmp_path / "empty"], 1, "holds no config.json"),
         ([folder, "--format", "fp9"], 2, "fp9"),
         ([folder, "--cache", "int7"], 2, "int7"),
         ([folder, "--batch", "0"], 2, "batch 0: expected 1 or more"),
