@@ -55,6 +55,10 @@ class Tabulated:
     operations: int
 
 
+LOOKUPS = {4: (2, 1), 5: (4, 1), 6: (6, 3)}
+"""By the bits of a code: the operations that a lookup among its numbers stands for at least, and the instructions that it takes."""
+
+
 def tabulate(value: Node, most: int) -> Tabulated | None:
     """The value for each code, if it is computed from one code of at most `most` bits."""
     code, count = _code(value)

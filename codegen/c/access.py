@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ...ir import dims
-from ...ir.dims import Dim, Expr, Function
+from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import Check, Scope, checks_of, flatten
@@ -112,7 +112,7 @@ class Access:
 
     def tidy(self, dim: Dim, lanes: int) -> Dim:
         """Divisions worked out: starts are written as a multiple of their known divisor first."""
-        if not _has_division(dim):
+        if not dims.has_functions(dim):
             return dim
         facts = self.writer.known(lanes)
         scaled = {name: facts.divisors[name] for name in dims.symbols(dim) if facts.divisors.get(name, 1) > 1}
@@ -178,8 +178,7 @@ class Access:
     def load(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, int]:
         """One vector of a load in register form, and its lanes (1 if all lanes are the same element)."""
         operand, pointer = self._operand(scope, value.operand)
-        checks = self.checks(scope, value)
-        checks = self._padded(scope, operand, value, checks, spot)
+        checks = self._padded(scope, operand, value, spot)
         address = self._address(scope, operand, value, spot)
         # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
         limits = spot.limits if isinstance(operand, Param) or value.other is not None else ()
@@ -201,8 +200,7 @@ class Access:
     def plain(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, Dim, Guard]:
         """Where a load lies: its pointer, the address there of the element at a spot, and the tests that it is read under."""
         operand, pointer = self._operand(scope, value.operand)
-        checks = self.checks(scope, value)
-        checks = self._padded(scope, operand, value, checks, spot)
+        checks = self._padded(scope, operand, value, spot)
         return pointer, self._address(scope, operand, value, spot), self.guard(scope, checks, spot)
 
     def four(self, scope: Scope, value: Load, spots: Sequence[Spot]) -> tuple[str, int] | None:
@@ -218,8 +216,7 @@ class Access:
         apart = lane_stride(first) if lanes > 1 else len(spots)
         if apart != len(spots) or any(other - first != n for n, other in enumerate(others, 1)):
             return None
-        checks = self.checks(scope, value)
-        checks = self._padded(scope, operand, value, checks, spots[0])
+        checks = self._padded(scope, operand, value, spots[0])
         guards = [self.guard(scope, checks, spot) for spot in spots]
         if any(guard != guards[0] or not guard.whole for guard in guards):
             return None
@@ -241,11 +238,14 @@ class Access:
             raise UnsupportedError(f"%{name} is a counter and is read like a tensor", hint="use wait")
         return operand, self.pointers[name]
 
-    def _padded(self, scope: Scope, operand: Param | Local, value: Load, checks: tuple[Check, ...], spot: Spot) -> tuple[Check, ...]:
-        """Lanes inside the padding of a layout may be read, which holds zeros: a vector needs its first lane tested only."""
-        layout = operand.layout if isinstance(operand, Param) else None
-        if not isinstance(operand, Param) or layout is None or spot.lanes == 1 or not _is_padding(value.other):
+    def _padded(self, scope: Scope, operand: Param | Local, value: Load, spot: Spot) -> tuple[Check, ...]:
+        """The checks of a load. Lanes inside the padding of a layout, which holds zeros, may be read: there only a vector's first lane
+        is tested.
+        """
+        checks = self.checks(scope, value)
+        if not isinstance(operand, Param) or operand.layout is None or spot.lanes == 1 or not _is_padding(value.other):
             return checks
+        layout = operand.layout
         known = self.writer.known(spot.lanes)
         result = []
         for check in checks:
@@ -414,10 +414,6 @@ def _is_padding(other: Constant | None) -> bool:
     if other is None or isinstance(other.value, complex):
         return other is None
     return other.value == 0 and math.copysign(1, other.value) > 0
-
-
-def _has_division(dim: Dim) -> bool:
-    return isinstance(dim, Expr) and any(isinstance(atom, Function) for monomial, _ in dim.terms for atom in monomial)
 
 
 def _within(operand: Param, axis: str, high: Dim) -> bool:

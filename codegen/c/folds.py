@@ -256,16 +256,15 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
     trip = "" if unrolled else _trip(values, axis, extent)
     if not rest and not unrolled and not trip and _stream_fours(values, value, axis, spots, names, at):
         return
-    group = 1 if unrolled else _group(values, value, axis, extent, bool(trip))
-    sizes = [] if unrolled or trip else digits(values, axis, extent, group, operands)
-    if group > 1 or len(sizes) > 1:
-        for number in numbers(values, sizes):
-            for field in range(group):
-                _stream(values, value, rest, spots, names, {**at, axis: number * group + field})
+    if unrolled or trip:
+        with steps(values, axis, extent, operands, trip) as positions:
+            for step in positions:
+                _stream(values, value, rest, spots, names, {**at, axis: step})
         return
-    with steps(values, axis, extent, operands, trip) as positions:
-        for step in positions:
-            _stream(values, value, rest, spots, names, {**at, axis: step})
+    group = _group(value, axis, extent)
+    for number in numbers(values, digits(values, axis, extent, group, operands)):
+        for field in range(group):
+            _stream(values, value, rest, spots, names, {**at, axis: number * group + field})
 
 
 def _stream_fours(values: Values, value: Dot, axis: str, spots: list[Spot], names: list[str], at: dict[str, Dim]) -> bool:
@@ -298,7 +297,7 @@ def _trip(values: Values, axis: str, extent: int) -> str:
     return trip
 
 
-def _group(values: Values, value: Dot, axis: str, extent: int, clipped: bool) -> int:
+def _group(value: Dot, axis: str, extent: int) -> int:
     """Steps printed together, so that fields of packed operands are known when printing."""
     wanted = 1
     for operand in (value.left, value.right):
@@ -308,7 +307,7 @@ def _group(values: Values, value: Dot, axis: str, extent: int, clipped: bool) ->
             if isinstance(part, Expand2to4) and part.after == axis:
                 packed = any(isinstance(inner, Unpack) and inner.bits == 2 for inner in walk(part.positions))
                 wanted = max(wanted, 8 if packed else 4)
-    return wanted if not clipped and extent % wanted == 0 else 1
+    return wanted if extent % wanted == 0 else 1
 
 
 def _multiply(values: Values, value: Dot, spot: Spot, name: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...ir.codes import mask_of, tabulate
+from ...ir.codes import LOOKUPS, mask_of, tabulate
 from ...ir.tile.program import Full, Load, TileApply, TileType, Value
 from ...ir.types import f32, i32
 from .library import Function
@@ -14,8 +14,6 @@ from .library import Function
 SIZE = 16
 """Numbers that a register holds, and lanes that are looked up together."""
 FEATURE = "avx512f"
-LEAST = {16: 2, 32: 4, 64: 6}
-"""Operations that a lookup among so many numbers stands for at least."""
 
 
 def functions() -> dict[str, Function]:
@@ -52,12 +50,12 @@ class Table:
 
 def read_table(value: TileApply) -> Table | None:
     """The table of a value that is computed from one code alone, and by more operations than a lookup takes."""
-    found = tabulate(value, max(LEAST).bit_length() - 1) if value.dtype == f32 else None
+    found = tabulate(value, max(LOOKUPS)) if value.dtype == f32 else None
     if found is None:
         return None
     # The permutation looks at four bits: a code of fewer stands in the table as often as it has neighbours above it.
     numbers = np.tile(found.numbers, max(1, SIZE // len(found.numbers)))
-    if found.operations < LEAST[len(numbers)]:
+    if found.operations < LOOKUPS[len(numbers).bit_length() - 1][0]:
         return None
     return Table(_wide(found.code), tuple(float(number) for number in numbers))
 

@@ -46,8 +46,8 @@ def evaluate(
     if len(tokens) < 2:
         raise InputError(f"{text.name}: a text of {own} tokens, in which none follows another", hint="give a longer one")
     facts: dict[str, Cell] = {"engine": str(engine), **({} if against is None else {"other": str(against)}), "text": str(text)}
-    facts |= {"bytes": len(said.encode()), "tokens": own, "scored": len(tokens) - 1, "window": window, "stride": stride}
     size = len(said.encode())
+    facts |= {"bytes": size, "tokens": own, "scored": len(tokens) - 1, "window": window, "stride": stride}
     if len(models) == 1:
         progress.stage("score", len(tokens) - 1)
         scores = score(models[0], tokens, window, stride, progress.advance)

@@ -46,7 +46,7 @@ def plan(
     found = parse_target(target)
     if format is not None:
         parse_choice(format, (*PLAIN, *FORMATS), "format")
-    parse_choice(cache, tuple(CACHES), "cache")
+    parse_choice(cache, CACHES, "cache")
     if batch < 1:
         raise UsageError(f"batch {batch}: expected 1 or more sequences")
     _check_format(checkpoint, format)

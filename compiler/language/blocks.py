@@ -17,6 +17,7 @@ from ...ir.formats import format_of
 from ...ir.formats.ggml import split
 from ...ir.graph import Builder, ConstantData, Graph, Module, Value
 from ...ir.types import TensorType, f32, i64
+from ..importers import moves
 from ..importers.checkpoints.stored import Array, Checkpoint, Stored
 from .caches import Cache
 from .config import Config
@@ -56,7 +57,7 @@ class Weights:
         if stored.format is not None:
             result: Value = b.decode(*fields, format=stored.format, axis=len(shape) - 1, dtype=f32)
             return result
-        return fields[0] if fields[0].dtype == f32 else b.cast(fields[0], dtype=f32)
+        return moves.cast(b, fields[0], f32)
 
     def _constants(self, stored: Stored, rows: Change | None) -> list[Value]:
         array = stored.read() if rows is None else rows(stored.read())

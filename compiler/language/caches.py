@@ -11,6 +11,7 @@ from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Value
 from ...ir.types import DType, TensorType, bf16, f16, f32
 from ...passes.quantize.rows import row_scales
+from ..importers import moves
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Cache:
     def encoded(self, b: Builder, x: Value) -> list[Value]:
         """The parts of the rows of x f32[.., D], each [.., count]: rounded here."""
         if self.format is None:
-            return [x if self.dtype == f32 else b.cast(x, dtype=self.dtype)]
+            return [moves.cast(b, x, self.dtype)]
         scale = row_scales(b, x, self._format.most, keepdims=True)
         return [b.quantize(x, scale, axis=x.type.rank - 1, block=dims.number(x.shape[-1]), dtype=self._format.fields[0].dtype), scale]
 
     def decoded(self, b: Builder, parts: Sequence[Value]) -> Value:
         """The rows f32[.., D] of their parts."""
         if self.format is None:
-            return parts[0] if self.dtype == f32 else b.cast(parts[0], dtype=f32)
+            return moves.cast(b, parts[0], f32)
         result: Value = b.decode(*parts, format=self.format, axis=parts[0].type.rank - 1, dtype=f32)
         return result
 

@@ -166,6 +166,11 @@ def name_of(dim: Dim) -> str | None:
     return monomial[0].name if factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol) else None
 
 
+def has_functions(dim: Dim) -> bool:
+    """Whether a dimension holds what polynomials do not cover: quotients, remainders, extremes."""
+    return not isinstance(dim, int) and any(isinstance(atom, Function) for monomial, _ in dim.terms for atom in monomial)
+
+
 def magnitude(dim: Dim) -> int:
     """The largest number that stands in `dim`, its sign left out."""
     if isinstance(dim, int):

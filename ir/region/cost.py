@@ -116,13 +116,9 @@ def _reached(region: Region, operand: Operand, extents: Mapping[str, Dim]) -> Di
     for names, subscripts in _accesses(region, operand):
         points = dims.product(extents[name] for name in extents if name in names)
         places = [_places(subscript, extents) for subscript in subscripts]
-        known = None not in places and any(_is_divided(subscript) for subscript in subscripts)
+        known = None not in places and any(map(dims.has_functions, subscripts))
         total = total + (dims.minimum(points, dims.product(place for place in places if place is not None)) if known else points)
     return total
-
-
-def _is_divided(subscript: Dim) -> bool:
-    return not isinstance(subscript, int) and any(isinstance(atom, dims.Function) for monomial, _ in subscript.terms for atom in monomial)
 
 
 def _places(subscript: Dim, extents: Mapping[str, Dim]) -> Dim | None:
@@ -130,7 +126,7 @@ def _places(subscript: Dim, extents: Mapping[str, Dim]) -> Dim | None:
     axes = [name for name in extents if name in dims.symbols(subscript)]
     if isinstance(subscript, int) or not axes:
         return 1 if isinstance(subscript, int) else None
-    if not _is_divided(subscript):
+    if not dims.has_functions(subscript):
         return dims.product(extents[name] for name in axes) if len(axes) == len(dims.symbols(subscript)) else None
     atoms = [(atom, factor) for monomial, factor in subscript.terms for atom in monomial if isinstance(atom, dims.Function)]
     if len(axes) > 1 or any(atom.kind != "div" or factor < 0 for atom, factor in atoms):

@@ -171,15 +171,15 @@ def _scored(
 
 
 def _one(logits: Sequence[Array], tokens: Array) -> tuple[Array, ...]:
-    return _scores_of(_logarithms(logits[0]), logits[0], tokens)
+    return _scores_of(logarithms(logits[0]), logits[0], tokens)
 
 
 def _several(logits: Sequence[Array], tokens: Array) -> tuple[Array, ...]:
     """Scores of the first, then of each other its scores and both divergences."""
-    first = _logarithms(logits[0])
+    first = logarithms(logits[0])
     found = [*_scores_of(first, logits[0], tokens)]
     for said in logits[1:]:
-        other = _logarithms(said)
+        other = logarithms(said)
         found += [*_scores_of(other, said, tokens), _divergence(first, other), _divergence(other, first)]
     return tuple(found)
 
@@ -188,7 +188,7 @@ def _scores_of(logarithms: Array, logits: Array, tokens: Array) -> tuple[Array, 
     return np.take_along_axis(logarithms, tokens[:, None], axis=1)[:, 0], np.argmax(logits, axis=1)
 
 
-def _logarithms(logits: Array) -> Array:
+def logarithms(logits: Array) -> Array:
     """Logarithms of probabilities, f64; InputError where logits are no numbers."""
     wide = logits.astype(np.float64)
     best = wide.max(axis=1, keepdims=True)

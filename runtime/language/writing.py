@@ -12,6 +12,7 @@ import numpy as np
 from .facts import LanguageFacts
 from .lookup import Lookup
 from .options import Wanted
+from .scoring import logarithms
 from .sequence import Sequences, TokenSequence
 from .tokens import Pieces, Tokenizer
 
@@ -124,9 +125,7 @@ class Writing:
 
 def scored(row: Array, token: int, count: int) -> Score:
     """A token's score and those of the likeliest `count`, from f32[vocabulary]; the smallest of equals comes first."""
-    wide = row.astype(np.float64)
-    logs = wide - wide.max()
-    logs -= np.log(np.exp(logs).sum())
+    (logs,) = logarithms(row[None])
     top = np.argsort(-logs, kind="stable")[:count]
     return Score(token, float(logs[token]), tuple((int(each), float(logs[each])) for each in top))
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....ir import dims
-from ....ir.codes import tabulate
+from ....ir.codes import LOOKUPS, tabulate
 from ....ir.dims import Dim, Facts, Function
 from ....ir.target import CpuInstruction, CpuLevel, CpuRates
 from ....ir.tile.address import flatten
@@ -41,8 +41,6 @@ from ....ir.tile.program import (
     parts,
 )
 
-LOOKUPS = {4: (2, 1), 5: (4, 1), 6: (6, 3)}
-"""Numbers that are computed from so many bits by at least so many operations are looked up, by so many instructions."""
 TILES_BEGIN = 100
 """Cycles that a block of tiles takes to begin and to end."""
 EXPAND = 6

@@ -135,8 +135,8 @@ TEMPLATE = (
 )
 
 
-def tokenizer_of(folder: Path) -> None:
-    """A byte-level tokenizer of 297 words, with words that begin and end a turn."""
+def tokenizer_of(folder: Path, begins: bool = False) -> None:
+    """A byte-level tokenizer of 297 words, with words that begin and end a turn; one that `begins` puts the first in front of texts."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -147,6 +147,8 @@ def tokenizer_of(folder: Path) -> None:
         show_progress=False,
     )
     made.train_from_iterator(["the sky is blue and the sea is green, why is it so"] * 9, trainer)
+    if begins:
+        made.post_processor = tokenizers.processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1]}))

@@ -15,8 +15,7 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands.eval import evaluate, read_text
 from ourcc.runtime.language.scoring import windows
 
-from .conftest import model_of, save
-from .test_generation import tokenizer_of
+from .conftest import model_of, save, tokenizer_of
 
 TEXT = "why is the sea so blue and the sky so green, 🙂 is it the sky? " * 8
 
@@ -95,14 +94,7 @@ def test_two_engines_side_by_side(made: tuple[Any, Path, Path], tmp_path: Path, 
 def test_what_begins_a_text_is_read_and_not_scored(tmp_path: Path) -> None:
     model = model_of("llama", vocab_size=297)
     folder = save(model, tmp_path / "m")
-    tokenizer_of(folder)
-    said = json.loads((folder / "tokenizer.json").read_text())
-    begin = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
-    said["post_processor"] = {
-        **{"type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []},
-        "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [0], "tokens": ["<|begin|>"]}},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(said))
+    tokenizer_of(folder, begins=True)
     engine: Any = ourcc.build(folder, tune="off")
     engine.save(tmp_path / "m.ourcc")
     (tmp_path / "t.txt").write_text("i")

@@ -228,14 +228,7 @@ def test_templates_that_are_no_text(said: object, tmp_path: Path) -> None:
 
 def test_what_a_tokenizer_puts_before_texts(tmp_path: Path) -> None:
     folder = save(model_of("llama", vocab_size=297), tmp_path / "m")
-    tokenizer_of(folder)
-    said = json.loads((folder / "tokenizer.json").read_text())
-    begin = {"SpecialToken": {"id": "<|begin|>", "type_id": 0}}
-    said["post_processor"] = {
-        **{"type": "TemplateProcessing", "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []},
-        "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [0], "tokens": ["<|begin|>"]}},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(said))
+    tokenizer_of(folder, begins=True)
     config = {
         "chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
         "bos_token": {"content": "<|begin|>"},
