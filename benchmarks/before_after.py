@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +23,6 @@ LEAST = 0.05
 """Seconds that a sample takes: short calls are repeated."""
 
 
-def serve(name: str, model_file: Path, inputs: Path, shapes: list[str]) -> None:
-    """Build two engines of a file with the package at hand; then for each line `ENGINE SIZE COUNT` print the seconds of a call."""
-    import numpy as np
-
-    from ourcc.compiler.commands.build import build
-    from ourcc.compiler.options import build_options
-
-    options = build_options({"targets": ["native"], "shapes": shapes, "threads": 1})
-    engines = [build(str(model_file), options) for _ in range(2)]
-    sizes = []
-    for number in range(len(SIZES[name])):
-        held = np.load(inputs / f"{number}.npz", allow_pickle=False)
-        sizes.append([held[key] for key in held.files])
-    print("ready", flush=True)
-    for line in sys.stdin:
-        engine, size, count = (int(word) for word in line.split())
-        start = time.perf_counter()
-        for _ in range(count):
-            engines[engine](*sizes[size])
-        print((time.perf_counter() - start) / count, flush=True)
-
-
 class Server:
     """A process that serves one version's engines."""
 
@@ -53,7 +30,7 @@ class Server:
         folder.mkdir()
         (folder / "ourcc").symlink_to(checkout.resolve(), target_is_directory=True)
         environment = {**os.environ, "PYTHONPATH": str(folder), "OURCC_CACHE_DIR": str(folder / "cache")}
-        command = [sys.executable, __file__, "--serve", *arguments]
+        command = [sys.executable, str(Path(__file__).with_name("version_server.py")), *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def answer(self) -> str:
@@ -83,9 +60,7 @@ def measure(name: str, before: Path, layers: int | None, rounds: int) -> list[di
         for number, size in enumerate(SIZES[name]):
             np.savez(folder / f"{number}.npz", *(x.numpy() for x in model.draw(*size, 0)))
         trees = {"before": before, "after": Path(__file__).resolve().parent.parent}
-        servers = {
-            label: Server(tree, folder / label, [name, str(path), str(folder), *zoo.shapes_of(model)]) for label, tree in trees.items()
-        }
+        servers = {label: Server(tree, folder / label, [str(path), str(folder), *zoo.shapes_of(model)]) for label, tree in trees.items()}
         for server in servers.values():
             server.answer()
         for number, size in enumerate(SIZES[name]):
@@ -123,13 +98,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(SIZES), help="which ones, separated by commas")
     parser.add_argument("--layers", type=int, help="so many layers instead of all: to try the script out")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--serve", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "before_after.json")
     options = parser.parse_args()
-    if options.serve:
-        name, path, folder, *shapes = options.serve
-        serve(name, Path(path), Path(folder), shapes)
-        return
     if options.before is None:
         parser.error("--before says which checkout to compare with")
     models = {name: measure(name, options.before, options.layers, options.rounds) for name in chosen(options.models, list(SIZES))}

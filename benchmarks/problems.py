@@ -13,7 +13,8 @@ from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import simplify
 from ourcc.ir import dims
-from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.formats import format_of
+from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.region.cost import cost_of
 from ourcc.ir.target import CpuLevel
 from ourcc.ir.types import DType, TensorType, bf16, f32, i8, i32, i64, u8
@@ -73,6 +74,13 @@ def product(rows: int | str, depth: int, width: int, then: str = "", dtype: DTyp
         return getattr(m.b, then)(y) if then not in ("", "add") else y
 
     return build
+
+
+def stored(rows: str, depth: int, width: int, format: str, m: Made) -> Value:
+    """Rows by weights as a checkpoint stores them: [width, depth], in a format of blocks along depth."""
+    drawn = np.random.default_rng(depth).standard_normal((width, depth)).astype(np.float32)
+    fields = [m.module.add_constant(f"w.{name}", ConstantData(each)) for name, each in format_of(format).encoded(drawn, 1).items()]
+    return m.b.matmul(m.given("x", (dims.symbol(rows), depth)), m.b.decode(*fields, format=format, axis=1, dtype=f32), transpose_b=True)
 
 
 def of_bytes(rows: int, depth: int, width: int, m: Made) -> Value:
@@ -145,6 +153,9 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for name in ("int8-weight", "int4-weight", "mxfp4-weight", "int4-a8", "mxfp4-a8"):
         for rows in (1, 16, 128):
             yield f"product {rows}x1024x512 {name}", Case(product(rows, 1024, 512), None, name)
+    for format, depth, width in (("q4_1", 576, 1536), ("q4_1", 1536, 576), ("q4_0", 2048, 2048), ("q8_0", 576, 4096), ("q4_k", 2048, 2048)):
+        yield f"product S=1x{depth}x{width} {format} a8", Case(partial(stored, "S", depth, width, format), 1, "a8")
+        yield f"product S=1x{depth}x{width} {format}", Case(partial(stored, "S", depth, width, format), 1)
     for left, right, turned in BETWEEN:
         words = "x".join(map(str, left)), "x".join(map(str, right))
         yield f"product {words[0]} by {words[1]}{' turned' if turned else ''}", Case(partial(between, left, right, turned))

@@ -32,6 +32,7 @@ PASSES: dict[str, str] = {
     "recognize_causal": "recognize.causal:RecognizeCausal",
     "recognize_gelu": "recognize.gelu:RecognizeGelu",
     "recognize_normalization": "recognize.normalization:RecognizeNormalization",
+    "recognize_softmax": "recognize.softmax:RecognizeSoftmax",
     "sink_broadcasts": "tidy.sink_broadcasts:SinkBroadcasts",
     "sink_casts": "tidy.sink_casts:SinkCasts",
     "sparsify_two_four": "sparsify.two_four:SparsifyTwoFour",

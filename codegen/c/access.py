@@ -177,7 +177,7 @@ class Access:
 
     def load(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, int]:
         """One vector of a load in register form, and its lanes (1 if all lanes are the same element)."""
-        operand, pointer = self._operand(scope, value.operand)
+        operand, pointer = self.operand(scope, value.operand)
         checks = self._padded(scope, operand, value, spot)
         address = self._address(scope, operand, value, spot)
         # Past the end of a local lie the elements of its own padding; elsewhere a partial vector must not be read.
@@ -199,7 +199,7 @@ class Access:
 
     def plain(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, Dim, Guard]:
         """Where a load lies: its pointer, the address there of the element at a spot, and the tests that it is read under."""
-        operand, pointer = self._operand(scope, value.operand)
+        operand, pointer = self.operand(scope, value.operand)
         checks = self._padded(scope, operand, value, spot)
         return pointer, self._address(scope, operand, value, spot), self.guard(scope, checks, spot)
 
@@ -208,7 +208,7 @@ class Access:
 
         None where they do not, or where they are not all read under the same tests.
         """
-        operand, pointer = self._operand(scope, value.operand)
+        operand, pointer = self.operand(scope, value.operand)
         if value.other is not None and not isinstance(value.other.value, int) and value.other.value != 0:
             return None
         lanes = spots[0].lanes
@@ -232,7 +232,8 @@ class Access:
         nothing = self.library.call("splat_i32", lanes, "0")
         return (f"{guards[0].condition} ? {text} : {nothing}" if guards[0].scalars else text), lanes
 
-    def _operand(self, scope: Scope, name: str) -> tuple[Param | Local, str]:
+    def operand(self, scope: Scope, name: str) -> tuple[Param | Local, str]:
+        """An operand that is read or written, and its pointer."""
         operand = scope.operands[name]
         if isinstance(operand, Counter):
             raise UnsupportedError(f"%{name} is a counter and is read like a tensor", hint="use wait")
@@ -332,7 +333,7 @@ class Access:
 
     def store(self, scope: Scope, value: Store, spot: Spot, text: str) -> None:
         """Write one vector (register form, as many lanes as the spot has)."""
-        operand, pointer = self._operand(scope, value.operand)
+        operand, pointer = self.operand(scope, value.operand)
         if operand.dtype.bits < 8:
             hint = "store bytes and pack the fields with shifts"
             raise UnsupportedError(f"the c printer does not store single elements of {operand.dtype} to %{value.operand}", hint=hint)

@@ -16,6 +16,9 @@ STORAGE = {
 }
 """The integer or float that an element type is stored as; types below a byte share one."""
 
+TURNED = ("f32", "i32", "u32")
+"""Registers whose squares are turned: as many vectors as they have lanes, rows for columns."""
+
 _REGISTER = {
     **dict.fromkeys(("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"), "f32"),
     **{"bool": "i32", "i4": "i8", "i2": "i8", "u4": "u8", "u2": "u8"},
@@ -136,6 +139,25 @@ def _moves() -> Iterator[tuple[str, Function]]:
             ),
         )
         yield f"iota_{name}", Function(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
+    for name in TURNED:
+        yield f"turn_{name}", Function("void", (f"{name}x@N *v",), _turn)
+
+
+def _turn(lanes: int) -> str:
+    """As many vectors as they have lanes, the rows of a square, become its columns: blocks off the diagonal change places, then halves."""
+    lines = []
+    size = lanes // 2
+    while size:
+        kept = [lane if not lane & size else lanes + lane - size for lane in range(lanes)]
+        given = [lane + size if not lane & size else lanes + lane for lane in range(lanes)]
+        orders = [f"(i32x{lanes}){{{', '.join(map(str, order))}}}" for order in (kept, given)]
+        for row in (row for row in range(lanes) if not row & size):
+            low, high = f"r{size}_{row}", f"r{size}_{row + size}"
+            source = [f"v[{n}]" if 2 * size == lanes else f"r{2 * size}_{n}" for n in (row, row + size)]
+            for name, order in zip((low, high), orders, strict=True):
+                lines.append(f"const __typeof__(v[0]) {name} = __builtin_shuffle({source[0]}, {source[1]}, {order});")
+        size //= 2
+    return "\n".join([*lines, *(f"v[{row}] = r1_{row};" for row in range(lanes))])
 
 
 def _every_second(name: str, lanes: int) -> str:

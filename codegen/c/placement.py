@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
+from ...ir.tile import turned_axis
 from ...ir.tile.program import (
     Dot,
     Expand2to4,
@@ -29,7 +30,7 @@ from ...ir.tile.program import (
 )
 from . import matrix, primitives
 from .access import Access, Spot
-from .basics import register
+from .basics import TURNED, register
 from .folds import dot_block, scan
 from .library import ELEMENTS
 from .tiles import Plan, Tile, positions
@@ -254,7 +255,41 @@ class Placement:
             text = self.values.spread(dtype, self.values.vector(value, spot), spot.lanes)
             self.access.store(self.values.scope, statement, self.values.gathers(names, spot), text)
 
-        self._each(value.type, one, lane_axis)
+        turned = self._turned_axis(statement, value, lane_axis, extents) if not names else None
+        if turned is None:
+            self._each(value.type, one, lane_axis)
+            return
+
+        def squares(spots: list[Spot]) -> None:
+            beside: dict[tuple[Dim, ...], list[Spot]] = {}
+            for spot in spots:
+                beside.setdefault(tuple(place for axis, place in spot.positions.items() if axis != turned), []).append(spot)
+            for rows in beside.values():
+                for start in range(0, len(rows), rows[0].lanes):
+                    self._turn(statement, value, rows[start : start + rows[0].lanes], turned)
+
+        self._blocks(value.type, squares, lane_axis)
+
+    def _turned_axis(self, statement: Store, value: Value, lane_axis: str | None, extents: Mapping[str, int]) -> str | None:
+        """The axis along which a store's elements lie side by side, where those in its vectors do not and squares of vectors fill both."""
+        if lane_axis is None or statement.atomic or register(value.type.dtype) not in TURNED:
+            return None
+        operand, _ = self.access.operand(self.values.scope, statement.operand)
+        found = turned_axis(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]))
+        return None if found in self.plan.looped else found
+
+    def _turn(self, statement: Store, value: Value, rows: list[Spot], turned: str) -> None:
+        """Store a square: its vectors are computed as rows and written as columns."""
+        dtype, lanes, first = value.type.dtype, rows[0].lanes, rows[0]
+        texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
+        square = self.writer.fresh("q")
+        self.writer.line(f"{self.values.ctype(dtype, lanes)} {square}[{lanes}] = {{{', '.join(texts)}}};")
+        self.writer.line(f"{self.library.call(f'turn_{register(dtype)}', lanes, square)};")
+        lane = value.type.axes[-1]
+        for column in range(lanes):
+            start = dims.substitute(first.positions[lane], {LANE: column})
+            places = {**first.positions, turned: first.positions[turned] + dims.symbol(LANE), lane: start}
+            self.access.store(self.values.scope, statement, Spot(places, lanes), f"{square}[{column}]")
 
 
 def c_name(prefix: str, name: str) -> str:

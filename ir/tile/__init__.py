@@ -1,6 +1,6 @@
 """Tile programs: words, text, verifier, bounds and interpreter."""
 
-from .address import at_lanes, flatten, stride_of
+from .address import at_lanes, flatten, stride_of, turned_axis
 from .bounds import (
     Check,
     absolute_axes,
@@ -36,5 +36,6 @@ __all__ = [
     "open_ends",
     "simplify",
     "stride_of",
+    "turned_axis",
     "varies_over",
 ]

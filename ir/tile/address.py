@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .. import dims
 from ..dims import Dim, Expr, Function, Symbol
-from .program import Local, Param
+from .program import Local, Param, TileType
 from .proof import simplify
 from .scope import Scope
 
@@ -46,6 +46,26 @@ def stride_of(scope: Scope, address: Dim, axis: str, start: int = 0, count: int 
     narrowed = Scope(scope.facts.with_range(opened.lane, 0, max(0, width - 1)), scope.axes, scope.operands, scope.values)
     moved = at_lanes(narrowed, address, {axis: lane + start})
     return _coefficient(moved, opened.lane)
+
+
+def turned_axis(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, int], lanes: int) -> str | None:
+    """The axis of a tile along which its elements lie side by side in memory, where those along its lanes lie apart; None if there is
+    none, or if squares of `lanes` by `lanes` elements do not fill both.
+    """
+    if len(type_.axes) < 2 or lanes < 2 or type_.dtype.kind in ("complex", "string"):
+        return None
+    *others, lane = type_.axes
+    wide = [axis for axis in (*others, lane) if extents[axis] % lanes == 0]
+    if lane not in wide or _apart(operand, subscripts, lane) in (0, 1):
+        return None
+    return next((axis for axis in others if axis in wide and _apart(operand, subscripts, axis) == 1), None)
+
+
+def _apart(operand: Param | Local, subscripts: tuple[Dim, ...], axis: str) -> int | None:
+    """Elements from one place of an axis to the next; None where that is not one number."""
+    following = {name: dims.symbol(name) + 1 for name in (axis, f"{axis}.lane")}
+    moved = flatten(operand, tuple(dims.substitute(subscript, following) for subscript in subscripts)) - flatten(operand, subscripts)
+    return moved if isinstance(moved, int) else None
 
 
 def _coefficient(dim: Dim, name: str) -> Dim | None:

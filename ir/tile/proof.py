@@ -84,7 +84,7 @@ class _Proof:
         for axis in reversed(tuple(self.scope.axes.values())):
             for name in (axis.lane, axis.name, axis.first):
                 if Symbol(name) in atoms:
-                    yield from self.replaced(dim, Symbol(name), _axis_bounds(axis, name))
+                    yield from self.replaced(dim, Symbol(name), _axis_bounds(axis, name, self.scope))
                     return
 
     def replaced(self, dim: Expr, atom: Symbol | Function, bounds: tuple[list[Dim], list[Dim]]) -> Iterator[Dim]:
@@ -131,7 +131,7 @@ class _Proof:
         return lower, upper
 
 
-def _axis_bounds(axis: Axis, name: str) -> tuple[list[Dim], list[Dim]]:
+def _axis_bounds(axis: Axis, name: str, scope: Scope) -> tuple[list[Dim], list[Dim]]:
     """Symbolic lower and upper bounds (included) of one of the three names of an axis."""
     if name == axis.lane:
         return [0], [axis.extent - 1]
@@ -139,8 +139,14 @@ def _axis_bounds(axis: Axis, name: str) -> tuple[list[Dim], list[Dim]]:
     if axis.modulus == 0 and name == axis.first:
         return [axis.base], [axis.base]
     if name == axis.first:
-        return [axis.low], last
+        return [axis.low], [_last_start(axis, high, scope) for high in axis.highs]
     return [axis.low], [*last, dims.symbol(axis.first) + (axis.extent - 1)] if axis.kind == "tile" else last
+
+
+def _last_start(axis: Axis, high: Dim, scope: Scope) -> Dim:
+    """The last start below an end of an axis' domain: a whole step before an end that lies on one."""
+    aligned = axis.modulus > 1 and dims.divides(axis.modulus, high - axis.base, scope.facts) is True
+    return high - (axis.modulus if aligned else 1)
 
 
 def _linear(dim: Expr, atom: Symbol | Function) -> tuple[Dim, Dim] | None:

@@ -25,6 +25,8 @@ ABSORBING = -1e30
 MAXIMUM_STEPS = 32
 ON_THE_WAY = ("mul", "div", "add", "sub", "where", "reshape", "cast", "transpose", "tanh", "clip", "minimum", "maximum")
 """What models write between a product, a softmax and the next product: scales, masks, caps, moves."""
+LINEAR = ("mul", "div", "add", "sub", "neg", "where", "reshape", "cast", "transpose", "broadcast_to")
+"""Ops that make no weights of scores by themselves."""
 
 
 LARGEST_HEAD = 512
@@ -107,7 +109,9 @@ class Attention(Rule):
 
     def is_near(self, op: Op, module: Module) -> bool:
         softmax = _behind(operand(op, 0), "softmax")
-        return softmax is not None and _behind(operand(softmax, 0), "matmul") is not None
+        if softmax is not None:
+            return _behind(operand(softmax, 0), "matmul") is not None
+        return _other_weights(op) is not None
 
     def check(self, op: Op, module: Module) -> str | None:
         found = match_attention(op)
@@ -142,8 +146,8 @@ def match_attention(op: Op) -> Found | str:
     if op.attrs["transpose_a"]:
         return "the weights are transposed"
     weights, safe = _softmax(operand(op, 0))
-    if weights is None:
-        return "the first operand is no softmax over its last dimension"
+    if isinstance(weights, str):
+        return _other_weights(op) or weights
     scores = _scores(operand(weights, 0))
     if scores.why_not is not None:
         return scores.why_not
@@ -163,26 +167,50 @@ def match_attention(op: Op) -> Found | str:
     return Found(q, k, Side(operand(op, 1), op.attrs["transpose_b"]), lead, scores, safe, product)
 
 
-def _softmax(value: Value) -> tuple[Op | None, bool]:
-    """The softmax behind the weights, and whether its NaNs are replaced by 0."""
+def _softmax(value: Value) -> tuple[Op | str, bool]:
+    """The softmax behind the weights, or why it is none; and whether its NaNs are replaced by 0."""
     safe = False
     for _ in range(MAXIMUM_STEPS):
         softmax = producer(value, "softmax")
         if softmax is not None:
-            last = softmax.attrs["axis"] in (-1, softmax.result.type.rank - 1)
-            return (softmax if last else None), safe
+            axis, last = softmax.attrs["axis"] % softmax.result.type.rank, softmax.result.type.rank - 1
+            return (softmax if axis == last else f"the softmax is over dimension {axis}, expected the last, {last}"), safe
         chosen = producer(value, "where")
         moved = producer(value, "reshape", "cast")
-        if chosen is not None:
-            inner = _without_nan(chosen)
-            if inner is None:
-                return None, False
+        inner = None if chosen is None else _without_nan(chosen)
+        if inner is not None:
             value, safe = inner, True
         elif moved is not None and (_is_harmless(moved) or _narrows_weights(moved)):
             value = operand(moved, 0)
         else:
-            return None, False
-    return None, False
+            break
+    if _behind(value, "softmax") is not None and value.op is not None:
+        return f"between the softmax and the product stands {value.op.name}", False
+    return "the weights are made by no softmax", False
+
+
+def _other_weights(op: Op) -> str | None:
+    """What makes the weights of attention with another function than a softmax; None for products that are no attention.
+
+    They are where both are of computed values with a dimension of heads, and the scores of the first, in their shape, become the
+    weights of the second.
+    """
+    weights, functions = operand(op, 0), list[str]()
+    pending, seen = [weights], {weights}
+    while pending and len(seen) <= MAXIMUM_STEPS:
+        made = pending.pop().op
+        if made is None or made.name == "softmax" or made.result.shape[-2:] != weights.shape[-2:]:
+            continue
+        if made.name == "matmul":
+            sides = (operand(made, 1), operand(op, 1))
+            heads = all(side.type.rank >= 3 and side.constant is None for side in sides)
+            return f"the weights are made by {functions[0]}, expected a softmax" if heads and functions else None
+        if made.definition.kind == "pointwise" or made.name in ON_THE_WAY:
+            functions += [made.name] if made.name not in LINEAR else []
+            new = [part for part in made.operands if part is not None and part not in seen]
+            pending += new
+            seen.update(new)
+    return None
 
 
 def _without_nan(op: Op) -> Value | None:

@@ -22,6 +22,7 @@ SCORES = f"%a = matmul(%q, %k) {{transpose_b = true}} : {SQUARE}\n"
 WEIGHTS = f"{SCORES}%p = softmax(%a) {{axis = -1}} : {SQUARE}\n"
 PRODUCT = f"%y = matmul(%p, %v) : {HEADS}"
 GATE = f"%a = div(%x, @sqrt2) : {ROWS}\n%b = erf(%a) : {ROWS}\n%c = add(%b, @one) : {ROWS}\n"
+COLUMN, LAST = "f32[B, 4, S, 1]", "{axes = [3], keepdims = true}"
 KEPT = "{axes = [1], keepdims = true}"
 CENTRED = f"%m = mean(%x) {KEPT} : {ROW}\n%d = sub(%x, %m) : {ROWS}\n"
 ROOT = f"%e = add(%v, @epsilon) : {ROW}\n%r = sqrt(%e) : {ROW}\n%y = div(%d, %r) : {ROWS}"
@@ -45,7 +46,34 @@ NEAR: Mapping[str, tuple[str, str, str, list[str]]] = {
         "%y",
         HEADS,
         f"{SCORES}%p = softmax(%a) {{axis = 2}} : {SQUARE}\n{PRODUCT}",
-        ["attention: the first operand is no softmax over its last dimension"],
+        ["attention: the softmax is over dimension 2, expected the last, 3"],
+    ),
+    "weights are scaled by rows": (
+        "%y",
+        HEADS,
+        f"{WEIGHTS}%d = mul(%p, %w) : {SQUARE}\n{PRODUCT.replace('%p', '%d')}",
+        ["attention: between the softmax and the product stands mul"],
+    ),
+    "sigmoid for a softmax": (
+        "%y",
+        HEADS,
+        f"{SCORES}%p = sigmoid(%a) : {SQUARE}\n{PRODUCT}",
+        ["attention: the weights are made by sigmoid, expected a softmax"],
+    ),
+    "squares for a softmax": (
+        "%y",
+        HEADS,
+        f"{SCORES}%r = relu(%a) : {SQUARE}\n%p = mul(%r, %r) : {SQUARE}\n{PRODUCT}",
+        ["attention: the weights are made by relu, expected a softmax"],
+    ),
+    "a softmax without its largest": (
+        "%y",
+        HEADS,
+        f"{SCORES}%e = exp(%a) : {SQUARE}\n%t = sum(%e) {LAST} : {COLUMN}\n%p = div(%e, %t) : {SQUARE}\n{PRODUCT}",
+        [
+            "softmax: the largest is not subtracted before exp: where scores are large this is infinite as written",
+            "attention: the weights are made by exp, expected a softmax",
+        ],
     ),
     "gelu without its half": ("%y", ROWS, f"{GATE}%y = mul(%x, %c) : {ROWS}", ["gelu: no product of 0.5 and two factors"]),
     "gelu of another": (
@@ -70,6 +98,14 @@ NEAR: Mapping[str, tuple[str, str, str, list[str]]] = {
 
 FAR: Mapping[str, tuple[str, str, str]] = {
     "attention": ("%y", HEADS, WEIGHTS + PRODUCT),
+    "attention whose softmax is written out": (
+        "%y",
+        HEADS,
+        f"{SCORES}%m = reduce_max(%a) {LAST} : {COLUMN}\n%d = sub(%a, %m) : {SQUARE}\n%e = exp(%d) : {SQUARE}\n"
+        f"%t = sum(%e) {LAST} : {COLUMN}\n%p = div(%e, %t) : {SQUARE}\n{PRODUCT}",
+    ),
+    "layers with a function between them": ("%y", ROWS, f"%a = relu(%x) : {ROWS}\n%y = sigmoid(%a) : {ROWS}"),
+    "linear attention": ("%y", HEADS, f"{SCORES}%p = mul(%a, %w) : {SQUARE}\n{PRODUCT}"),
     "softmax of inputs": ("%y", HEADS, f"%p = softmax(%w) {{axis = -1}} : {SQUARE}\n{PRODUCT}"),
     "softmax of a product": ("%p", SQUARE, WEIGHTS),
     "sigmoid by tanh": ("%y", ROWS, f"%a = tanh(%x) : {ROWS}\n%b = add(%a, @one) : {ROWS}\n%y = mul(%b, @half) : {ROWS}"),
@@ -81,9 +117,9 @@ FAR: Mapping[str, tuple[str, str, str]] = {
 
 def missed(results: str, types: str, body: str) -> list[str]:
     head = f"func @main(%q: {HEADS}, %k: {HEADS}, %v0: {HEADS}, %w: {SQUARE}, %x: {ROWS}) -> ({types})"
-    lines = "".join(f"    {line}\n" for line in body.replace("%p, %v)", "%p, %v0)").splitlines())
+    lines = "".join(f"    {line}\n" for line in body.replace(", %v)", ", %v0)").splitlines())
     module = parse_module(f"{HEAD}  {head} {{\n{lines}    return {results}\n  }}\n}}\n")
-    records = PassManager(parse_pipeline("recognize_attention, recognize_gelu, recognize_normalization")).run(module)
+    records = PassManager(parse_pipeline("recognize_softmax, recognize_attention, recognize_gelu, recognize_normalization")).run(module)
     return [str(row) for record in records for row in record.missed]
 
 

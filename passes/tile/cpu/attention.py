@@ -7,13 +7,13 @@ then each row block makes its scores, rescales what it has by the new maximum, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Scalar
+from ....ir.region import Load, Scalar
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
@@ -22,6 +22,8 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .price import Priced
 
+LANES = 16
+"""Columns and elements of keys that are turned at once."""
 WIDEST = 512
 """The largest head size whose transposed keys stay in the second-level cache."""
 
@@ -65,6 +67,13 @@ class CpuAttention(Priced):
         return TileProgram(problem.region.name, (_Launch(problem, schedule, match.found).launch(),), symbols=tuple(problem.symbols.ranges))
 
 
+def _is_at_hand(query: Scalar) -> bool:
+    """Whether a query is read as it lies, or widened at most, and not computed."""
+    while isinstance(query, Apply) and query.primitive == "cast":
+        (query,) = query.args
+    return isinstance(query, Load)
+
+
 class _Launch:
     """Builds the launch; `first` and `lane` give subscripts into the cache tiles."""
 
@@ -103,6 +112,7 @@ class _Launch:
         return Launch(f"{problem.region.name}.attention", parameters(problem), tuple(grid), tuple(block.body))
 
     def _locals(self, block: Block) -> None:
+        self.queries = None if _is_at_hand(self.found.query) else block.local("queries", self.dtype, (("r", self.rows), ("d", self.depth)))
         width = -(-self.features // self.nr) * self.nr
         self.keys = block.local("keys", self.found.key.dtype, (("d", self.depth), ("t", self.step)))
         self.scores = block.local("scores", self.dtype, (("r", self.mr), ("t", self.step)))
@@ -111,12 +121,33 @@ class _Launch:
         self.totals = block.local("totals", self.dtype, (("r", self.rows),))
 
     def _start(self, block: Block) -> None:
-        with block.loop("r", "scalar", 0, self.rows, 1) as row:
-            place = dims.symbol(row)
+        with self._each_row(block) as place:
             block.store(self.highest, (place,), block.full(float("-inf"), self.dtype))
             block.store(self.totals, (place,), block.full(0.0, self.dtype))
             with self._features(block) as feature:
                 block.store(self.sums, (place, self._lanes(feature)), block.full(0.0, self.dtype, (feature,)))
+            if self.queries is not None:
+                self._compute_query(block, self.queries, place)
+
+    @contextmanager
+    def _each_row(self, block: Block) -> Iterator[Dim]:
+        """A loop over the rows of a grid point; yields the place of a row in cache tiles."""
+        if self.found.row is None:
+            yield 0
+            return
+        with block.loop(self.found.row, "walk", 0, 0, 1, parent=self.found.row) as row:
+            block.index[self.found.row] = dims.symbol(f"{row}.first")
+            yield dims.symbol(f"{row}.first") - dims.symbol(f"{self.found.row}.first")
+
+    def _compute_query(self, block: Block, queries: str, place: Dim) -> None:
+        """queries[r, d]: what is computed for a query is computed once for all columns."""
+        with block.loop("d", "tile", 0, self.depth, LANES) as inner:
+            block.index[self.found.inner[0]] = dims.symbol(inner)
+            self._named(block)
+            block.outside = True
+            query = block.lower(self._wide(self.found.query))
+            block.outside = False
+            block.store_all(queries, (place, dims.symbol(inner)), query)
 
     def _features(self, block: Block) -> AbstractContextManager[str]:
         """A loop over the value's features in register blocks."""
@@ -131,18 +162,18 @@ class _Launch:
         return self._lanes(axis) - dims.symbol(f"{parent}.first")
 
     def _transpose(self, block: Block) -> None:
-        """keys[d, t] = key[t, d] for the columns of this step; 0 beyond the last."""
+        """keys[d, t] = key[t, d] for the columns of this step: squares are read along d and turned in registers."""
         with (
-            block.loop("d", "scalar", 0, self.depth, 1) as inner,
-            block.loop(self.found.column, "walk", 0, 0, 16, parent=self.columns) as lanes,
+            block.loop(self.found.column, "walk", 0, 0, LANES, parent=self.columns, tail=(1,)) as columns,
+            block.loop("d", "tile", 0, self.depth, LANES) as inner,
         ):
             block.index[self.found.inner[0]] = dims.symbol(inner)
-            block.index[self.found.column] = dims.symbol(lanes)
+            block.index[self.found.column] = dims.symbol(columns)
             self._named(block)
             block.outside = True
             value = block.lower(self.found.key)
             block.outside = False
-            block.store(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), value)
+            block.store_all(self.keys, (dims.symbol(inner), self._inside(columns, self.columns)), value)
 
     def _named(self, block: Block) -> None:
         for let in self.found.before:
@@ -176,7 +207,7 @@ class _Launch:
             axes = (rows, lanes) if rows else (lanes,)
             inner = block.axis(found.inner[0], 0, self.depth, self.depth)
             block.index[found.inner[0]] = dims.symbol(inner)
-            query = block.lower(self._wide(found.query))
+            query = self._query(block, rows, inner)
             key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), found.key.dtype)
             kind = TileType(self.dtype, axes)
             product = block.let(found.product.name, Dot(query, self._cast(block, key), block.full(0.0, self.dtype, axes), kind))
@@ -190,6 +221,12 @@ class _Launch:
                 score = block.inside(dims.symbol(lanes), self.extents[column], score, float("-inf"))
             place = self._inside(lanes, self.columns)
             block.store(self.scores, (dims.symbol(f"{rows}.lane"), place) if rows else (0, place), score)
+
+    def _query(self, block: Block, rows: str | None, inner: str) -> Value:
+        if self.queries is None:
+            return block.lower(self._wide(self.found.query))
+        place: Dim = self._inside(rows, self.found.row or "") if rows else 0
+        return block.load(self.queries, (place, dims.symbol(inner)), self.dtype)
 
     def _row(self, block: Block, local: Dim, place: Dim) -> None:
         """One row: scores become exponentials under the new maximum, what was summed is rescaled."""

@@ -160,7 +160,7 @@ def test_flattened_heads(check_pass):
 
 def test_softmax_over_another_axis_stays(check_pass):
     module = check_pass(RecognizeAttention(), program(SCORES + PRODUCT.replace("-1", "2").replace("%a", "%s")), None)
-    assert Attention().check(module.main.last, module) == "the first operand is no softmax over its last dimension"
+    assert Attention().check(module.main.last, module) == "the softmax is over dimension 2, expected the last, 3"
 
 
 def test_a_plain_product_stays(check_pass):

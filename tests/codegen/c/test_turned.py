@@ -1,0 +1,63 @@
+"""Stores whose lanes lie apart in memory while another axis lies side by side: squares are turned in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.c import print_launch
+from ourcc.ir.target import CpuLevel
+from ourcc.ir.tile.parse import parse
+
+DTYPES = ("f32", "i32", "u32", "bf16", "f16", "i8", "f64")
+"""Those of 32 bits in registers are turned, others are stored one by one."""
+IN_REGISTERS = ("f32", "i32", "u32", "bf16", "f16")
+
+
+def program(dtype: str, rows: str = "N", tail: str = " tail (1)", width: int = 48, step: int = 16) -> str:
+    """Rows in steps of 16, or one by one behind the last whole step, as columns of another tensor."""
+    return f"""program @p symbols {{ N }} {{
+  launch @p(%x: {dtype}[i N, j {width}], %y: out {dtype}[j {width}, i N]) {{
+    grid (a: 0..1) {{
+      for i in 0..{rows} step {step}{tail} {{
+        for j in 0..{width} step {step} {{
+          store %y[j, i] = load %x[i, j] : {dtype}[i, j]
+        }}
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [16, 1, 35, 64])
+def test_every_element_is_where_it_belongs(run_c, level: CpuLevel, dtype: str, rows: int) -> None:
+    made = parse(program(dtype))
+    kind = made.launches[0].params[0].dtype.numpy
+    x = np.random.default_rng(rows).integers(-100, 100, (rows, 48)).astype(kind)
+    got = run_c(made, {"x": x}, {"N": rows}, level)["y"]
+    np.testing.assert_array_equal(got.view(np.uint8), np.ascontiguousarray(x.T).view(np.uint8))
+
+
+@pytest.mark.parametrize("rows", [16, 5, 33])
+def test_rows_that_are_not_there_are_not_written(run_c, level: CpuLevel, rows: int) -> None:
+    """Without a rung of single rows the last square is masked."""
+    made = parse(program("f32", tail=""))
+    x = np.random.default_rng(rows).standard_normal((rows, 48)).astype(np.float32)
+    got = run_c(made, {"x": x}, {"N": rows}, level)["y"]
+    np.testing.assert_array_equal(got, x.T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_squares_are_turned_where_they_fit_registers(level: CpuLevel, dtype: str) -> None:
+    source = print_launch(parse(program(dtype)).launches[0], level, ("N",))[0].source
+    assert (f"_{level.lanes}(q" in source and "turn_" in source) == (dtype in IN_REGISTERS)
+
+
+@pytest.mark.parametrize(("width", "step"), [(40, 20), (48, 12)])
+def test_what_is_no_whole_square_is_stored_one_by_one(run_c, level: CpuLevel, width: int, step: int) -> None:
+    made = parse(program("f32", width=width, step=step))
+    assert "turn_" not in print_launch(made.launches[0], level, ("N",))[0].source
+    x = np.random.default_rng(step).standard_normal((2 * step, width)).astype(np.float32)
+    np.testing.assert_array_equal(run_c(made, {"x": x}, {"N": 2 * step}, level)["y"], x.T)
