@@ -15,6 +15,8 @@ import numpy as np
 from ...ir.errors import InputError
 
 Array = np.ndarray[Any, Any]
+LOOKED_AT = 64
+"""Tokens that are sorted first for top-p, which mostly keeps fewer; then 16 times as many."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,31 @@ class Sampling:
             raise InputError(f"the model's logits after {len(before)} tokens hold NaN or no finite number", hint="its weights are damaged")
         if self.temperature == 0:
             return best
-        order = np.argsort(-scores, kind="stable")
-        if self.top_k:
-            order = order[: self.top_k]
-        weights = np.exp((scores[order] - scores[best]) / self.temperature)
-        shares = weights / weights.sum()
-        kept = shares >= self.min_p * shares[0]
-        kept &= np.cumsum(shares) - shares < self.top_p
-        sums = np.cumsum(np.where(kept, shares, 0))
+        tokens, weights = self._kept(scores, best)
+        sums = np.cumsum(weights)
         draw = np.random.Generator(np.random.Philox(key=self.seed, counter=len(before))).random() * sums[-1]
-        return int(order[int(np.searchsorted(sums, draw, side="right"))])
+        return int(tokens[int(np.searchsorted(sums, draw, side="right"))])
+
+    def _kept(self, scores: Array, best: int) -> tuple[Array, Array]:
+        """The tokens that may be drawn and their weights, the likeliest's 1: top-k first, of these min-p and top-p.
+
+        Only as many are sorted as top-k and top-p look at; of equals those with smaller numbers stand in front.
+        """
+        tokens = _likeliest(scores, self.top_k) if 0 < self.top_k < len(scores) else np.arange(len(scores))
+        weights = np.exp((scores[tokens] - scores[best]) / self.temperature)
+        enough = self.top_p * weights.sum() if self.top_p < 1 else np.inf
+        if self.min_p > 0:
+            tokens, weights = tokens[weights >= self.min_p], weights[weights >= self.min_p]
+        if enough == np.inf:
+            return tokens, weights
+        count = 0
+        while count < len(tokens):
+            count = min(max(LOOKED_AT, 16 * count), len(tokens))
+            order = _likeliest(weights, count)
+            below = np.cumsum(weights[order]) - weights[order] < enough
+            if not below[-1]:
+                break
+        return tokens[order[below]], weights[order[below]]
 
     def _changed(self, logits: Array, before: Sequence[int]) -> Array:
         scores = logits.astype(np.float64)
@@ -84,6 +101,13 @@ class Sampling:
                 raise InputError(f"bias of token {token}: the vocabulary has {len(scores)}")
             scores[token] += value
         return scores
+
+
+def _likeliest(scores: Array, count: int) -> Array:
+    """The places of the `count` largest numbers, from the largest on; of equals the first come first."""
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    found = np.flatnonzero(scores >= least)
+    return found[np.argsort(-scores[found], kind="stable")][:count]
 
 
 def _is_bias(item: tuple[Any, Any]) -> bool:

@@ -81,3 +81,25 @@ def test_bounds(options: dict[str, float]) -> None:
 def test_a_bias_outside_of_the_vocabulary() -> None:
     with pytest.raises(InputError, match="bias of token 9"):
         Sampling(bias={9: 1.0}).choose(LOGITS, [])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_kept_is_what_sorting_all_keeps(seed: int) -> None:
+    """Small and large vocabularies with ties, some tokens impossible: as the definition says, which sorts everything."""
+    drawn = np.random.default_rng(seed)
+    size = int(drawn.choice([1, 5, 64, 65, 3000, 20000]))
+    scores = drawn.standard_normal(size) * drawn.choice([0.0, 1.0, 6.0])
+    scores = np.round(scores) if seed % 3 == 0 else scores
+    scores[1:][drawn.random(size - 1) < (0.3 if seed % 4 == 0 else 0)] = -np.inf
+    top_k, min_p = int(drawn.choice([0, 1, 7, 300, 30000])), float(drawn.choice([0, 0, 0.02, 1]))
+    top_p = float(drawn.choice([1, 0.95, 0.4]))
+    best = int(np.argmax(scores))
+    tokens, weights = Sampling(temperature=0.8, top_k=top_k, top_p=top_p, min_p=min_p)._kept(scores, best)
+    order = np.argsort(-scores, kind="stable")[: top_k or None]
+    expected = np.exp((scores[order] - scores[best]) / 0.8)
+    share = (np.cumsum(expected) - expected) / expected.sum()
+    kept = expected >= min_p
+    kept &= (share < top_p) if top_p < 1 else True
+    at_the_edge = order[np.abs(share - top_p) < 1e-12]
+    assert set(tokens) ^ set(order[kept]) <= set(at_the_edge)
+    np.testing.assert_allclose(weights, np.exp((scores[tokens] - scores[best]) / 0.8))
