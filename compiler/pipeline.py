@@ -11,6 +11,7 @@ from typing import Any
 from ..ir.errors import CompilerError, InternalError, Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
+from ..ir.spelling import nearest
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -124,7 +125,8 @@ def weight_passes(options: BuildOptions) -> list[str]:
     found = []
     for what, asked, known in (("sparsity", options.sparsity, SPARSITY_PASSES), ("quantize", options.quantize, QUANTIZE_PASSES)):
         if asked is not None and asked not in known:
-            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=f"supported: {', '.join(known)}")
+            hint = "; ".join(filter(None, (nearest(asked, known), f"supported: {', '.join(known)}")))
+            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=hint)
         if asked is not None:
             found.append(known[asked])
     return [*found, "eliminate_dead_code"] if found else []

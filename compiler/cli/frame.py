@@ -28,7 +28,7 @@ class Readable(click.Path):
 
     def _beside(self, path: Path) -> str | None:
         try:
-            names = [each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir()]
+            names = sorted(each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir())
         except OSError:
             return None
         return nearest(path.name, names, cutoff=0.75)
