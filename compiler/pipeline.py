@@ -47,15 +47,24 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     """Compile a module for every target of the options."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
+    brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
     missed = simplify(module, options, progress)
-    return compile_simplified(module, asked, missed, options, progress)
+    return compile_simplified(module, asked, missed, options, progress, brought)
 
 
 def compile_simplified(
-    module: Module, asked: Mapping[Source, SourceOp], missed: Sequence[Missed], options: BuildOptions, progress: Progress = SILENT
+    module: Module,
+    asked: Mapping[Source, SourceOp],
+    missed: Sequence[Missed],
+    options: BuildOptions,
+    progress: Progress = SILENT,
+    brought: int | None = None,
 ) -> EngineContents:
-    """Compile a simplified module for every target of the options; `asked` are its source ops as they were before."""
+    """Compile a simplified module for every target of the options.
+
+    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights.
+    """
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
@@ -68,6 +77,7 @@ def compile_simplified(
         "fusion": {part.name: part.fusion_rows() for part in parts},
         "missed": [dict(vars(row)) for row in missed],
         "tuning": tuning.report(),
+        **({} if brought is None else {"model_bytes": brought}),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
     rest["assets"] = module.assets

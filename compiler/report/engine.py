@@ -13,7 +13,7 @@ from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
-from .table import Report, Table
+from .table import Cell, Report, Table
 
 if TYPE_CHECKING:
     from ...ir.graph import Module
@@ -28,18 +28,28 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
     kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
-    facts: dict[str, str | int | float | bool | None] = {
+    weights = _weights(contents)
+    facts: dict[str, Cell] = {
         "engine": str(path),
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
         "parts": ", ".join(contents.parts),
+        "weights": f"{weights['stored']} bytes stored" + ("" if weights["model"] is None else f", {weights['model']} in the model"),
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
         **_language(contents),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept))
-    return Report(facts, (signature(contents), *([contract] if rows else []), *([values] if kept else [])))
+    tables = (signature(contents), *([contract] if rows else []), *([values] if kept else []))
+    return Report(facts, tables, numbers={"weights": weights})
+
+
+def _weights(contents: EngineContents) -> dict[str, int | None]:
+    """The bytes of all constants that the engine stores, those that several parts share once, and of the model's as it was brought."""
+    stored = sum(constant.data.nbytes for group in contents.weights.values() for constant in group.values())
+    brought = contents.report.get("model_bytes")
+    return {"stored": stored, "model": brought if isinstance(brought, int) else None}
 
 
 def signature(contents: EngineContents) -> Table:
@@ -78,13 +88,12 @@ def describe_module(module: Module, path: Path) -> Report:
     kinds = Counter(op.name for op in module.main)
     ops = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
     symbols = ", ".join(f"{name} in {bounds}" for name, bounds in module.facts.ranges.items())
-    sizes = [value.type.nbytes for value in module.constants.values()]
     facts = {
         "model": str(path),
         "symbols": symbols or None,
         "ops": kinds.total(),
-        "constants": len(sizes),
-        "constant_bytes": sum(size for size in sizes if isinstance(size, int)),
+        "constants": len(module.constants),
+        "constant_bytes": module.constant_bytes,
     }
     return Report(facts, (Table("signature", _PORT, tuple(ports)), Table("ops", ("op", "count"), ops)))
 

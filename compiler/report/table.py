@@ -43,6 +43,8 @@ class Report:
     violations: tuple[str, ...] = ()
     hint: str | None = None  # what to do about the violations
     failure: str | None = None  # what they are together, if not broken promises
+    numbers: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    """What machines read in the place of the facts of these names, which are sentences."""
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.facts), default=0)
@@ -54,7 +56,7 @@ class Report:
 
     def to_data(self) -> dict[str, Any]:
         """The same as JSON data: facts by name, tables by name as lists of objects."""
-        data: dict[str, Any] = dict(self.facts)
+        data: dict[str, Any] = {**self.facts, **{name: dict(parts) for name, parts in self.numbers.items()}}
         data.update({table.name: table.to_data() for table in self.tables})
         if self.text is not None:
             data["text"] = self.text
