@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...ir import dims
-from ...ir.errors import InputError
+from ...ir.errors import InputError, UsageError
 from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judge
@@ -16,6 +16,7 @@ from ...ir.types import from_numpy
 from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
 from ..backends.reopen import module_of
+from ..engines.kinds import check_engine, check_order, is_checkpoint
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import Precision, precisions
@@ -37,6 +38,11 @@ PEER_DIGITS = DIGITS["f32"]
 
 def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     """Compare the engine with its model on 8 seeded input sets, or on the user's; violations fail the command."""
+    check_order(options.engine, options.model, "ourcc verify {} {}")
+    check_engine(options.engine)
+    if is_checkpoint(options.model):
+        hint = f"ourcc eval {options.engine} TEXT.txt tells how well it predicts a text, --against another engine how far they lie apart"
+        raise UsageError(f"{str(options.model)!r} is a language model, which neither ONNX Runtime nor eager PyTorch runs", hint=hint)
     engine = load(options.engine, target=options.target, trusted_keys=options.trust.keys, progress=progress)
     name = function_of(engine.functions, options.function)
     module = import_model(options.model, build_options({"trust_pickle": options.trust_pickle}), progress)
