@@ -13,6 +13,7 @@ from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
+from .repeated import fold
 from .table import Cell, Report, Table
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         **_language(contents),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept))
-    tables = (signature(contents), *([contract] if rows else []), *([values] if kept else []))
+    tables = (
+        signature(contents),
+        *([fold(contract, ("source",))] if rows else []),
+        *([fold(values, ("value", "source", "why"))] if kept else []),
+    )
     return Report(facts, tables, numbers={"weights": weights})
 
 
@@ -61,8 +66,8 @@ def signature(contents: EngineContents) -> Table:
         rows += [(function, port.name, "output", str(port.type)) for port in ports.outputs]
         rows += [(function, name, "state", states.get(name, "")) for name in ports.states]
     if len(contents.functions) > 1:
-        return Table("signature", ("function", *_PORT), tuple(rows))
-    return Table("signature", _PORT, tuple(row[1:] for row in rows))
+        return fold(Table("signature", ("function", *_PORT), tuple(rows)), ("name",))
+    return fold(Table("signature", _PORT, tuple(row[1:] for row in rows)), ("name",))
 
 
 def _signed_by(path: Path) -> str | None:

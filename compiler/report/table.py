@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Cell = str | int | float | bool | None
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,14 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
     """The columns to show where not all have room, the ones to keep longest first; none: the first ones that fit."""
     keys: tuple[str, ...] = ()
     """Columns of names that other options take: they are always whole."""
+    folded: Table | None = None
+    """A shorter table that people see in its place, unless they ask for everything."""
 
     def to_data(self) -> list[dict[str, Cell]]:
         """One object a row."""
