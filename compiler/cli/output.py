@@ -133,9 +133,6 @@ def _print_table(table: Table) -> None:
     click.echo(click.style(title, bold=True) if has_style(sys.stdout) else title)
     for line in lines:
         click.echo(line)
-    for note in table.notes:
-        for line in wrap(note, width):
-            click.echo(line)
 
 
 def _signs() -> tuple[str, str]:
