@@ -22,6 +22,7 @@ from .trust import trusted_key_option
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--fusion", is_flag=True, help="Where each value is computed or kept, why, and what is at stake; patterns that were missed.")
+@click.option("--explain", is_flag=True, help="What would become of a MODEL: ops, kernels, launches, fusion; nothing is compiled.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option(
     "--graph",
@@ -46,6 +47,7 @@ def command(
     source: str | None,
     memory: bool,
     fusion: bool,
+    explain: bool,
     precision: bool,
     graph: Path | None,
     diff: Path | None,
@@ -62,7 +64,9 @@ def command(
     --kernels, --source, --memory, --fusion and --precision; nothing is written.
     """
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff)
+    options = InspectOptions(
+        subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff, explain
+    )
     check_places({"--graph": graph}, {"the subject": subject, "--diff": diff})
     from ..commands import inspect as command
 

@@ -46,6 +46,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if is_built and options.build.workload is not None:
         raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
+    if options.explain:
+        return _explanation(options, progress)
     if options.diff is not None:
         return _difference(options, options.diff, progress)
     if options.graph is not None:
@@ -61,8 +63,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
 
 
 def _check_views(options: InspectOptions) -> None:
-    """Tables are shown together; a program's text, and a kernel's, stand alone."""
-    drawn = {"--graph": options.graph is not None, "--diff": options.diff is not None}
+    """Tables of an engine are shown together; pictures, comparisons, a program's text, and a kernel's, stand alone."""
+    drawn = {"--graph": options.graph is not None, "--diff": options.diff is not None, "--explain": options.explain}
     # A picture is of a stage: there --ir only chooses.
     texts = drawn | {"--ir": options.ir is not None and options.graph is None, "--source": options.source is not None}
     flags = {"--kernels": options.kernels, "--memory": options.memory, "--fusion": options.fusion, "--precision": options.precision}
@@ -178,6 +180,19 @@ def _model_summary(options: InspectOptions, progress: Progress) -> Report:
     from ..models.importing import import_model
 
     return describe_module(import_model(options.subject, _build_options(options), progress), options.subject)
+
+
+def _explanation(options: InspectOptions, progress: Progress) -> Report:
+    """What `ourcc.explain` says of a model in a file."""
+    if is_engine(options.subject):
+        hint = "--kernels, --fusion and --precision show what became of it"
+        raise UsageError("got --explain for an engine, expected a model: it is built already", hint=hint)
+    from ..models.importing import import_model
+    from .explain import explain_module
+
+    build = _build_options(options)
+    report = explain_module(import_model(options.subject, build, progress), build)
+    return replace(report, facts={"model": str(options.subject), **report.facts})
 
 
 def _engine_text(options: InspectOptions, progress: Progress) -> str:
