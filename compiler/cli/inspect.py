@@ -31,7 +31,10 @@ from .trust import trusted_key_option
     help="Draw a MODEL's ops or an ENGINE's kernels; the page can be searched. --ir simplify or plan chooses.",
 )
 @click.option(
-    "--diff", type=READABLE_DATA, metavar="ENGINE|MODEL", help="Which ops only one of the two has, and what is changed in others."
+    "--diff",
+    type=READABLE_DATA,
+    metavar="ENGINE|MODEL",
+    help="Which ops only one of the two has, and what is changed in others; both simplified, or with --ir import as they come.",
 )
 @click.option(
     "--target", metavar="NAME", help="Show this target or level (default: the best here); a MODEL is compiled for it (default: native)."
