@@ -290,6 +290,8 @@ class InspectOptions:
     """The picture to draw."""
     diff: Path | None = None
     """The model or engine to compare with."""
+    explain: bool = False
+    """What would become of a model, with no kernel compiled."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from ..ir.errors import CompilerError, InternalError, Source, UnsupportedError, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
+from ..ir.spelling import nearest
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -46,15 +47,24 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     """Compile a module for every target of the options."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
+    brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
     missed = simplify(module, options, progress)
-    return compile_simplified(module, asked, missed, options, progress)
+    return compile_simplified(module, asked, missed, options, progress, brought)
 
 
 def compile_simplified(
-    module: Module, asked: Mapping[Source, SourceOp], missed: Sequence[Missed], options: BuildOptions, progress: Progress = SILENT
+    module: Module,
+    asked: Mapping[Source, SourceOp],
+    missed: Sequence[Missed],
+    options: BuildOptions,
+    progress: Progress = SILENT,
+    brought: int | None = None,
 ) -> EngineContents:
-    """Compile a simplified module for every target of the options; `asked` are its source ops as they were before."""
+    """Compile a simplified module for every target of the options.
+
+    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights.
+    """
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
@@ -67,6 +77,7 @@ def compile_simplified(
         "fusion": {part.name: part.fusion_rows() for part in parts},
         "missed": [dict(vars(row)) for row in missed],
         "tuning": tuning.report(),
+        **({} if brought is None else {"model_bytes": brought}),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
     rest["assets"] = module.assets
@@ -124,7 +135,8 @@ def weight_passes(options: BuildOptions) -> list[str]:
     found = []
     for what, asked, known in (("sparsity", options.sparsity, SPARSITY_PASSES), ("quantize", options.quantize, QUANTIZE_PASSES)):
         if asked is not None and asked not in known:
-            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=f"supported: {', '.join(known)}")
+            hint = "; ".join(filter(None, (nearest(asked, known), f"supported: {', '.join(known)}")))
+            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=hint)
         if asked is not None:
             found.append(known[asked])
     return [*found, "eliminate_dead_code"] if found else []

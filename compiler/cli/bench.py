@@ -11,14 +11,14 @@ from ..engines.trust import Trust
 from ..environment import parse_threads
 from ..options import PEERS, BenchOptions, build_options
 from ..requests import parse_choice
-from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
+from .frame import READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
 
 
 @frame("bench")
-@click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
+@click.argument("subject", type=READABLE_DATA, metavar="ENGINE|MODEL")
 @click.option(
     "--against", metavar="PEER[=FILE],...", help=f"Compare with {', '.join(PEERS)}; FILE is what the peer runs, if not the model."
 )
@@ -53,7 +53,8 @@ def command(
 ) -> None:
     """Measure an engine or a model, alone or against others.
 
-    Everything compared runs in one process in interleaved rounds; minimum, median and ratios are shown. --shape builds
+    A MODEL is an .onnx, .pt2 or .gguf file, or the folder of a language model. Everything compared runs
+    in one process in interleaved rounds; minimum, median and ratios are shown. --shape builds
     a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())

@@ -33,6 +33,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     """
     from ..commands.language import load_language
 
+    wanted = asked(given)
     with show_progress(as_json=as_json) as progress:
         model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
     chat = model.load_chat(session) if session is not None and session.exists() else model.chat()
@@ -41,7 +42,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     while line := _line():
         answer = ""
         try:
-            for piece in chat.send(line, **asked(given)):
+            for piece in chat.send(line, **wanted):
                 answer += piece
                 if not as_json:
                     say(piece)

@@ -11,6 +11,7 @@ import click
 
 from ...ir.errors import UsageError
 from ...ir.spelling import nearest
+from ..engines.kinds import how_to_build
 from ..engines.outputs import check_output
 from .output import QUIET, WIDE, listening
 
@@ -24,11 +25,14 @@ class Readable(click.Path):
         path = Path(os.fsdecode(value))
         if not os.path.lexists(path) and (suggestion := self._beside(path)):
             self.fail(f"File {os.fsdecode(value)!r} does not exist; {suggestion}", param, ctx)
+        if path.is_dir() and not self.dir_okay:
+            hint = how_to_build(path)
+            self.fail(f"{os.fsdecode(value)!r} is a folder, expected a file{f'; {hint}' if hint else ''}", param, ctx)
         return super().convert(value, param, ctx)
 
     def _beside(self, path: Path) -> str | None:
         try:
-            names = [each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir()]
+            names = sorted(each.name for each in path.parent.iterdir() if self.dir_okay or not each.is_dir())
         except OSError:
             return None
         return nearest(path.name, names, cutoff=0.75)

@@ -34,6 +34,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     """
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
+    wanted = asked(given)
     text = prompt if prompt is not None else sys.stdin.read()
     from ...runtime.language.writing import Told
     from ..commands.language import load_language
@@ -43,7 +44,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     said = [{"role": "system", "content": system}] if system is not None else []
     tokens = model.chat_tokens([*said, {"role": "user", "content": text}]) if said else model.prompt_tokens(text, raw)
     told, whole = Told(), ""
-    for piece in model.follow(model.sequence(), tokens, told, **asked(given)):
+    for piece in model.follow(model.sequence(), tokens, told, **wanted):
         whole += piece
         if not as_json:
             say(piece)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ...ir.errors import InputError, UsageError
+
 if TYPE_CHECKING:
     from ...runtime.language.model import LanguageModel
     from ...runtime.language.writing import Told
@@ -50,8 +52,16 @@ def machine_options(function: Function) -> Function:
 
 
 def asked(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: given[name] for name in NAMES if given[name] not in (None, ())}
+    """The options that were given; UsageError for a value that no model takes."""
+    from ...runtime.language.options import read_generation
+
+    found = {name: given[name] for name in NAMES if given[name] not in (None, ())}
+    for name, value in found.items():
+        try:
+            read_generation({name: value})  # type: ignore[misc]
+        except InputError as error:
+            raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
+    return found
 
 
 def outcome(text: str, told: Told) -> str:

@@ -9,19 +9,20 @@ import click
 from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..options import InspectOptions, build_options
-from .frame import READABLE, WRITABLE, shape_option, trust_option, workload_option
+from .frame import READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
 
 
 @frame("inspect")
-@click.argument("subject", type=READABLE, metavar="ENGINE|MODEL")
+@click.argument("subject", type=READABLE_DATA, metavar="ENGINE|MODEL")
 @click.option("--ir", metavar="STAGE", help="The program after a stage: import (of a MODEL), simplify, regions, tiles, plan, c, triton.")
 @click.option("--kernels", is_flag=True, help="One row a kernel or host step: sources, strategy, registers, predicted time.")
 @click.option("--source", metavar="KERNEL", help="Print the source of one kernel.")
 @click.option("--memory", is_flag=True, help="Arena slots, constants and their layouts.")
 @click.option("--fusion", is_flag=True, help="Where each value is computed or kept, why, and what is at stake; patterns that were missed.")
+@click.option("--explain", is_flag=True, help="What would become of a MODEL: ops, kernels, launches, fusion; nothing is compiled.")
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option(
     "--graph",
@@ -29,7 +30,12 @@ from .trust import trusted_key_option
     metavar="OUT.svg|html",
     help="Draw a MODEL's ops or an ENGINE's kernels; the page can be searched. --ir simplify or plan chooses.",
 )
-@click.option("--diff", type=READABLE, metavar="ENGINE|MODEL", help="Which ops only one of the two has, and what is changed in others.")
+@click.option(
+    "--diff",
+    type=READABLE_DATA,
+    metavar="ENGINE|MODEL",
+    help="Which ops only one of the two has, and what is changed in others; both simplified, or with --ir import as they come.",
+)
 @click.option(
     "--target", metavar="NAME", help="Show this target or level (default: the best here); a MODEL is compiled for it (default: native)."
 )
@@ -44,6 +50,7 @@ def command(
     source: str | None,
     memory: bool,
     fusion: bool,
+    explain: bool,
     precision: bool,
     graph: Path | None,
     diff: Path | None,
@@ -56,10 +63,13 @@ def command(
 ) -> None:
     """Show what is in an engine or a model.
 
-    A MODEL is compiled in memory for --kernels, --source, --memory, --fusion and --precision; nothing is written.
+    A MODEL is an .onnx, .pt2 or .gguf file, or the folder of a language model. It is compiled in memory for
+    --kernels, --source, --memory, --fusion and --precision; nothing is written.
     """
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
-    options = InspectOptions(subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff)
+    options = InspectOptions(
+        subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff, explain
+    )
     check_places({"--graph": graph}, {"the subject": subject, "--diff": diff})
     from ..commands import inspect as command
 

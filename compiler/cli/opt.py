@@ -9,14 +9,14 @@ import click
 from ...ir.errors import UsageError
 from ..engines.trust import Trust
 from ..options import OptimizeOptions, build_options
-from .frame import READABLE, shape_option, trust_option
+from .frame import READABLE_DATA, shape_option, trust_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
 
 
 @frame("opt", has_tables=False)
-@click.argument("program", type=READABLE, metavar="FILE.ir|MODEL|ENGINE")
+@click.argument("program", type=READABLE_DATA, metavar="FILE.ir|MODEL|ENGINE")
 @click.option("--pipeline", required=True, metavar="PASSES", help="Passes in order, like 'canonicalize, fold_constants{limit=4096}'.")
 @click.option("--print-changes", is_flag=True, help="Print the program after every pass that changed it.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Stop after N passes.")
@@ -35,7 +35,8 @@ def command(
 ) -> None:
     """Run passes on a program.
 
-    The program is read from text, taken from an engine, or imported from an .onnx or .pt2 file.
+    The program is read from text, taken from an engine, or imported from an .onnx or .pt2 file or from a language model: a .gguf
+    file, or a folder with config.json and .safetensors files.
     """
     if not pipeline.strip():
         raise UsageError("--pipeline: got no pass, expected at least one", hint="like 'canonicalize, eliminate_dead_code'")

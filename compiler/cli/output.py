@@ -128,13 +128,11 @@ def _print_for_people(report: Report) -> None:
 
 def _print_table(table: Table) -> None:
     width = None if asked(WIDE) else width_of(sys.stdout)
+    table = table if asked(WIDE) else table.folded or table
     title, *lines = (table.name, *fit(table, width, *_signs()))
     click.echo(click.style(title, bold=True) if has_style(sys.stdout) else title)
     for line in lines:
         click.echo(line)
-    for note in table.notes:
-        for line in wrap(note, width):
-            click.echo(line)
 
 
 def _signs() -> tuple[str, str]:

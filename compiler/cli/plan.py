@@ -6,17 +6,33 @@ from pathlib import Path
 
 import click
 
-from ..language.footprint import FORMATS, PLAIN
+from ...ir.formats import format_of
+from ...passes.quantize import QUANTIZATIONS
+from ..language.footprint import PLAIN
 from ..requests import CACHES
 from .frame import READABLE_DATA
 from .frame import command as frame
 from .output import print_report
 
 
+def _format_help() -> str:
+    """Every name of --format and what it is; those of quantizations are those of `ourcc build`."""
+    stored = {
+        name: [each.name for each in QUANTIZATIONS.values() if each.format == name]
+        for name in dict.fromkeys(each.format for each in QUANTIZATIONS.values())
+        if name is not None
+    }
+    coded = "; ".join(f"{', '.join(names)}: {format_of(name).bits:.3g} bits a number" for name, names in stored.items())
+    return (
+        f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them: {coded}. Those of"
+        " int8 and NAME-a8 are multiplied by activations in int8, and so are with a8 those that come coded. Default: as stored."
+    )
+
+
 @frame("plan")
 @click.argument("model", type=READABLE_DATA)
 @click.option("--target", default="cpu", show_default=True, metavar="NAME", help="What it is to run on: cpu, sm_90a, sm_100a, ...")
-@click.option("--format", metavar="FORMAT", help=f"Store weights of products in {', '.join((*PLAIN, *FORMATS))} (default: as stored).")
+@click.option("--format", metavar="FORMAT", help=_format_help())
 @click.option("--cache", default="f32", show_default=True, metavar="|".join(CACHES), help="Keep keys and values in this.")
 @click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Sequences that are decoded together.")
 @click.option("--context", type=int, metavar="N", help="Tokens of each sequence (default: the model's, up to 4096).")

@@ -65,8 +65,10 @@ def read_inputs(given: tuple[str, ...]) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not Path(file or text).exists():
+        if not (file or text) or not Path(file or text).exists():
             raise UsageError(f"--input: there is no file {file or text!r}")
+        if Path(file or text).is_dir():
+            raise UsageError(f"--input: {file or text!r} is a folder, expected a file")
         found = {name: _read(file, "npy")} if equals else _read(text, "npz")
         for key, value in found.items():
             if key in arrays:

@@ -12,6 +12,7 @@ from ...ir.errors import InputError, UsageError
 from ...runtime.language.facts import TOKENIZER
 from ...runtime.language.model import LanguageModel
 from ...runtime.language.scoring import Comparison, Scores, compare, score, sizes_of
+from ..engines.kinds import check_order
 from ..progress import SILENT, Progress
 from ..report.table import Cell, Report, Table
 from .language import load_language
@@ -33,6 +34,7 @@ def evaluate(
     progress: Progress = SILENT,
 ) -> Report:
     """Perplexity and bits per byte of a text file; `against` another engine also how far their predictions lie apart."""
+    check_order(engine, text, "ourcc eval {} {}")
     said = read_text(text)
     keys = None if trusted_keys is None else tuple(trusted_keys)
     paths = (engine,) if against is None else (engine, against)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PICTURES = (".svg", ".html")
 DRAWN = ("import", "simplify", "plan")
 """The stages that can be drawn."""
+COMPARED = ("import", "simplify")
+"""The stages that can be compared."""
 STAGES = ("import", "simplify", "regions", "tiles", "plan", *LANGUAGES)
 
 
@@ -46,6 +48,8 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
         raise UsageError("got --shape for an engine, expected none: its sizes are settled", hint="inspect the model with that --shape")
     if is_built and options.build.workload is not None:
         raise UsageError("got --workload for an engine, expected none: it has its own", hint="ourcc build --rebuild ENGINE --workload ...")
+    if options.explain:
+        return _explanation(options, progress)
     if options.diff is not None:
         return _difference(options, options.diff, progress)
     if options.graph is not None:
@@ -61,10 +65,13 @@ def inspect(options: InspectOptions, progress: Progress = SILENT) -> Report:
 
 
 def _check_views(options: InspectOptions) -> None:
-    """Tables are shown together; a program's text, and a kernel's, stand alone."""
-    drawn = {"--graph": options.graph is not None, "--diff": options.diff is not None}
-    # A picture is of a stage: there --ir only chooses.
-    texts = drawn | {"--ir": options.ir is not None and options.graph is None, "--source": options.source is not None}
+    """Tables of an engine are shown together; pictures, comparisons, a program's text, and a kernel's, stand alone."""
+    drawn = {"--graph": options.graph is not None, "--diff": options.diff is not None, "--explain": options.explain}
+    # A picture, or a comparison, is of a stage: there --ir only chooses.
+    texts = drawn | {
+        "--ir": options.ir is not None and options.graph is None and options.diff is None,
+        "--source": options.source is not None,
+    }
     flags = {"--kernels": options.kernels, "--memory": options.memory, "--fusion": options.fusion, "--precision": options.precision}
     asked = [name for name, is_asked in (texts | flags).items() if is_asked]
     if any(texts.values()) and len(asked) > 1:
@@ -180,6 +187,19 @@ def _model_summary(options: InspectOptions, progress: Progress) -> Report:
     return describe_module(import_model(options.subject, _build_options(options), progress), options.subject)
 
 
+def _explanation(options: InspectOptions, progress: Progress) -> Report:
+    """What `ourcc.explain` says of a model in a file."""
+    if is_engine(options.subject):
+        hint = "--kernels, --fusion and --precision show what became of it"
+        raise UsageError("got --explain for an engine, expected a model: it is built already", hint=hint)
+    from ..models.importing import import_model
+    from .explain import explain_module
+
+    build = _build_options(options)
+    report = explain_module(import_model(options.subject, build, progress), build)
+    return replace(report, facts={"model": str(options.subject), **report.facts})
+
+
 def _engine_text(options: InspectOptions, progress: Progress) -> str:
     """The program that an engine keeps, or what it becomes, by the cost model's schedules."""
     if options.ir == "import":
@@ -250,16 +270,22 @@ def _drawn(options: InspectOptions, progress: Progress) -> tuple[str, dict[str, 
 
 
 def _difference(options: InspectOptions, other: Path, progress: Progress) -> Report:
-    """Two programs beside each other; a model is simplified where the other is an engine, which keeps its simplified program."""
+    """Two programs beside each other, simplified as an engine keeps its own, unless models are asked for as they are imported."""
     from ..report.difference import differences
 
     paths = (options.subject, other)
-    stage = "simplify" if any(map(is_engine, paths)) else "import"
+    stage = options.ir or "simplify"
+    if stage not in COMPARED or (stage == "import" and any(map(is_engine, paths))):
+        hint = "an engine keeps its simplified program" if stage == "import" else "other stages are text alone"
+        raise UsageError(f"got --diff and --ir {stage}, expected {' or '.join(COMPARED)} of two models, simplify of engines", hint=hint)
     left, right = (_program(options, path, stage, progress) for path in paths)
-    return differences(left, right, (str(options.subject), str(other)))
+    report = differences(left, right, (str(options.subject), str(other)))
+    return replace(report, facts={"stage": stage, **report.facts})
 
 
 def _program(options: InspectOptions, path: Path, stage: str, progress: Progress) -> Module:
     if is_engine(path):
-        return parse_module(_contents(replace(options, subject=path), progress).graph)
+        from ..backends.reopen import module_of
+
+        return module_of(_contents(replace(options, subject=path), progress))
     return _model(options, path, stage, progress)

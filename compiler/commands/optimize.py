@@ -10,7 +10,7 @@ from ...ir.graph.parse import parse_module
 from ...ir.graph.text import module_text
 from ...passes.manager import PassManager
 from ...passes.pipeline import parse_pipeline
-from ..engines.kinds import MODELS, is_engine
+from ..engines.kinds import MODELS, is_checkpoint, is_engine
 from ..engines.trust import open_contents
 from ..options import OptimizeOptions
 from ..progress import SILENT, Progress
@@ -30,7 +30,7 @@ def optimize(options: OptimizeOptions, progress: Progress = SILENT) -> Report:
 
 
 def _module(options: OptimizeOptions, progress: Progress) -> Module:
-    if options.program.suffix in MODELS:
+    if options.program.suffix in MODELS or is_checkpoint(options.program):
         from ..models.importing import import_model
 
         return import_model(options.program, options.build, progress)
@@ -45,5 +45,5 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        hint = f"a model is told by its suffix: {', '.join(MODELS)}; an engine by .ourcc"
+        hint = f"a model is told by its suffix: {', '.join(MODELS)}, .gguf; a language model is also a folder; an engine is told by .ourcc"
         raise UsageError(f"{str(path)!r} is not a program in text: byte {error.start} is not UTF-8", hint=hint) from error

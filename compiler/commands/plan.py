@@ -7,10 +7,10 @@ from math import ceil
 from pathlib import Path
 
 from ...ir.errors import UsageError
-from ...ir.formats import format_of
+from ...passes.quantize import QUANTIZATIONS
 from ...runtime.language.facts import CHUNK
 from ..importers.checkpoints import Checkpoint, read_config, read_gguf
-from ..language.footprint import FORMATS, PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
+from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
 from ..requests import CACHES, parse_choice
@@ -45,7 +45,7 @@ def plan(
     checkpoint = _checkpoint(model)
     found = parse_target(target)
     if format is not None:
-        parse_choice(format, (*PLAIN, *FORMATS), "format")
+        parse_choice(format, (*PLAIN, *QUANTIZATIONS), "format")
     parse_choice(cache, CACHES, "cache")
     if batch < 1:
         raise UsageError(f"batch {batch}: expected 1 or more sequences")
@@ -97,17 +97,20 @@ def _checkpoint(model: Path) -> Checkpoint:
 
 def _check_format(checkpoint: Checkpoint, format: str | None) -> None:
     coded = next((stored for stored in checkpoint.tensors.values() if stored.format is not None), None)
-    if coded is not None and format is not None:
+    keeps = format is None or (format in QUANTIZATIONS and QUANTIZATIONS[format].format is None)
+    if coded is not None and not keeps:
         what = f"format {format}: the file's weights are coded already, {coded.name} as {coded.format}"
-        raise UsageError(what, hint="leave out --format, or plan the model that the file was made of")
+        raise UsageError(what, hint="leave out --format, say a8, or plan the model that the file was made of")
 
 
 def _multiplied_in(device: Device, format: str | None, checkpoint: Checkpoint) -> str:
-    """The dtype whose rate products run at: that of a format's codes where the device multiplies them, else of wider floats."""
-    own = stored_dtype(checkpoint) if format is None and checkpoint.kind == "folder" else format
-    codes = format_of(FORMATS[own]).fields[0].dtype.name if own is not None and own in FORMATS else own
-    # Weights in few bits, and those of a GGUF file, are multiplied as floats of 16 bits where there are such products.
-    return next(each for each in (codes, "bf16", "f32") if each is not None and each in device.rates)
+    """The dtype whose rate products run at: of weights in few bits that of codes where activations are rounded, else of floats."""
+    asked = QUANTIZATIONS.get(format or "")
+    own = stored_dtype(checkpoint) if checkpoint.kind == "folder" else None
+    is_coded = own is None or (asked is not None and asked.format is not None)
+    multiplied = format if format in PLAIN else "i8" if asked is not None and asked.activations and is_coded else own
+    # Floats of a GGUF file, and those that the device does not multiply, are taken as ones of 16 bits where there are such products.
+    return next(each for each in (multiplied, "bf16", "f32") if each is not None and each in device.rates)
 
 
 def _memory(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ...ir import dims
-from ...ir.errors import InputError
+from ...ir.errors import InputError, UsageError
 from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judge
@@ -16,14 +17,17 @@ from ...ir.types import from_numpy
 from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
 from ..backends.reopen import module_of
+from ..engines.kinds import check_engine, check_order, is_checkpoint
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import Precision, precisions
 from ..options import VerifyOptions, build_options
 from ..progress import SILENT, Progress
 from ..report.table import Report, Table
+from ..requests import SPARSITIES
 from .load import load
 from .peers import Run, make_peer
+from .pruning import PrunedModel
 
 SETS = 8
 FACTORS = {"f32": 4.0, "f64": 4.0, "f16": 2.0, "bf16": 2.0}
@@ -36,41 +40,65 @@ PEER_DIGITS = DIGITS["f32"]
 
 
 def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
-    """Compare the engine with its model on 8 seeded input sets, or on the user's; violations fail the command."""
+    """Compare the engine with its model on 8 seeded input sets, or on the user's; violations fail the command.
+
+    A pruned engine is compared with the pruned model, unless a tolerance says how far it may be from the whole one.
+    """
+    check_order(options.engine, options.model, "ourcc verify {} {}")
+    check_engine(options.engine)
+    if is_checkpoint(options.model):
+        hint = f"ourcc eval {options.engine} TEXT.txt tells how well it predicts a text, --against another engine how far they lie apart"
+        raise UsageError(f"{str(options.model)!r} is a language model, which neither ONNX Runtime nor eager PyTorch runs", hint=hint)
     engine = load(options.engine, target=options.target, trusted_keys=options.trust.keys, progress=progress)
     name = function_of(engine.functions, options.function)
-    module = import_model(options.model, build_options({"trust_pickle": options.trust_pickle}), progress)
+    built = build_options({"trust_pickle": options.trust_pickle})
+    module = import_model(options.model, built, progress)
     _check_ports(engine.contents.functions[name], module)
     peer_name = "onnxruntime" if options.model.suffix == ".onnx" else "eager"
-    compared = Compared(engine, name, module, make_peer(peer_name, options.model))
+    lossy, others = lossy_formats(engine), [other for other in engine.functions if other != name]
+    sparsity = next((word for word in lossy if word in SPARSITIES), None) if options.tolerance is None else None
+    pruned = None if sparsity is None else PrunedModel(options.model, replace(built, sparsity=sparsity))
+    compared = Compared(engine, name, module, make_peer(peer_name, options.model) if pruned is None else pruned.answers, pruned)
     sets = _input_sets(options, engine, name, module)
     progress.stage("verify", len(sets))
     rows, violations = [], []
     for number, arrays in enumerate(sets):
-        for precision, (output, verdict) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
-            rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict)))
+        for precision, (output, verdict, change) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
+            rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict), change))
             if not verdict.passed:
                 violations.append(f"set {number}: {output}: {verdict.reason}")
         progress.advance()
-    columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed")
-    note = "precision: the coarsest that an output is computed with; its digits decide what is allowed"
-    table = Table("outputs", columns, tuple(rows), () if options.tolerance is not None else (note,))
-    lossy, others = lossy_formats(engine), [other for other in engine.functions if other != name]
+    columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed", "pruning")
+    table = Table("outputs", columns, tuple(rows), tuple(_notes(options, compared, sparsity)))
     return Report(
         {
             "engine": str(options.engine),
             **({"function": name, "not_checked": f"{', '.join(others)} (--function NAME checks one)"} if others else {}),
             "model": str(options.model),
-            "against": f"{peer_name} and float64",
+            "against": f"{peer_name} and float64" if sparsity is None else f"the model pruned {sparsity}, op by op and in float64",
             "precision": ", ".join(dict.fromkeys(precision.name for precision in compared.precisions)),
         },
         (table,),
         violations=tuple(violations),
         failure=f"{len(violations)} of {len(rows)} answers are farther off than allowed",
         hint=None
-        if not lossy or options.tolerance is not None
+        if not lossy or sparsity is not None or options.tolerance is not None
         else f"the engine was made with {', '.join(lossy)}, which changes answers: say with --tolerance how far they may be off",
     )
+
+
+def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> Iterator[str]:
+    """What was compared with what, and why answers may differ."""
+    if options.tolerance is not None:
+        yield "error: from the model in float64; allowed: the tolerance times its largest value"
+        return
+    yield "precision: the coarsest that an output is computed with; its digits decide what is allowed"
+    if sparsity is not None:
+        yield f"error: from the model with its weights pruned {sparsity} as the engine's are, since pruning changes what it computes"
+        yield "pruning: how far the pruned model's answers lie from the whole model's; --tolerance X judges the engine by the whole model"
+    if compared.program is not None:
+        to = ", ".join(dict.fromkeys(precision.name for precision in compared.precisions))
+        yield f"the engine rounds to {to}, which its model does not: it is held to its own program, and that to what it is compared with"
 
 
 def lossy_formats(engine: Engine) -> list[str]:
@@ -83,22 +111,25 @@ def lossy_formats(engine: Engine) -> list[str]:
 class Compared:
     """A function of an engine, its model and a peer, called side by side; where the model keeps state, all go on from call to call."""
 
-    def __init__(self, engine: Engine, function: str, module: Module, peer: Run) -> None:
+    def __init__(self, engine: Engine, function: str, module: Module, peer: Run, pruned: PrunedModel | None = None) -> None:
         self.function = engine.session().functions[function]
         self.name = function
-        self.module = module
+        self.whole = module
+        self.pruned = pruned
+        self.module = module if pruned is None else pruned.module
+        """What the engine must compute."""
         self.peer = peer
         program = parse_module(engine.contents.graph)
-        theirs, ours = precisions(module.main), precisions(program.functions[function])
+        theirs, ours = precisions(self.module.main), precisions(program.functions[function])
         self.precisions = [min(pair) for pair in zip(theirs, ours, strict=True)]
         """For each output the coarsest numbers that it rests on, in the model or in the engine's own program."""
         is_coarser = any(own < said and own.digits < PEER_DIGITS for own, said in zip(ours, theirs, strict=True))
         self.program = module_of(engine.contents) if is_coarser else None
         """The engine's own program, where it rounds what its model does not."""
-        self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}}
+        self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}, "whole": {}}
 
-    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict]]:
-        """The verdict on each output for one set of inputs.
+    def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict, float | None]]:
+        """The verdict on each output for one set of inputs, and how far pruning took it from the whole model's.
 
         An output that is computed with fewer digits than peers use is also held against the model computed step by step in
         its own precision: the worse of the two errors is what a correct engine may have. An engine that rounds what its model
@@ -110,6 +141,9 @@ class Compared:
         is_narrow = any(precision.digits < PEER_DIGITS for precision in self.precisions)
         stepwise = interpret(module, arrays, states=states["stepwise"]) if is_narrow else expected
         own = None if self.program is None else interpret(self.program, arrays, function=self.name, states=states["own"])
+        changes = None
+        if self.pruned is not None:
+            changes = self.pruned.changes(arrays, expected, interpret(self.whole, arrays, wide=True, states=states["whole"]))
         verdicts = []
         for number, (port, precision) in enumerate(zip(self.function.outputs, self.precisions, strict=True)):
             ours, theirs, exact = np.asarray(answers[port.name]), expected[number], wide[number]
@@ -120,7 +154,8 @@ class Compared:
             else:
                 guide = _farther(theirs, stepwise[number], exact) if precision.digits < PEER_DIGITS else theirs
                 verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=precision.digits)
-            verdicts.append((port.name, verdict))
+            change, simplified = (None, verdict) if changes is None else changes[number]
+            verdicts.append((port.name, verdict if simplified.passed else simplified, None if change is None else float(f"{change:.2g}")))
         return verdicts
 
 

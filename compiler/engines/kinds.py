@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...ir.errors import EngineError
+from ...ir.errors import EngineError, UsageError
 
 ENGINE = "an engine"
+FOLDER = "the folder of a language model"
+CONFIG = "config.json"
 MODELS = (".onnx", ".pt2")
-_BUILD = "build it first: ourcc build {name} -o {stem}.ourcc"
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """An engine, an ONNX model, ...; None for what is not known, damaged or not there."""
+    if os.path.isfile(Path(path, CONFIG)):
+        return FOLDER
     if not os.path.isfile(path):
         return None  # A pipe would be waited for.
     try:
@@ -23,6 +26,8 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
         return None
     if head.startswith(b"PK\x03\x04"):
         return _archive(head)
+    if head.startswith(b"GGUF"):
+        return "a GGUF file of a language model"
     if 2 <= int.from_bytes(head[:8], "little") < 1 << 32 and head[8:9] == b"{":
         return "a safetensors file of weights"
     if head.startswith(b"\x93NUMPY"):
@@ -52,12 +57,32 @@ def is_engine(path: Path) -> bool:
     return kind_of(path) == ENGINE
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is one of a language model: a GGUF file, or a folder."""
+    return path.suffix == ".gguf" or path.is_dir()
+
+
+def how_to_build(path: Path) -> str | None:
+    """The way from a model to an engine; None for what is no model that is known."""
+    name = Path(os.path.abspath(path)).name
+    is_model = (kind_of(path) or "").startswith(_MODEL_KINDS)
+    return f"build it first: ourcc build {path} -o {name if path.is_dir() else Path(name).stem}.ourcc" if is_model else None
+
+
+_MODEL_KINDS = ("an ONNX", "an exported", "a GGUF", FOLDER)
+
+
+def check_order(engine: Path, other: Path, usage: str) -> None:
+    """UsageError for an engine and what belongs to it that are given the wrong way round; `usage` has places for both."""
+    if is_engine(other) and not is_engine(engine):
+        right = usage.format(other, engine)
+        raise UsageError(f"{str(other)!r} is an engine, and stands where {str(engine)!r} should", hint=f"the engine comes first: {right}")
+
+
 def check_engine(path: str | os.PathLike[str]) -> None:
     """EngineError for a file that is known to be something else, with the way from a model to an engine."""
     kind = kind_of(path)
     if kind is None or kind == ENGINE:
         return
-    is_model = kind.startswith(("an ONNX", "an exported"))
-    name = Path(path)
-    hint = _BUILD.format(name=name.name, stem=name.stem) if is_model else "name an engine, as ourcc build writes it"
+    hint = how_to_build(Path(path)) or "name an engine, as ourcc build writes it"
     raise EngineError(f"{os.fspath(path)!r} is {kind}, expected an engine", hint=hint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ...ir import dims
 from ...ir.dims import Dim
@@ -19,10 +18,7 @@ from .caches import CACHES
 from .outline import Outline
 
 PLAIN = ("f32", "bf16", "f16")
-FORMATS: Mapping[str, str] = MappingProxyType(
-    {each.name.replace("-weight", ""): each.format for each in QUANTIZATIONS.values() if each.format is not None and not each.activations}
-)
-"""Number formats of weights by the name of the `--quantize` that stores them."""
+"""Dtypes that all weights may be planned in; every other format is what `--quantize` calls it."""
 _VIEWS = frozenset({"reshape", "transpose", "slice", "broadcast_to"})
 _TABLE, _APPEND = "take", "scatter_nd"
 
@@ -49,7 +45,7 @@ class Weighed:
 
 
 def weigh(outline: Outline, format: str | None) -> Weighed:
-    """The weights of products in a format of `FORMATS`, or all in a dtype of `PLAIN`; None: as stored."""
+    """The weights of products as a name of `QUANTIZATIONS` stores them, or all in a dtype of `PLAIN`; None: as stored."""
     names = {value: name for name, value in outline.weights.items()}
     products = {weight.stored: weight for weight in weights_of(outline.graph)}
     own = outline.bytes
@@ -57,8 +53,11 @@ def weigh(outline: Outline, format: str | None) -> Weighed:
         own = {name: dims.number(TensorType(DTYPES[format], value.shape).nbytes) for name, value in outline.weights.items()}
     coded: dict[str, int] = {}
     kept: Counter[str] = Counter()
-    for value, weight in products.items() if format in FORMATS else ():
-        found = _coded(weight, FORMATS[format or ""])
+    stored = QUANTIZATIONS[format].format if format in QUANTIZATIONS else None
+    for value, weight in products.items():
+        found = None if stored is None else _coded(weight, stored)
+        if found is None:
+            continue
         if isinstance(found, str):
             kept[found] += 1
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...ir.errors import UnsupportedError, UsageError
 from ...ir.graph import Module
-from ..engines.kinds import is_engine
+from ..engines.kinds import is_checkpoint, is_engine
 from ..options import BuildOptions
 from ..progress import SILENT, Progress
 
@@ -52,11 +52,6 @@ def _hint(path: Path) -> str | None:
     if path.name == "config.json" or path.suffix == ".safetensors":
         return f"a language model is the folder of these files: {str(path.parent)!r}"
     return None
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is one of a language model: a GGUF file, or a folder."""
-    return path.suffix == ".gguf" or path.is_dir()
 
 
 def _import_language(path: Path, options: BuildOptions) -> Module:

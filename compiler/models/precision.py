@@ -55,7 +55,8 @@ def _codes(op: Op) -> Iterator[Precision]:
     """The codes that an op reads as numbers: those that scales make floats of, and those that are multiplied and added up."""
     if op.name == "decode":
         format = format_of(str(op.attrs["format"]))
-        yield Precision(format.digits, format.name)
+        # Numbers that are kept as they are have the digits of their dtype.
+        yield Precision(format.digits, format.name) if format.plain is None else Precision.of(format.plain)
     elif op.name in READ:
         read = op.operands[: READ[op.name]]
         yield from (Precision.of(value.dtype) for value in read if value is not None and value.dtype.is_integer)

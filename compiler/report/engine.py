@@ -13,7 +13,8 @@ from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
-from .table import Report, Table
+from .repeated import fold
+from .table import Cell, Report, Table
 
 if TYPE_CHECKING:
     from ...ir.graph import Module
@@ -28,18 +29,32 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
     kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
-    facts: dict[str, str | int | float | bool | None] = {
+    weights = _weights(contents)
+    facts: dict[str, Cell] = {
         "engine": str(path),
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
         "parts": ", ".join(contents.parts),
+        "weights": f"{weights['stored']} bytes stored" + ("" if weights["model"] is None else f", {weights['model']} in the model"),
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
         **_language(contents),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept))
-    return Report(facts, (signature(contents), *([contract] if rows else []), *([values] if kept else [])))
+    tables = (
+        signature(contents),
+        *([fold(contract, ("source",))] if rows else []),
+        *([fold(values, ("value", "source", "why"))] if kept else []),
+    )
+    return Report(facts, tables, numbers={"weights": weights})
+
+
+def _weights(contents: EngineContents) -> dict[str, int | None]:
+    """The bytes of all constants that the engine stores, those that several parts share once, and of the model's as it was brought."""
+    stored = sum(constant.data.nbytes for group in contents.weights.values() for constant in group.values())
+    brought = contents.report.get("model_bytes")
+    return {"stored": stored, "model": brought if isinstance(brought, int) else None}
 
 
 def signature(contents: EngineContents) -> Table:
@@ -51,8 +66,8 @@ def signature(contents: EngineContents) -> Table:
         rows += [(function, port.name, "output", str(port.type)) for port in ports.outputs]
         rows += [(function, name, "state", states.get(name, "")) for name in ports.states]
     if len(contents.functions) > 1:
-        return Table("signature", ("function", *_PORT), tuple(rows))
-    return Table("signature", _PORT, tuple(row[1:] for row in rows))
+        return fold(Table("signature", ("function", *_PORT), tuple(rows)), ("name",))
+    return fold(Table("signature", _PORT, tuple(row[1:] for row in rows)), ("name",))
 
 
 def _signed_by(path: Path) -> str | None:
@@ -78,13 +93,12 @@ def describe_module(module: Module, path: Path) -> Report:
     kinds = Counter(op.name for op in module.main)
     ops = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
     symbols = ", ".join(f"{name} in {bounds}" for name, bounds in module.facts.ranges.items())
-    sizes = [value.type.nbytes for value in module.constants.values()]
     facts = {
         "model": str(path),
         "symbols": symbols or None,
         "ops": kinds.total(),
-        "constants": len(sizes),
-        "constant_bytes": sum(size for size in sizes if isinstance(size, int)),
+        "constants": len(module.constants),
+        "constant_bytes": module.constant_bytes,
     }
     return Report(facts, (Table("signature", _PORT, tuple(ports)), Table("ops", ("op", "count"), ops)))
 

@@ -30,9 +30,10 @@ def format_cell(cell: Cell) -> str:
 
 
 def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") -> list[str]:
-    """The table's header, rule and rows, no line longer than `width` (None: as long as they are), and what was left out."""
+    """The table's header, rule, rows and notes, no line longer than `width` (None: as long as they are); last what was left out."""
+    notes = [line for note in table.notes for line in wrap(note, width)]
     if not table.rows:
-        return [" none"]
+        return [" none", *notes]
     shown = _shown(table)
     natural = {n: _natural(table, n) for n in shown}
     kept, widths = (shown, natural) if width is None else _choose(table, shown, natural, width - 1)
@@ -44,10 +45,11 @@ def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") ->
     shortened = any(
         cut in "".join(_broken(text, widths[n], cut)) and cut not in text for row in rows for text, n in zip(row, kept, strict=True)
     )
-    lines = [f" {line}".rstrip() for line in lines]
-    if left_out or shortened:
-        what = f"without {', '.join(left_out)}; " if left_out else ""
-        lines += wrap(f"({what}--wide shows everything)", width)
+    lines = [*(f" {line}".rstrip() for line in lines), *notes]
+    if left_out:
+        lines += wrap(f"(left out for want of room: {', '.join(left_out)}; --wide shows everything, --json too)", width)
+    elif shortened:
+        lines += wrap("(shortened; --wide shows everything, --json too)", width)
     return lines
 
 

@@ -24,6 +24,8 @@ def fusion_tables(part: str, rows: Sequence[Mapping[str, Any]], missed: Sequence
     """A row a value, but for movements that are folded into what reads them; then the patterns that were nearly recognised."""
     shown = sorted((row for row in rows if not is_folded(row)), key=_importance)
     notes = [
+        "kept: written to memory, and read from there; beside: written by a kernel that computes and reads it; view: written in another"
+        " shape at once; inlined: computed where it is read, and never written",
         "bytes: what memory moves for a value that is kept, one write and all reads",
         "operations: what those who read it compute again where it is not kept",
         *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),

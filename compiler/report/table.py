@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Cell = str | int | float | bool | None
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,14 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
     """The columns to show where not all have room, the ones to keep longest first; none: the first ones that fit."""
     keys: tuple[str, ...] = ()
     """Columns of names that other options take: they are always whole."""
+    folded: Table | None = None
+    """A shorter table that people see in its place, unless they ask for everything."""
 
     def to_data(self) -> list[dict[str, Cell]]:
         """One object a row."""
@@ -43,6 +46,8 @@ class Report:
     violations: tuple[str, ...] = ()
     hint: str | None = None  # what to do about the violations
     failure: str | None = None  # what they are together, if not broken promises
+    numbers: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    """What machines read in the place of the facts of these names, which are sentences."""
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.facts), default=0)
@@ -54,7 +59,7 @@ class Report:
 
     def to_data(self) -> dict[str, Any]:
         """The same as JSON data: facts by name, tables by name as lists of objects."""
-        data: dict[str, Any] = dict(self.facts)
+        data: dict[str, Any] = {**self.facts, **{name: dict(parts) for name, parts in self.numbers.items()}}
         data.update({table.name: table.to_data() for table in self.tables})
         if self.text is not None:
             data["text"] = self.text

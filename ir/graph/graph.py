@@ -329,6 +329,12 @@ class Module:
         """The declared symbols, in order of declaration."""
         return tuple(self.facts.ranges)
 
+    @property
+    def constant_bytes(self) -> int:
+        """What all constants take as they are stored; strings, whose sizes no type says, take none."""
+        sizes = (value.type.nbytes for value in self.constants.values())
+        return sum(size for size in sizes if isinstance(size, int))
+
     def declare(self, name: str, low: int | None = 0, high: int | None = None, divisor: int = 1) -> Dim:
         """Declare a symbol with its range and a known divisor."""
         self.facts = self.facts.with_range(name, low, high, divisor)

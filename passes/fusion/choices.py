@@ -138,7 +138,7 @@ class Choices:
             if value not in self.inlined:
                 self.inlined -= {view.result for view in views}
                 self.views[op] = tuple(views)
-                why = f"its kernel stores it as %{value.name}, a view of it"
+                why = f"its kernel writes it in the shape of %{value.name} at once"
                 self.why |= dict.fromkeys([op.result, *(view.result for view in views[:-1])], why)
                 return
 

@@ -92,22 +92,22 @@ def refusal(question: Question, rules: Sequence[Rule]) -> str | None:
 
 def host(q: Question) -> str | None:
     """What runs on the host is in memory."""
-    return "its op is a step of the host" if q.facts.region is None else None
+    return "the host computes it, outside of kernels" if q.facts.region is None else None
 
 
 def scattered(q: Question) -> str | None:
     """A scatter's elements are not known by their places."""
-    return "a scatter writes it where indices say" if q.kind == "scatter" else None
+    return "a scatter writes its elements at places that only the data say" if q.kind == "scatter" else None
 
 
 def scanned(q: Question) -> str | None:
     """A scan's elements come one after the other."""
-    return "a scan makes each element of the one before" if q.kind == "scan" else None
+    return "a scan makes each element from the one before, in a kernel of its own" if q.kind == "scan" else None
 
 
 def written_in_pieces(q: Question) -> str | None:
     """An op has one result, and each element of it one place, at axes of its own."""
-    return None if q.facts.writes_plainly else "its op writes it in pieces"
+    return None if q.facts.writes_plainly else "its op writes it piece by piece"
 
 
 def unread(q: Question) -> str | None:
@@ -122,7 +122,7 @@ def unread(q: Question) -> str | None:
 
 def returned(q: Question) -> str | None:
     """What the caller reads is in memory."""
-    return "the caller reads it" if q.value in q.choices.outputs else None
+    return "it is also a result, which the caller reads" if q.value in q.choices.outputs else None
 
 
 def read_by_data(q: Question) -> str | None:
@@ -142,12 +142,12 @@ def moved_for_product(q: Question) -> str | None:
         return None
     load = q.facts.moves
     if load is None or load.gathers or load.other is not None or q.facts.region is None:
-        return "a product would gather it, or read beyond its edges"
+        return "through it a product would gather single elements, or read beyond edges"
     simple = simplify_region(q.facts.region, q.choices.module.facts).body[-1].value
     affine = isinstance(simple, Load) and not any(map(dims.has_division, (*simple.subscripts, *load.subscripts)))
     if not affine and not _resolves(q):
-        return "a product would step through it with divisions"
-    return "a product would step through its rows with a stride" if q.facts.is_strided else None
+        return "through it a product would need divisions to find each element"
+    return "through it a product would read elements that do not lie side by side" if q.facts.is_strided else None
 
 
 def product_operand(q: Question) -> str | None:
@@ -156,7 +156,7 @@ def product_operand(q: Question) -> str | None:
         return None
     if not any(_feeds_product(q.choices, user) for user in q.value.uses):
         return None
-    return "a product reads it, and would compute it again for each row or column"
+    return "a product reads it, and would compute each element again for every row or column of its result"
 
 
 def in_several_loops(q: Question) -> str | None:
@@ -166,7 +166,11 @@ def in_several_loops(q: Question) -> str | None:
     kinds = [q.choices.group_kinds[root] for root in q.ordered]
     other = "contract" if q.kind == "contract" else next((kind for kind in kinds if kind not in ("map", "movement", "reduce")), None)
     count = len(q.readers)
-    return None if other is None else f"{count} kernels read it, and {KINDS.get(other, other)} is computed in one"
+    if other is None:
+        return None
+    if q.kind == "contract":
+        return f"{count} kernels read it, and a product is computed only once"
+    return f"{count} kernels read it, and one of them is {KINDS.get(other, other)}, which computes nothing that others need too"
 
 
 def scatter_operand(q: Question) -> str | None:
@@ -180,21 +184,21 @@ def folded_again(q: Question) -> str | None:
     """Into a group that folds, scans or scatters goes no fold, but a reduction into one of reductions."""
     kinds = [q.choices.group_kinds[root] for root in q.ordered] if q.facts.sums else []
     full = next((kind for kind in kinds if kind not in ("map", "movement") and not q.kind == kind == "reduce"), None)
-    return None if full is None else f"a kernel that reads it is {KINDS.get(full, full)}, and has no place for its sums"
+    return None if full is None else f"a kernel that reads it is {KINDS.get(full, full)}, which cannot make sums of its own for it"
 
 
 def folded_whole(q: Question) -> str | None:
     """A reduction of everything would run in a row inside of a kernel."""
     if q.kind != "reduce" or q.facts.keeps_parallelism:
         return None
-    return "it is a sum of everything, which no kernel that reads it could run in parallel"
+    return "it sums up everything, which inside of another kernel would run on one thread"
 
 
 def other_rows(q: Question) -> str | None:
     """One loop over rows serves all reductions of a group."""
     if q.kind != "reduce" or all(_shares_rows(q, root) for root in q.readers):
         return None
-    return "a kernel that reads it folds other rows"
+    return "the kernel that reads it sums along other rows, and has one loop over rows"
 
 
 def epilogue(q: Question) -> str | None:
@@ -203,8 +207,8 @@ def epilogue(q: Question) -> str | None:
         return None
     root = q.first
     if len(root.results) != 1 or dims.equal(q.value.type.elements, root.results[0].type.elements) is not True:
-        return "the kernel that reads it has not an element for each of its own"
-    return None if _path_is_pointwise(q, root) else "not each of its elements is read once, at its own place"
+        return "the kernel that reads it does not make one element for each element of the product"
+    return None if _path_is_pointwise(q, root) else "what reads the product does not read each element once, at its own place"
 
 
 # --- stored beside ----------------------------------------------------------------------------------------------------
@@ -214,24 +218,28 @@ def no_element(q: Question) -> str | None:
     """What is stored beside is computed there: a pointwise value or a reduction."""
     if q.kind in ("map", "reduce"):
         return None
-    return f"a {q.kind if q.kind == 'movement' else 'product'} has a kernel of its own"
+    return f"a {q.kind if q.kind == 'movement' else 'product'} is written by its own kernel alone"
 
 
 def other_loops(q: Question) -> str | None:
     """The first group that reads it runs along plain axes, or folds."""
     kind = q.choices.group_kinds[q.first]
-    return None if kind in ("map", "movement", "reduce") else f"the first kernel that reads it is {KINDS.get(kind, kind)}"
+    return (
+        None
+        if kind in ("map", "movement", "reduce")
+        else f"the first kernel that reads it is {KINDS.get(kind, kind)}, which writes its results alone"
+    )
 
 
 def own_order(q: Question) -> str | None:
     """A group stores beside its results in the order of rows."""
-    return "it has a memory order of its own" if q.value in q.choices.orders else None
+    return "it lies in memory in another order than the first kernel that reads it writes" if q.value in q.choices.orders else None
 
 
 def many_results(q: Question) -> str | None:
     """A group stores so many values at most."""
     full = len(q.choices.stored.get(q.first, ())) >= RESULTS
-    return f"the first kernel that reads it stores {RESULTS} others beside its results" if full else None
+    return f"the first kernel that reads it writes {RESULTS} other values beside its results already" if full else None
 
 
 OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_pieces)
@@ -257,9 +265,9 @@ def why_not_plainly(choices: Choices, user: Op, value: Value) -> str | None:
         return f"{user.name}, a step of the host, reads it"
     for load in loads_of(facts.region, user, value):
         if load.gathers:
-            return f"{user.name} reads it where indices say"
+            return f"{user.name} reads it at places that only the data say"
         if load.other is not None and (facts.kind not in ("map", "movement") or made is None or not made.is_plain):
-            return f"{user.name} reads beyond its edges"
+            return f"{user.name} reads beyond its edges, where it has no elements"
     return None
 
 

@@ -85,7 +85,7 @@ def _decide(choices: Choices, op: Op) -> None:
 
 def _keep(choices: Choices, op: Op, question: Question, why: str | None, not_beside: str | None) -> None:
     """The op has a group of its own, which stores a sum through the views of it that follow."""
-    told = choices.why[question.value] if op in choices.views else f"{why}, and {not_beside}" if not_beside is not None else str(why)
+    told = choices.why[question.value] if op in choices.views else f"{why}; {not_beside}" if not_beside is not None else str(why)
     choices.keep(op, told)
     if question.value not in choices.outputs and question.facts.sums and op not in choices.views:
         choices.view(op)
@@ -100,19 +100,19 @@ def _computed(question: Question) -> str:
     if question.kind == "movement":
         return "a movement is a change of subscripts in what reads it"
     if question.is_everywhere:
-        return f"what it is made of is smaller: each of {len(question.readers)} kernels computes it"
+        return f"it is made of less than it holds: each of the {len(question.readers)} kernels that read it computes it"
     if len(question.readers) > 1:
-        return f"to compute it in each of {len(question.readers)} kernels costs less than to move it through memory"
+        return f"to compute it in each of the {len(question.readers)} kernels that read it costs less than memory does"
     if question.kind == "contract":
-        return "the product's kernel goes on with what reads it"
-    return "the one kernel that reads it folds it on its way" if question.kind == "reduce" else "the one kernel that reads it computes it"
+        return "the product's kernel computes what reads it as well, before anything is written"
+    return "one kernel reads it, and sums it up on its way" if question.kind == "reduce" else "one kernel reads it, and computes it itself"
 
 
 def _stored(question: Question) -> str:
     """Why a value is stored beside the results of what reads it."""
     if len(question.readers) == 1:
-        return "the kernel that reads it stores it for the caller"
-    return f"the first of the {len(question.readers)} kernels that read it stores it for the others"
+        return "the kernel that reads it computes it, and writes it for the caller too"
+    return f"the first of the {len(question.readers)} kernels that read it computes it, and writes it for the others"
 
 
 @dataclass
@@ -153,7 +153,7 @@ class Fusion:
             }
             while len(cone := frozenset({op}).union(*read.values())) > GROUP_OPS:
                 largest = max(read, key=lambda value: len(read[value]))
-                self.choices.keep_in_memory(largest, f"with it the kernel that reads it would have more than {GROUP_OPS} ops")
+                self.choices.keep_in_memory(largest, f"the kernel that reads it would have more than {GROUP_OPS} ops if it computed it too")
                 del read[largest]
             made_of[op] = cone
 
@@ -206,9 +206,9 @@ class Fusion:
         if not chosen and op not in self.choices.views:
             return False
         for value in chosen:
-            self.choices.keep_in_memory(value, f"in one kernel with what reads it: {failure}")
+            self.choices.keep_in_memory(value, f"it could not be made one kernel with what reads it: {failure}")
         if not chosen:
-            self.choices.keep_views(op, f"as another view of %{op.result.name}: {failure}")
+            self.choices.keep_views(op, f"it could not be written in the shape of %{op.result.name}: {failure}")
         return True
 
     def _members(self, op: Op) -> list[Value]:
@@ -236,7 +236,7 @@ def _why_apart(value: Value, graph: Graph) -> str:
     """Why a value that is in memory is not computed in the kernel that reads it."""
     if any(value is after for _, _, after in graph.ties):
         return "a state keeps it, and it has no axis along which the kernel that reads it could write it in parallel"
-    return "the kernel that reads it would run along fewer axes in parallel, or twice"
+    return "the kernel that reads it would compute it twice, or run along fewer axes in parallel, if it wrote it too"
 
 
 __all__ = ["GROUP_OPS", "Fusion", "HostOp", "choose", "decided", "partition"]

@@ -27,13 +27,13 @@ def computed_again(q: Question) -> str | None:
     q.choices.weighed.add(q.value)
     if Profit(q.choices).pays(q, _may_store_beside(q)):
         return None
-    return f"{len(q.readers)} kernels read it, and each would compute it again"
+    return f"{len(q.readers)} kernels read it, and to compute it in each costs more than memory does"
 
 
 def dear_again(q: Question) -> str | None:
     """What is dear is not computed for each of several elements that read one."""
     again = q.kind == "map" and not q.is_everywhere and q.facts.is_expensive and _grows(q.value, q.users)
-    return "it is dear, and each of its elements is read again and again" if again else None
+    return "it is expensive, and each of its elements would be computed every time that it is read" if again else None
 
 
 def end_of_product(q: Question) -> str | None:
@@ -43,7 +43,7 @@ def end_of_product(q: Question) -> str | None:
     root = q.first
     same = dims.equal(q.value.type.elements, root.results[0].type.elements) is True
     takes = q.choices.group_kinds[root] in ("map", "movement") and same
-    return "it ends the kernel of a product" if not takes and _ends_product(q) else None
+    return "the kernel of the product before it computes it at no cost" if not takes and _ends_product(q) else None
 
 
 # --- stored beside ----------------------------------------------------------------------------------------------------
@@ -51,14 +51,14 @@ def end_of_product(q: Question) -> str | None:
 
 def stored_by_product(q: Question) -> str | None:
     """The end of a contraction is stored by that contraction."""
-    return "it ends the kernel of a product, which stores it" if q.kind == "map" and _ends_product(q) else None
+    return "the kernel of the product before it writes it" if q.kind == "map" and _ends_product(q) else None
 
 
 def dear_in_folds(q: Question) -> str | None:
     """What is dear is not computed once for each fold."""
     folds = q.kind != "reduce" and q.choices.group_kinds[q.first] == "reduce"
     again = folds and q.facts.is_expensive and not _grows(q.value, [q.first])
-    return "it is dear, and the first kernel that reads it computes it for each of its folds" if again else None
+    return "it is expensive, and the first kernel that reads it would compute it once for each of its sums" if again else None
 
 
 WHERE_READ: tuple[Rule, ...] = (computed_again, dear_again, end_of_product)

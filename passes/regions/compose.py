@@ -188,7 +188,7 @@ class _Composer:
             if known is value and not anywhere and len(set(names)) == len(names) and set(names) <= extents.keys():
                 if all(dims.equal(size, own, self.facts) is True for size, own in zip(sizes, value.shape, strict=True)):
                     return Store(operand.name, self._names(subscripts), subscripts, element)
-        raise CannotInline(value, "the kernel that reads it passes no place where it could store each element once")
+        raise CannotInline(value, "the kernel that reads it would not write each of its elements exactly once")
 
     def _region(self, op: Op) -> Region:
         region = self.regions(op)
@@ -268,7 +268,7 @@ class _Composer:
                 held = held * size if size is not None else KEPT_INSIDE + 1
             if held > KEPT_INSIDE:
                 names = ", ".join(axis.name for axis in lost)
-                raise CannotInline(inlined.op.result, f"one kernel would hold its reductions for all {names} at once")
+                raise CannotInline(inlined.op.result, f"a kernel that computes it would hold sums for all of {names} at once")
 
     def _parallel_axes(self) -> set[str]:
         """The axes that every reduction, scan and store varies over: a kernel may run along them in parallel."""
@@ -332,7 +332,7 @@ class _Composer:
             other = Constant(ZERO[load.dtype.kind], load.dtype) if load.other is None and inlined.anywhere else load.other
             return Load(operand.name, self._ordered(value, subscripts), load.dtype, other, gathers)
         if any(_parts(subscript) > TERMS for subscript in subscripts):
-            raise CannotInline(value, f"its subscripts would have more than {TERMS} parts")
+            raise CannotInline(value, f"the places where it is read would be sums of more than {TERMS} parts")
         inside = None if load.other is None else self._inside(value, subscripts)
         anywhere = inlined.anywhere or inside is not None
         element = yield self._element(value, subscripts, anywhere, shared=inlined.loads[value] > 1)
@@ -372,7 +372,7 @@ class _Composer:
         if _is_work(element):
             self.copies[value] = self.copies.get(value, 0) + 1
             if self.copies[value] > COPIES:
-                raise CannotInline(value, f"it is read at more than {COPIES} places of one kernel")
+                raise CannotInline(value, f"one kernel reads it in more than {COPIES} ways, and would compute it in each")
             inside = sum(count for user, count in value.uses.items() if user in self.ops)
             if shared or inside > 1 or value in self.beside:
                 element = self._named(element)
@@ -400,7 +400,7 @@ class _Composer:
                     axis_map[name] = self._axis(name, extent)
                 elif not any(axis.name == dims.name_of(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
                     # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
-                    raise CannotInline(value, f"it folds the axis {name}, which its reader steps through in pieces")
+                    raise CannotInline(value, f"it sums along the axis {name}, which the kernel that reads it takes in pieces")
         (store,) = yield self._inline(_Inlined(op, region, self._operands(op, region), axis_map, anywhere))
         rounds = isinstance(store.value, Apply) and store.value.primitive == "round"
         if isinstance(store.value, Apply) and rounds and self.roundings.may_stay_wide(value):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -11,16 +14,15 @@ import pytest
 from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.compiler.options import Quantize, build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.ir import dims, scalar
-from ourcc.ir.formats import FORMATS, Field, Format, Reader, format_of
-from ourcc.ir.formats.affine import code_fields, divided, pack_codes, read_code
+from ourcc.ir import dims
+from ourcc.ir.formats import FORMATS, format_of
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.graph.text import module_text
 from ourcc.ir.plan import storage
 from ourcc.ir.target import gpu_target
-from ourcc.ir.types import TensorType, f16, f32, f64, i32, u8
+from ourcc.ir.types import TensorType, f32, f64
 from ourcc.passes.lower.schedule import Scheduler, cheapest
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
@@ -150,50 +152,28 @@ def drawn(random: np.random.Generator, kind: TensorType) -> np.ndarray:
 
 # --- one that exists nowhere ----------------------------------------------------------------------------------------------
 
-GROUP, DEEP = 48, 96
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "add-a-format.md"
 
 
-def _encode(x: np.ndarray) -> Mapping[str, np.ndarray]:
-    parts = x.reshape(*x.shape[:-1], -1, GROUP)
-    scale = np.abs(parts).max(-1, keepdims=True) / np.float32(15)
-    upper = np.repeat(scale.reshape(*x.shape[:-1], -1, DEEP // GROUP).max(-1), DEEP // GROUP, -1)[..., None] / np.float32(63)
-    upper = upper.astype(np.float16).astype(np.float32)
-    fine = np.clip(np.rint(divided(scale, upper)), 0, 63)
-    codes = np.clip(np.rint(divided(parts, fine * upper)) + 16, 0, 31).reshape(x.shape)
-    return {
-        **pack_codes(codes, 5, 16),
-        "fine": fine[..., 0].astype(np.uint8),
-        "upper": upper[..., :: DEEP // GROUP, 0].astype(np.float16),
-    }
+def pasted(folder: Path) -> ModuleType:
+    """The file that contributors are shown, as a module beside those of the tree."""
+    (folder / "five.py").write_text(PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("ourcc.ir.formats.five", folder / "five.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _scale(reader: Reader, place: Any) -> Any:
-    fine = scalar.cast(scalar.cast(reader.word("fine", place // GROUP), i32), f32)
-    return scalar.mul(reader.word("upper", place // DEEP), fine)
-
-
-FIVE = Format(
-    "five",
-    "5-bit codes in groups of 48, with scales of scales",
-    (*code_fields(5, 16), Field("fine", u8, GROUP), Field("upper", f16, DEEP)),
-    DEEP,
-    lambda reader, place: read_code(reader, place, 5, 16),
-    scale=_scale,
-    zero=lambda reader, place: 16,
-    least=0,
-    most=31,
-    encode=_encode,
-)
-
-
-def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Declaring it is all: it is coded, decoded, spelled, built for the CPU and run in Triton's interpreter."""
-    monkeypatch.setitem(FORMATS, "five", FIVE)
+    (five,) = pasted(tmp_path).FORMATS
+    monkeypatch.setitem(FORMATS, "five", five)
     x = np.random.default_rng(0).standard_normal((9, 192)).astype(np.float32)
-    fields = FIVE.encoded(x)
+    fields = five.encoded(x)
     assert {name: array.shape for name, array in fields.items()} == {"codes": (9, 96), "high": (9, 24), "fine": (9, 4), "upper": (9, 2)}
-    assert np.abs(FIVE.decoded(fields) - x).max() < 0.15
-    np.testing.assert_allclose(FIVE.decoded(FIVE.encoded(FIVE.decoded(fields))), FIVE.decoded(fields), rtol=2e-3, atol=1e-6)
+    assert np.abs(five.decoded(fields) - x).max() < 0.15
+    np.testing.assert_allclose(five.decoded(five.encoded(five.decoded(fields))), five.decoded(fields), rtol=2e-3, atol=1e-6)
 
     module, data = mlp(k=192, hidden=96)
     PassManager(parse_pipeline("encode_weights{format=five}, eliminate_dead_code"), strict=True).run(module)

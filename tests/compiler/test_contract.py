@@ -229,7 +229,7 @@ def test_all_broken_promises_are_named() -> None:
 def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str) -> None:
     with pytest.raises(UnsupportedError, match=f"quantize {value} is not supported yet") as error:
         ourcc.build(model, quantize=value)  # type: ignore[arg-type]
-    assert error.value.hint == f"supported: {', '.join(QUANTIZATIONS)}"
+    assert error.value.hint == f"did you mean '{value}-weight'?; supported: {', '.join(QUANTIZATIONS)}"
 
 
 def test_requests_that_no_pass_serves_are_refused(model: Path) -> None:

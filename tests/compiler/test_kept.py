@@ -17,7 +17,7 @@ from ourcc.ir.types import TensorType, f32
 from ourcc.runtime.contents import EngineContents
 from ourcc.runtime.engine import Engine
 
-WHY = "with it the kernel that reads it would have more than 128 ops"
+WHY = "the kernel that reads it would have more than 128 ops if it computed it too"
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,24 @@ def _texts(tree: ast.Module) -> Iterator[str]:
 
 # --- examples: excerpts of the tree, where tests run them ---------------------------------------------------------------
 
-EXAMPLES = [(page, block) for page in PAGES for block in blocks(page, "python")]
+ADDED = {"add-a-format.md": "*five.FORMATS, "}
+"""What the reader of a page adds to an excerpt."""
+FILES = {"add-a-format.md": "tests/compiler/test_coded_weights.py"}
+"""Pages that show a whole file, which begins with its sentence, and the test that runs it."""
+EXAMPLES = [
+    (page, block.replace(ADDED.get(page.name, "nothing"), ""))
+    for page in PAGES
+    for block in blocks(page, "python")
+    if not block.startswith('"""')
+]
+
+
+def test_whole_files_are_run() -> None:
+    shown = {page.name: [block for block in blocks(page, "python") if block.startswith('"""')] for page in PAGES}
+    assert {name for name, found in shown.items() if found} == FILES.keys()
+    for name, test in FILES.items():
+        assert name in (ROOT / test).read_text(encoding="utf-8") and len(shown[name]) == 1
+        assert blocks(ROOT / "docs" / "howto" / name, "python")[0] == shown[name][0]
 
 
 @pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=lambda value: value.name if isinstance(value, Path) else "")

@@ -228,7 +228,7 @@ def test_build_hands_over_options_and_saves(commands: Any, model: str, tmp_path:
             "parts": {"sm_90a": SimpleNamespace(family="cuda")},
             "best": SimpleNamespace(states={}),
         }
-        contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={}, assets={})
+        contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={}, assets={}, weights={})
         return SimpleNamespace(save=save, contents=contents)
 
     commands.build = build

@@ -79,6 +79,18 @@ def test_values_say_where_they_are_and_why(subject: str, capsys: pytest.CaptureF
     assert "kernel_0" in said(capsys, "inspect", subject, "--fusion", "-q", "--wide")
 
 
+def test_a_model_is_explained_before_it_is_built(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise AssertionError("a kernel is compiled")
+
+    monkeypatch.setattr("ourcc.compiler.backends.cpu.CpuBackend.compile", refused)
+    found = json.loads(said(capsys, "inspect", "m.onnx", "--explain", "--shape", "B=1..64", "--json"))
+    assert (found["model"], found["compiled ops"], found["kernels"]) == ("m.onnx", 2, 1)
+    assert found["fusion"] == [{"graph": 0, "kept": 3, "beside": 0, "view": 0, "inlined": 0}]
+    assert {row["op"] for row in found["largest in memory"]} == {"matmul", "top_k"}
+    assert "largest in memory" in said(capsys, "inspect", "m.onnx", "--explain", "-q")
+
+
 def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str]) -> None:
     for option in (["--memory"], ["--precision"], ["--fusion"], ["--source", "kernel_0"]):
         ours, theirs = (
@@ -96,6 +108,8 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
         (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c: the kernels of sm_90a are triton\n  help: --ir triton"),
         (["inspect", "m.ourcc", "--ir", "import"], "stage import needs the model: an engine keeps its simplified program"),
+        (["inspect", "m.ourcc", "--explain"], "got --explain for an engine, expected a model: it is built already"),
+        (["inspect", "m.onnx", "--explain", "--kernels"], "got --explain and --kernels, expected --explain alone"),
         (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
         (["inspect", "m.ourcc", "--fusion", "--workload", "B=1"], "got --workload for an engine, expected none: it has its own"),
         (["inspect", "m.onnx", "--fusion", "--target", "sm_1"], "unknown target"),

@@ -16,9 +16,12 @@ from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.commands.load import load
+from ourcc.compiler.commands.pruning import PrunedModel
 from ourcc.compiler.commands.verify import verify
+from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import BenchOptions, InspectOptions, VerifyOptions, build_options
 from ourcc.ir.errors import InputError, UsageError
+from ourcc.ir.graph.reference import interpret
 from ourcc.passes.quantize import QUANTIZATIONS
 
 pytest.importorskip("onnxruntime")
@@ -96,6 +99,37 @@ def test_every_format_is_judged_by_its_own_digits(format: str, tmp_path: Path) -
     # What another model answers is no error of rounding.
     other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=-0.03, width=128)
     assert verify(VerifyOptions(engine, other)).violations
+
+
+@pytest.mark.parametrize("format", [None, "int8-weight", "int4-weight", "int8", "int4-a8", "fp8-weight"])
+def test_a_pruned_engine_is_judged_by_the_pruned_model(format: str | None, tmp_path: Path) -> None:
+    # Weights that are large against each other: pruning half of them changes every answer.
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.03, width=128)
+    engine = engine_of(model, sparsity="2:4", **({} if format is None else {"quantize": format}))
+    report = verify(VerifyOptions(engine, model))
+    rows = report.tables[0].to_data()
+    assert all(row["passed"] == "yes" for row in rows), rows
+    assert report.facts["against"] == "the model pruned 2:4, op by op and in float64"
+    assert all(float(row["pruning"]) > 20 * float(row["error"]) for row in rows) or format is not None  # type: ignore[arg-type]
+    notes = " ".join(report.tables[0].notes)
+    assert "pruning changes what it computes" in notes and ("its model does not" in notes) == (format is not None)
+    # Numbers that are kept as they are have all their digits.
+    assert format is not None or {row["precision"] for row in rows} == {"f32"}
+    # A tolerance is told of the whole model.
+    whole = verify(VerifyOptions(engine, model, tolerance=1e-4))
+    assert whole.violations and whole.facts["against"] == "onnxruntime and float64"
+    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.031 if format is None else -0.03, width=128)
+    assert verify(VerifyOptions(engine, other)).violations
+
+
+def test_a_program_that_simplifying_changed_is_no_pruned_model(tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT)
+    pruned = PrunedModel(model, build_options({"sparsity": "2:4"}))
+    arrays = [np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)]
+    (whole,) = interpret(import_model(model, build_options({})), arrays, wide=True)
+    for answer, passed in ((whole, True), (whole + 1e-3, False)):
+        ((distance, verdict),) = pruned.changes(arrays, pruned.answers(arrays), [answer])
+        assert verdict.passed == passed and distance > 1e-2
 
 
 DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float16, torch.float64, torch.int8, torch.bool]

@@ -55,3 +55,64 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert run(arguments) in (1, 2), arguments
         assert "not a regular file" in capsys.readouterr().err
     assert not is_engine(tmp_path / "pipe") and kind_of(pipe) is None
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder and a GGUF file that look like a language model, and what is named as an engine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lm").mkdir()
+    (tmp_path / "lm" / "config.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "m.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    (tmp_path / "e.ourcc").write_bytes(b"PK\x03\x04" + b"\0" * 22 + b"\x0d\0\0\0manifest.json")
+    (tmp_path / "t.txt").write_text("a text")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        *(
+            (words, 2, "'lm' is a folder, expected a file; build it first: ourcc build lm -o lm.ourcc")
+            for words in (
+                ["run", "lm"],
+                ["tune", "lm"],
+                ["generate", "lm", "hi"],
+                ["chat", "lm"],
+                ["eval", "lm", "t.txt"],
+                ["verify", "lm", "lm"],
+            )
+        ),
+        (["run", "empty"], 2, "'empty' is a folder, expected a file\n"),
+        *(
+            (
+                words,
+                1,
+                "'m.gguf' is a GGUF file of a language model, expected an engine\n help: build it first: ourcc build m.gguf -o m.ourcc",
+            )
+            for words in (["run", "m.gguf"], ["generate", "m.gguf", "hi"], ["eval", "m.gguf", "t.txt"], ["verify", "m.gguf", "lm"])
+        ),
+        (["cache", "why", "lm:kernel_0"], 1, "'lm' is the folder of a language model, expected an engine"),
+        (
+            ["verify", "e.ourcc", "lm"],
+            2,
+            "'lm' is a language model, which neither ONNX Runtime nor eager PyTorch runs\n help: ourcc eval e.ourcc",
+        ),
+        (["verify", "e.ourcc", "m.gguf"], 2, "'m.gguf' is a language model"),
+        (["verify", "m.gguf", "e.ourcc"], 2, "the engine comes first: ourcc verify e.ourcc m.gguf"),
+        (
+            ["eval", "t.txt", "e.ourcc"],
+            2,
+            "'e.ourcc' is an engine, and stands where 't.txt' should\n help: the engine comes first: ourcc eval e.ourcc t.txt",
+        ),
+        (["inspect", "empty"], 1, "'empty' holds no config.json"),
+        (["bench", "empty"], 1, "'empty' holds no config.json"),
+        (["opt", "empty", "--pipeline", "canonicalize"], 1, "'empty' holds no config.json"),
+    ],
+)
+def test_what_stands_in_the_wrong_place_is_told(
+    arguments: list[str], status: int, message: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "-q"]) == status
+    assert " ".join(message.split()) in " ".join(capsys.readouterr().err.split())

@@ -118,7 +118,7 @@ def test_texts_that_are_none(made: tuple[Any, Path, Path], tmp_path: Path, capsy
         shown = capsys.readouterr()
         assert message in shown.err and shown.out == "" and shown.err.count("error:") == 1
     assert run(["eval", str(made[1]), str(tmp_path), "-q"]) == 2
-    assert "is a directory" in capsys.readouterr().err
+    assert "is a folder, expected a file" in capsys.readouterr().err
     with pytest.raises(ourcc.InputError, match=r"cannot read none\.txt: No such file"):
         read_text(tmp_path / "none.txt")
 

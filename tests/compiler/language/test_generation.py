@@ -267,7 +267,7 @@ def test_scores_and_guesses_on_the_command_line(both: Both, capsys: pytest.Captu
     assert run(["generate", path, "the the the the the the the", "--raw", "--max-tokens", "12", "--speculate", "4"]) == 0
     shown = capsys.readouterr().err
     assert "guesses were right" in shown and "GB/s" not in shown
-    assert run(["generate", path, "sky", "--speculate", "99"]) == 1
+    assert run(["generate", path, "sky", "--speculate", "99"]) == 2
     assert "speculate 99: expected a whole number from 0 to 64" in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from ourcc.compiler.commands.plan import plan
 from ourcc.compiler.importers.checkpoints import read_config, read_folder, read_gguf
 from ourcc.compiler.importers.checkpoints.stored import Checkpoint
 from ourcc.compiler.language.caches import CACHES
-from ourcc.compiler.language.footprint import FORMATS, operations, seen_pairs, token_bytes, weigh, workspace
+from ourcc.compiler.language.footprint import operations, seen_pairs, token_bytes, weigh, workspace
 from ourcc.compiler.language.module import ARCHITECTURES, language_module
 from ourcc.compiler.language.outline import OPTIONAL, outline_of
 from ourcc.compiler.targets.machine import Device
@@ -108,22 +108,23 @@ def test_weights_of_an_outline_cannot_be_read() -> None:
             _ = value.constant.array
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if each.format is not None])
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_in_a_format_are_those_that_its_pass_makes(name: str, tied: bool, tmp_path: Path) -> None:
     # Inner layers of 96 are no whole groups of 64 and 128.
     model = model_of("llama", hidden_size=128, intermediate_size=96, tie_word_embeddings=tied)
     folder = save(model, tmp_path / "m")
     module = language_module(read_folder(folder))
-    for step in next(each for each in QUANTIZATIONS.values() if each.name.replace("-weight", "") == name).steps:
+    format = QUANTIZATIONS[name].format or ""
+    for step in QUANTIZATIONS[name].steps:
         word = step.partition("{")[0]
         assert word in PASSES
-        options = {"format": FORMATS[name]} if "{" in step else {}
+        options = {"format": format} if "{" in step else {}
         load_pass(word)(**options).run(module, PassContext())
     used = {value for value in module.constants.values() if value.uses and value.name != "c" and not value.name.startswith("c.")}
     weighed = weigh(outline_of(read_config(folder)), name)
     assert weighed.coded + weighed.others == sum(dims.number(value.type.nbytes) for value in used)
-    assert bool(weighed.kept) == (tied or format_of(FORMATS[name]).group > 32)
+    assert bool(weighed.kept) == (tied or format_of(format).group > 32)
     assert weighed.copied == (4 * 97 * 128 if tied else 0)
 
 
@@ -164,25 +165,25 @@ def folder_of(config: dict[str, Any], folder: Path) -> Path:
 
 def test_figures_follow_from_those_that_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(LLAMA, tmp_path / "Llama-3.1-70B")
-    words = ["--format", "fp8", "--batch", "32", "--context", "8192", "--target", "sm_90a", "--cache", "bf16", "--prompt", "1000"]
+    words = ["--format", "fp8-weight", "--batch", "32", "--context", "8192", "--target", "sm_90a", "--cache", "bf16", "--prompt", "1000"]
     assert run(["plan", str(folder), *words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     memory = {row["what"]: row["bytes"] for row in told["memory"]}
     products = 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
     scales = 80 * (2 * 8192 + 2 * 1024 + 2 * 28672 + 8192)
     head = 128256 * 8192
-    assert memory["weights in fp8"] == products + head + 4 * (scales + 128256)
+    assert memory["weights in fp8-weight"] == products + head + 4 * (scales + 128256)
     assert memory["other weights"] == 2 * (head + 161 * 8192)
     assert memory["keys and values"] == 32 * 8192 * (80 * 2 * 8 * 128 * 2)
     assert memory["all"] == sum(size for name, size in memory.items() if name != "all")
-    assert (told["devices"], told["products_in"]) == (math.ceil(memory["all"] / 141e9), "f8e4m3")
+    assert (told["devices"], told["products_in"]) == (math.ceil(memory["all"] / 141e9), "bf16")
     rates = GPU_TARGETS["sm_90a"]
-    assert (told["bytes_per_second"], told["operations_per_second"]) == (rates.memory_rate, rates.rates["f8e4m3"])
+    assert (told["bytes_per_second"], told["operations_per_second"]) == (rates.memory_rate, rates.rates["bf16"])
     decode, prompt = told["roofline"]
     assert decode["operations"] == 32 * (2 * (products + head) + 4 * 80 * 64 * 128 * 8192)
     assert prompt["operations"] == 2 * (products * 1000 + head) + 4 * 80 * 64 * 128 * 1000 * 1001 // 2
     assert decode["cache_bytes"] == 32 * 8193 * 80 * 2 * 8 * 128 * 2 and prompt["cache_bytes"] == 1000 * 80 * 2 * 8 * 128 * 2
-    assert decode["weight_bytes"] == memory["weights in fp8"] + 2 * 161 * 8192 + 32 * 2 * 8192
+    assert decode["weight_bytes"] == memory["weights in fp8-weight"] + 2 * 161 * 8192 + 32 * 2 * 8192
     for row, tokens in ((decode, 32), (prompt, 1000)):
         computing = row["operations"] / (told["devices"] * told["operations_per_second"])
         moving = (row["weight_bytes"] + row["cache_bytes"]) / (told["devices"] * told["bytes_per_second"])
@@ -205,6 +206,21 @@ def test_a_cpu_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "second order of a table" in shown and "tokens per second" in shown and max(map(len, shown.splitlines())) < 200
 
 
+def test_the_names_of_formats_are_those_of_a_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # names go on behind their hyphens
+    for each in QUANTIZATIONS.values():
+        assert each.name in shown and (each.format is None or f"{format_of(each.format).bits:.3g} bits a number" in shown)
+    folder = folder_of({**SMOLLM2, "num_hidden_layers": 1}, tmp_path / "m")
+    coded = write_gguf(model_of("llama"), tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q4_0)
+    for name, each in QUANTIZATIONS.items():
+        facts = plan(folder, format=name, target="sm_90a").facts
+        assert facts["products_in"] == ("i8" if each.activations and each.format is not None else "bf16")
+    for name, multiplied in (("a8", "i8"), (None, "bf16")):
+        assert plan(coded, format=name, target="sm_90a").facts["products_in"] == multiplied
+    assert plan(folder, format="f32", target="sm_90a").facts["products_in"] == "f32"
+
+
 def test_what_cannot_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(LLAMA, tmp_path / "m")
     coded = write_gguf(model_of("llama"), tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q4_0)
@@ -214,6 +230,10 @@ def test_what_cannot_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([tmp_path / "m.ourcc"], 2, "expected a folder with config.json, or a .gguf file"),
         ([tmp_path / "empty"], 1, "holds no config.json"),
         ([folder, "--format", "fp9"], 2, "fp9"),
+        ([folder, "--format", "fp8"], 2, "did you mean 'fp8-weight'?"),
+        ([folder, "--format", "int4"], 2, "did you mean 'int4-weight'?"),
+        ([folder, "--format", "fp8-block"], 2, "did you mean 'fp8-block-weight'?"),
+        ([folder, "--format", "fp16"], 2, "did you mean 'f16'?"),
         ([folder, "--cache", "int7"], 2, "int7"),
         ([folder, "--batch", "0"], 2, "batch 0: expected 1 or more"),
         ([folder, "--context", "200000"], 2, "context 200000: expected 2 to 131072"),
@@ -248,7 +268,9 @@ def test_a_config_that_says_anything_ends_in_one_error(seed: int, tmp_path: Path
             names = (*config, "head_dim", "attention_bias", "sliding_window", "rope_scaling", "n_inner", "dtype")
             config[names[draw.integers(len(names))]] = HOSTILE[draw.integers(len(HOSTILE))]
         try:
-            report = plan(folder_of(config, tmp_path), target="sm_90a", format=("fp8", "int4", "bf16", None)[draw.integers(4)], context=32)
+            report = plan(
+                folder_of(config, tmp_path), target="sm_90a", format=("fp8-weight", "int4-a8", "bf16", None)[draw.integers(4)], context=32
+            )
             assert int(report.facts["parameters"]) > 0  # type: ignore[arg-type]
             outcomes.add("planned")
         except ourcc.CompilerError as error:

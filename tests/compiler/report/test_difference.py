@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,6 +71,91 @@ def test_attributes_weights_types_and_symbols() -> None:
     wide = module()
     wide.facts = wide.facts.with_range("B", 1, 128)
     assert rows(module(), wide) == [("changed", "symbol", "B", "B in 1..64 -> B in 1..128")]
+
+
+def exported(axis: int = 1, is_renamed: bool = False, epsilon: float = 1e-5, shift: float = 0.0) -> Module:
+    """One model as two exporters write it: other names, sums with their operands exchanged, weights in the other order, digits of f32."""
+    made = Module("m")
+    graph = made.functions["main"] = Graph("main")
+    b = Builder(made, graph)
+    batch, count = (made.declare(name, 1, high) for name, high in ((("rows", 64), ("words", 32)) if is_renamed else (("B", 64), ("S", 32))))
+    x = graph.add_input("input" if is_renamed else "x", TensorType(f32, (batch, count, 4)))
+    y = graph.add_input("other" if is_renamed else "y", TensorType(f32, (batch, count, 4)))
+    ones, zeros = (made.add_constant(name, np.full(4, value, np.float32)) for name, value in (("one", 1.0), ("zero", 0.0)))
+    h = b.layer_norm(x, ones, zeros, axes=(2,), epsilon=float(np.float32(epsilon)) if is_renamed else epsilon)
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3) + shift
+    stored = made.add_constant("weight.t" if is_renamed else "w", weight.T.copy() if is_renamed else weight)
+    bias = made.add_constant("bias", np.arange(3, dtype=np.float32))
+    product = b.matmul(b.add(y, h) if is_renamed else b.add(h, y), stored, transpose_b=is_renamed)
+    sums = b.add(bias, product) if is_renamed else b.add(product, bias)
+    graph.set_outputs([b.softmax(sums, axis=axis)], ["result" if is_renamed else "out"])
+    return made
+
+
+def test_what_exporters_write_differently_is_no_difference() -> None:
+    report = differences(exported(), exported(is_renamed=True), ("A", "B"))
+    assert report.tables == () and counts(report) == [5, 0, 0, 0]
+
+
+def test_what_is_different_is_told_under_other_names_too() -> None:
+    for changed, op in (({"axis": 2}, "softmax"), ({"epsilon": 2e-5}, "layer_norm"), ({"shift": 1.0}, "matmul")):
+        found = rows(exported(), exported(is_renamed=True, **changed))  # type: ignore[arg-type]
+        assert [(row[0], row[1]) for row in found] == [("changed", op)], (changed, found)
+    wide = exported(is_renamed=True)
+    wide.facts = wide.facts.with_range("words", 1, 128)
+    assert rows(exported(), wide) == [("changed", "symbol", "S", "S in 1..32 -> S in 1..128")]
+
+
+def test_inputs_and_outputs_that_only_one_has() -> None:
+    more = exported(is_renamed=True)
+    extra = more.main.add_input("extra", TensorType(f32, (3,)))
+    more.main.set_outputs([more.main.results[0], extra], ["result", "copy"])
+    assert [row[:3] for row in rows(exported(), more)] == [("only in B", "input", "extra"), ("only in B", "output", "copy")]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_renamed_programs_are_the_same(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    one, other = module(layers=6), module(layers=6)
+    names = [f"n{number}" for number in draw.permutation(40)]
+    for value in (*other.main.inputs, *(op.result for op in other.main)):
+        value.name = names.pop()
+    assert differences(one, other, ("A", "B")).tables == ()
+
+
+def test_exports_of_one_model_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By both exporters of torch to ONNX, and by torch.export, with names and opsets of their own."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+
+    class Layer(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.wide, self.narrow = torch.nn.LayerNorm(16), torch.nn.Linear(16, 24), torch.nn.Linear(24, 16)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.narrow(torch.nn.functional.gelu(self.wide(self.norm(x))))
+
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(Layer(), Layer()).eval(), torch.randn(2, 5, 16)
+    sizes = {0: torch.export.Dim("B", min=1, max=8), 1: torch.export.Dim("S", min=1, max=8)}
+    old, new, saved = (str(tmp_path / name) for name in ("old.onnx", "new.onnx", "m.pt2"))
+    torch.onnx.export(
+        model, (x,), old, dynamo=False, opset_version=17, input_names=["a"], output_names=["z"], dynamic_axes={"a": {0: "batch", 1: "seq"}}
+    )
+    torch.onnx.export(model, (x,), new, dynamo=True, dynamic_shapes={"input": sizes}, verbose=False)
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes={"input": sizes}), saved)
+    capsys.readouterr()
+    assert run(["inspect", old, "--diff", new, "-q"]) == 0
+    assert "the programs are the same, but for names and sources" in capsys.readouterr().out
+    assert run(["inspect", new, "--diff", saved, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # torch.export alone says how large sizes may be.
+    assert {row["op"] for row in found.get("differences", ())} <= {"symbol"} and found["only in A"] == found["only in B"] == 0
+    assert run(["inspect", old, "--diff", new, "--ir", "import", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stage"] == "import"
+    assert run(["inspect", old, "--diff", new, "--ir", "plan"]) == 2
+    assert "got --diff and --ir plan, expected import or simplify" in capsys.readouterr().err
 
 
 def test_a_function_of_one_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from ourcc.compiler.report.fit import columns_of, fit, wrap
 from ourcc.compiler.report.table import Table
@@ -24,7 +25,11 @@ def test_all_is_shown_where_there_is_room() -> None:
 def test_brief_columns_are_kept_and_the_rest_is_named() -> None:
     lines = fit(WIDE, 80)
     assert lines[0].split() == ["name", "size"] and "1234567" in lines[2]
-    assert lines[-1] == "(without notes, place; --wide shows everything)"
+    last = "(left out for want of room: notes, place; --wide shows everything, --json too)"
+    assert lines[-1] == last
+    # It is the last word, behind what the columns mean.
+    noted = fit(replace(WIDE, notes=("place: where it is",)), 80)
+    assert noted[-2:] == ["place: where it is", last] and fit(replace(WIDE, notes=("n",)), None)[-1] == "n"
 
 
 def test_names_are_cut_before_numbers() -> None:

@@ -51,7 +51,7 @@ def test_what_a_reader_could_compute_comes_first(contents: EngineContents) -> No
     assert any("2 transpose" in note for note in table.notes) and any("B=4" in note for note in table.notes)
     assert missed.to_data() == [{"pattern": "attention", "value": "y", "why": "scores are also an output", "source": None}]
     lines = fit(table, 80)
-    assert max(map(len, lines)) <= 80 and "without where" in lines[-1]
+    assert max(map(len, lines)) <= 80 and "left out for want of room: where" in lines[-1]
 
 
 def test_the_largest_values_in_memory(contents: EngineContents) -> None:

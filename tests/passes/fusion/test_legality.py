@@ -42,33 +42,38 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         "%y",
         ROWS,
         f"%v = sort(%x) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}",
-        "its op is a step of the host",
+        "the host computes it, outside of kernels",
     ),
     "scattered": (
         "%y",
         ROWS,
         f"{COLUMN}%v = scatter_along_axis(%x, %n, %m) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}",
-        "a scatter writes it where indices say",
+        "a scatter writes its elements at places that only the data say",
     ),
-    "scanned": ("%y", ROWS, f"%v = cumsum(%x) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}", "a scan makes each element of the one before"),
+    "scanned": (
+        "%y",
+        ROWS,
+        f"%v = cumsum(%x) {{axis = 1}} : {ROWS}\n%y = neg(%v) : {ROWS}",
+        "a scan makes each element from the one before, in a kernel of its own",
+    ),
     "written_in_pieces": (
         "%y",
         "f32[N, 960]",
         f"%v = concat({', '.join(['%x'] * 20)}) {{axis = 1}} : f32[N, 960]\n%y = neg(%v) : f32[N, 960]",
-        "its op writes it in pieces",
+        "its op writes it piece by piece",
     ),
     "unread": ("%v", ROWS, EXP, "only the caller reads it"),
     "returned": (
         "%v, %y",
         f"{SQUARE}, {SQUARE}",
         PRODUCT + "%y = neg(%v) : f32[48, 48]",
-        "the caller reads it, and a product has a kernel of its own",
+        "it is also a result, which the caller reads; a product is written by its own kernel alone",
     ),
     "read_by_data": (
         "%y",
         "f32[N, 1]",
         EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]",
-        "take_along_axis reads it where indices say",
+        "take_along_axis reads it at places that only the data say",
     ),
     "moved_for_scatter": (
         "%y",
@@ -80,13 +85,13 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         "%y",
         SQUARE,
         "%v = transpose(%q) {permutation = [1, 0]} : f32[48, 48]\n%y = matmul(%v, %q) : f32[48, 48]",
-        "a product would step through its rows with a stride",
+        "through it a product would read elements that do not lie side by side",
     ),
     "product_operand": (
         "%y",
         ROWS,
         f"{EXP}%y = matmul(%v, %q) : {ROWS}",
-        "a product reads it, and would compute it again for each row or column",
+        "a product reads it, and would compute each element again for every row or column of its result",
     ),
     "scatter_operand": (
         "%y",
@@ -98,72 +103,84 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         "%y",
         SQUARE,
         PRODUCT + "%y = softmax(%v) {axis = 1} : f32[48, 48]",
-        "a kernel that reads it is a reduction, and has no place for its sums",
+        "a kernel that reads it is a reduction, which cannot make sums of its own for it",
     ),
     "folded_whole": (
         "%y",
         ROWS,
         f"%v = sum(%x) {{axes = [0, 1], keepdims = true}} : f32[1, 1]\n%y = mul(%x, %v) : {ROWS}",
-        "it is a sum of everything, which no kernel that reads it could run in parallel",
+        "it sums up everything, which inside of another kernel would run on one thread",
     ),
     "other_rows": (
         "%y",
         ROWS,
         f"%v = mean(%x) {{axes = [0], keepdims = true}} : f32[1, 48]\n%w = mean(%z) {{axes = [1], keepdims = true}} : f32[N, 1]\n"
         f"%a = mul(%x, %v) : {ROWS}\n%y = mul(%a, %w) : {ROWS}",
-        "a kernel that reads it folds other rows",
+        "the kernel that reads it sums along other rows, and has one loop over rows",
     ),
     "epilogue": (
         "%y",
         "f32[2, 48, 48]",
         PRODUCT + "%a = broadcast_to(%v) {shape = [2, 48, 48]} : f32[2, 48, 48]\n%y = neg(%a) : f32[2, 48, 48]",
-        "the kernel that reads it has not an element for each of its own",
+        "the kernel that reads it does not make one element for each element of the product",
     ),
     "no_element": (
         "%v, %y",
         "f32[48, N], f32[48, N]",
         "%v = transpose(%x) {permutation = [1, 0]} : f32[48, N]\n%y = neg(%v) : f32[48, N]",
-        "the caller reads it, and a movement has a kernel of its own",
+        "it is also a result, which the caller reads; a movement is written by its own kernel alone",
     ),
-    "other_loops": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = matmul(%v, %q) : {ROWS}", "the first kernel that reads it is a product"),
-    "own_order": ("%v, %y", f"{ROWS}, {ROWS}", f"{EXP}%y = neg(%v) : {ROWS}", "it has a memory order of its own"),
-    "many_results": (CHAINED, ", ".join([ROWS] * (RESULTS + 2)), CHAIN, f"stores {RESULTS} others beside its results"),
+    "other_loops": (
+        "%v, %y",
+        f"{ROWS}, {ROWS}",
+        f"{EXP}%y = matmul(%v, %q) : {ROWS}",
+        "the first kernel that reads it is a product, which writes its results alone",
+    ),
+    "own_order": (
+        "%v, %y",
+        f"{ROWS}, {ROWS}",
+        f"{EXP}%y = neg(%v) : {ROWS}",
+        "it lies in memory in another order than the first kernel that reads it writes",
+    ),
+    "many_results": (CHAINED, ", ".join([ROWS] * (RESULTS + 2)), CHAIN, f"writes {RESULTS} other values beside its results already"),
     "in_several_loops": (
         "%y, %a",
         f"{ROWS}, {ROWS}",
         f"%v = neg(%x) : {ROWS}\n%y = cumsum(%v) {{axis = 0}} : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}",
-        "2 kernels read it, and a scan is computed in one, and the first kernel that reads it is a scan",
+        "2 kernels read it, and one of them is a scan, which computes nothing that others need too; "
+        "the first kernel that reads it is a scan, "
+        "which writes its results alone",
     ),
     "computed_again": (
         "%a, %y",
         f"{ROWS}, {ROWS}",
         f"%v = gelu(%x) : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}\n%y = softmax(%v) {{axis = 0}} : {ROWS}",
-        "2 kernels read it, and each would compute it again, and "
-        "it is dear, and the first kernel that reads it computes it for each of its folds",
+        "2 kernels read it, and to compute it in each costs more than memory does; "
+        "it is expensive, and the first kernel that reads it would compute it once for each of its sums",
     ),
     "dear_again": (
         "%y",
         ROWS,
         f"{COLUMN}%v = exp(%m) : f32[N, 1]\n%y = mul(%x, %v) : {ROWS}",
-        "it is dear, and each of its elements is read again and again",
+        "it is expensive, and each of its elements would be computed every time that it is read",
     ),
     "end_of_product": (
         "%y",
         SQUARE,
         PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%y = softmax(%v) {axis = 1} : f32[48, 48]",
-        "it ends the kernel of a product",
+        "the kernel of the product before it computes it at no cost",
     ),
     "stored_by_product": (
         "%v, %y",
         f"{SQUARE}, {SQUARE}",
         PRODUCT.replace("%v", "%p") + "%v = add(%p, %q) : f32[48, 48]\n%y = neg(%v) : f32[48, 48]",
-        "the caller reads it, and it ends the kernel of a product, which stores it",
+        "it is also a result, which the caller reads; the kernel of the product before it writes it",
     ),
     "dear_in_folds": (
         "%v, %y",
         f"{ROWS}, {ROWS}",
         f"{EXP}%y = layer_norm(%v, _, _) {{axes = [1], epsilon = 1e-05}} : {ROWS}",
-        "it is dear, and the first kernel that reads it computes it for each of its folds",
+        "it is expensive, and the first kernel that reads it would compute it once for each of its sums",
     ),
 }
 RULES = {*legality.OF_THE_OP, *legality.WHERE_READ, *legality.BESIDE, *profit.WHERE_READ, *profit.BESIDE}
@@ -191,26 +208,31 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "%v = transpose(%x) {permutation = [1, 0]} : f32[48, N]\n%y = neg(%v) : f32[48, N]",
         "a movement is a change of subscripts in what reads it",
     ),
-    "map": ("%y", ROWS, f"{EXP}%y = neg(%v) : {ROWS}", "the one kernel that reads it computes it"),
+    "map": ("%y", ROWS, f"{EXP}%y = neg(%v) : {ROWS}", "one kernel reads it, and computes it itself"),
     "reduction": (
         "%y",
         ROWS,
         f"%v = mean(%x) {{axes = [1], keepdims = true}} : f32[N, 1]\n%y = sub(%x, %v) : {ROWS}",
-        "the one kernel that reads it folds it on its way",
+        "one kernel reads it, and sums it up on its way",
     ),
-    "product": ("%y", SQUARE, PRODUCT + "%y = neg(%v) : f32[48, 48]", "the product's kernel goes on with what reads it"),
+    "product": (
+        "%y",
+        SQUARE,
+        PRODUCT + "%y = neg(%v) : f32[48, 48]",
+        "the product's kernel computes what reads it as well, before anything is written",
+    ),
     "cheap": (
         "%a, %y",
         f"{ROWS}, {ROWS}",
         f"%v = relu(%x) : {ROWS}\n%a = softmax(%v) {{axis = 1}} : {ROWS}\n%y = softmax(%v) {{axis = 0}} : {ROWS}",
-        "to compute it in each of 2 kernels costs less than to move it through memory",
+        "to compute it in each of the 2 kernels that read it costs less than memory does",
     ),
     "widened": (
         "%y, %b",
         "f32[1, N, 48], bf16[1, N, 48]",
         "%r = reshape(%x) {shape = [1, N, 48]} : f32[1, N, 48]\n%b = cast(%r) {dtype = bf16} : bf16[1, N, 48]\n"
         "%v = cast(%b) {dtype = f32} : f32[1, N, 48]\n%y = attention(%r, %v, %r) {scale = 0.5} : f32[1, N, 48]",
-        "the one kernel that reads it computes it",
+        "one kernel reads it, and computes it itself",
     ),
     "iota": (
         "%y, %w",
@@ -218,7 +240,7 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "%v = iota() {axis = 0, dtype = i64, shape = [48]} : i64[48]\n%a = broadcast_to(%v) {shape = [48, 48]} : i64[48, 48]\n"
         "%y = cumsum(%a) {axis = 0} : i64[48, 48]\n"
         "%w = cumsum(%v) {axis = 0} : i64[48]",
-        "what it is made of is smaller: each of 2 kernels computes it",
+        "it is made of less than it holds: each of the 2 kernels that read it computes it",
     ),
 }
 
@@ -248,7 +270,7 @@ def test_the_workload_decides_whether_memory_costs_less(rows: int, is_inlined: b
 def test_a_value_that_is_stored_beside_says_for_whom() -> None:
     body = f"%v = mul(%x, %z) : {ROWS}\n%a = neg(%v) : {ROWS}\n%y = cumsum(%v) {{axis = 0}} : {ROWS}"
     for results, why in (
-        ("%v, %y", "the kernel that reads it stores it for the caller"),
+        ("%v, %y", "the kernel that reads it computes it, and writes it for the caller too"),
         ("%a, %y", "the first of the 2 kernels that read it"),
     ):
         text = body if "%a" in results else f"%v = mul(%x, %z) : {ROWS}\n%y = neg(%v) : {ROWS}"
@@ -260,14 +282,17 @@ def test_a_value_that_is_stored_beside_says_for_whom() -> None:
 def test_what_the_first_reader_cannot_read_plainly_is_not_stored_by_it() -> None:
     body = EXP + "%y = take_along_axis(%v, %n) {axis = 1} : f32[N, 1]"
     found = module("%v, %y", f"{ROWS}, f32[N, 1]", body)
-    assert choices(found).why[named(found, "v")] == "the caller reads it, and take_along_axis reads it where indices say"
+    assert (
+        choices(found).why[named(found, "v")]
+        == "it is also a result, which the caller reads; take_along_axis reads it at places that only the data say"
+    )
 
 
 def test_a_product_that_is_stored_as_a_view_says_so() -> None:
     body = PRODUCT + "%y = transpose(%v) {permutation = [1, 0]} : f32[48, 48]"
     found = module("%y", SQUARE, body)
     made = choices(found)
-    assert made.why[named(found, "v")] == "its kernel stores it as %y, a view of it"
+    assert made.why[named(found, "v")] == "its kernel writes it in the shape of %y at once"
     assert made.why[named(found, "y")] == "only the caller reads it"
 
 

@@ -216,7 +216,7 @@ def test_a_sum_over_the_rows_of_a_softmax_of_any_size_keeps_the_softmax() -> Non
     lowered = lower_cpu(program(softmax_then_sum, "B", "S", "S"), AVX2, cheapest(AVX2))
     assert len(lowered.kernels) == 2
     (row,) = lowered.kept
-    assert row.why == "one kernel would hold its reductions for all k at once"
+    assert row.why == "a kernel that computes it would hold sums for all of k at once"
     assert str(row).startswith(f"kept %{row.value} in memory: ")
 
 
@@ -228,7 +228,7 @@ def test_a_small_one_is_one_kernel() -> None:
 
 def test_the_reason_of_a_bounded_group_is_told() -> None:
     lowered = lower_cpu(program(chain(200), 8), AVX2, cheapest(AVX2))
-    assert [row.why for row in lowered.kept] == ["with it the kernel that reads it would have more than 128 ops"]
+    assert [row.why for row in lowered.kept] == ["the kernel that reads it would have more than 128 ops if it computed it too"]
 
 
 def failing_over(most: int, failure: Exception) -> Callable[[Group], Group]:
@@ -247,7 +247,7 @@ def test_what_fails_as_one_kernel_is_made_smaller(body: Body, most: int) -> None
     fusion = Fusion(module, module.main)
     made = fusion.units(failing_over(most, KeyError("no place")))
     assert {op for group in made if isinstance(group, Group) for op in group.ops} == set(module.main)
-    assert all("in one kernel with what reads it: KeyError: 'no place'" in row.why for row in kept((fusion,)))
+    assert all("it could not be made one kernel with what reads it: KeyError: 'no place'" in row.why for row in kept((fusion,)))
     assert kept((fusion,))
 
 
@@ -274,7 +274,7 @@ def test_views_behind_a_sum_become_kernels_of_their_own() -> None:
     assert len(groups(module)) == 1
     fusion = Fusion(module, module.main)
     assert len(fusion.units(failing_over(1, RuntimeError("no")))) == 2
-    assert [row.why for row in kept((fusion,))] == ["as another view of %v1: RuntimeError: no"]
+    assert [row.why for row in kept((fusion,))] == ["it could not be written in the shape of %v1: RuntimeError: no"]
 
 
 @pytest.mark.parametrize("failure", [UsageError("got x, expected y"), MemoryError(), OSError("disk")])
