@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import dims, scalar
 from ..dims import Dim
-from ..errors import VerifyError
+from ..errors import InputError, VerifyError
 from ..scalar import Traced
 from ..types import TensorType, f16, from_numpy, i8, i32, u8
 from .contraction import accumulator, product_dtype, widened
@@ -27,21 +27,30 @@ Ints = tuple[int, ...]
 
 
 def padded(x: Tensor, before: Sequence[Dim], after: Sequence[Dim], value: Any) -> Tensor:
-    """x with its spatial dimensions padded, or cut where an amount is negative."""
+    """x with its spatial dimensions padded, or cut where an amount is negative: what one side pads the other may cut."""
     pairs = list(zip(bound(before), bound(after), strict=True))
+    amounts = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in pairs)]
+    x = np.pad(x, amounts, constant_values=scalar.literal_of(value, from_numpy(x.dtype)))
     for n, (low, high) in enumerate(pairs, start=2):
         x = x.take(np.arange(max(-low, 0), x.shape[n] - max(-high, 0)), axis=n)
-    amounts = [(0, 0), (0, 0), *((max(low, 0), max(high, 0)) for low, high in pairs)]
-    return np.pad(x, amounts, constant_values=scalar.literal_of(value, from_numpy(x.dtype)))
+    return x
 
 
 def windows(x: Tensor, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
-    """A view [batch, channels, places ..., window ...] of all windows."""
+    """A view [batch, channels, places ..., window ...] of all windows; InputError where the number of places is below 0.
+
+    It is 0 where a window does not fit by no more than a stride, as `output_sizes` counts.
+    """
     rank = len(window)
     reach = tuple((size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True))
+    counts = [(size - over) // stride + 1 for size, over, stride in zip(x.shape[2:], reach, strides, strict=True)]
+    if min(counts, default=0) < 0:
+        raise InputError(f"windows that reach over {list(reach)} are larger than the padded sizes {list(x.shape[2:])}")
+    # Where no window fits one is made to, and not taken.
+    x = np.pad(x, [(0, 0), (0, 0), *((0, max(over - size, 0)) for size, over in zip(x.shape[2:], reach, strict=True))])
     view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, 2 + rank)))
-    every = (slice(None), slice(None), *(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilations))
-    return view[every]
+    places = (slice(0, count * stride, stride) for count, stride in zip(counts, strides, strict=True))
+    return view[(slice(None), slice(None), *places, *(slice(None, None, d) for d in dilations))]
 
 
 def output_sizes(
@@ -256,10 +265,12 @@ def conv_transpose(
     for offset in np.ndindex(*w.shape[2:]):
         filters = w[(slice(None), slice(None), *offset)].reshape(groups, members, w.shape[1])
         part = np.matmul(filters.swapaxes(-1, -2)[None], images).reshape(*result.shape[:3], *spatial)
-        where = tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True))
+        where = tuple(slice(o * d, o * d + n * s, s) for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True))
         result[(slice(None), slice(None), slice(None), *where)] += part
     full = result.reshape(x.shape[0], groups * w.shape[1], *result.shape[3:])
-    cut = padded(full, [-low for low in before], [more - high for high, more in zip(after, output_padding, strict=True)], 0)
+    # Of nothing with a stride the size is below 0, which the amounts after it make up for.
+    ends = [more - high + min(size, 0) for high, more, size in zip(bound(after), bound(output_padding), sizes, strict=True)]
+    cut = padded(full, [-low for low in before], ends, 0)
     return cut if bias is None else cut + bias.reshape(-1, *([1] * rank))
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw modules from the op table, with inputs at two bindings of their symbols.
+"""Draws modules from the op table, with inputs at two bindings of their symbols.
 
 A module grows op by op. Every op is run in the reference as soon as it is drawn, and taken back where the program
 would no longer say what is right: where wide and stepwise disagree about infinities, where noise of one unit in the last
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 from recipes import POINTWISE, RECIPES
 
 from ourcc.ir import dims, scalar
@@ -72,7 +71,7 @@ class Case:
 
 
 class Sketch:
-    """A module under construction; `choices` come from hypothesis, the rest is what recipes ask for."""
+    """A module under construction; its `choices`, and what else recipes ask for."""
 
     def __init__(self, choices: random.Random) -> None:
         self.choices = choices
@@ -330,11 +329,9 @@ OFTEN = "matmul matmul conv reshape reshape transpose transpose sum mean softmax
 FAMILIES: tuple[Callable[[Any], bool], ...] = (*([POINTWISE] * len(RECIPES)), *RECIPES.values(), *(RECIPES[name] for name in OFTEN))
 
 
-@st.composite
-def cases(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Case | None:
+def draw(choices: random.Random) -> Case | None:
     """A module of up to 14 ops with its inputs; None where nothing fitted."""
-    # Uniform choices: hypothesis' own lean to the first of everything, and the harness reduces what fails.
-    sketch = Sketch(draw(st.randoms(use_true_random=True)))
+    sketch = Sketch(choices)
     if sketch.module.symbols:
         # An input tells the value of every symbol, as in a model.
         sketch.fresh(sketch.dtype(), [dims.symbol(name) for name in sketch.module.symbols])
@@ -348,4 +345,4 @@ def cases(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Case | None:
     return sketch.finish()
 
 
-__all__ = ["Case", "Sketch", "cases", "type_of"]
+__all__ = ["Case", "Sketch", "draw", "type_of"]
