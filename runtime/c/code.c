@@ -67,7 +67,7 @@ static void open_library(struct task *task, struct code *code, const char *name,
     /* The loader takes equal paths for equal libraries: the descriptor stays open as long as the library, so no other has its number. */
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), code->descriptor);
     code->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!code->library) ourcc_fail(task, OURCC_DAMAGED, "cannot load native code %s: %.300s", name, dlerror());
+    if (!code->library) ourcc_fail(task, OURCC_SYSTEM, "cannot load native code %s: %.300s", name, dlerror());
 }
 
 void ourcc_load_code(struct task *task, struct code *code, const char *name, const char *data, size_t size, const char plans[65]) {

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -13,6 +12,7 @@
 /* Requests of Linux on x86-64 (asm/prctl.h). */
 #define REQUEST_PERMISSION 0x1023
 #define TILE_DATA 18
+#define LONGEST 16384 /* a line of /proc/cpuinfo */
 
 bool ourcc_has_flag(const struct cpu *cpu, const char *flag) {
     size_t length = strlen(flag);
@@ -21,21 +21,21 @@ bool ourcc_has_flag(const struct cpu *cpu, const char *flag) {
     return false;
 }
 
-/* The words of a line behind its colon, between spaces; null for a line of another key. */
-static char *flags_of(struct task *task, struct memory *memory, char *line) {
+/* Whether a line lists features, whose words are then put `into` memory as long as the line, between spaces. */
+static bool read_flags(char *line, char *into) {
     char *colon = strchr(line, ':');
-    if (!colon) return NULL;
+    if (!colon) return false;
     char *end = colon;
     while (end > line && (end[-1] == ' ' || end[-1] == '\t')) --end;
     size_t length = (size_t)(end - line);
-    if (!(length == 5 && strncmp(line, "flags", 5) == 0) && !(length == 8 && strncmp(line, "Features", 8) == 0)) return NULL;
-    char *flags = ourcc_take(task, memory, strlen(colon) + 3, 1), *next = flags;
-    *next++ = ' ';
+    if (!(length == 5 && strncmp(line, "flags", 5) == 0) && !(length == 8 && strncmp(line, "Features", 8) == 0)) return false;
+    *into++ = ' ';
     for (char *rest = colon + 1, *word, *kept; (word = strtok_r(rest, " \t\n", &kept)); rest = NULL) {
-        next = stpcpy(next, word);
-        *next++ = ' ';
+        into = stpcpy(into, word);
+        *into++ = ' ';
     }
-    return flags;
+    *into = 0;
+    return true;
 }
 
 /* Drops the flags that another core lacks. */
@@ -58,26 +58,24 @@ static void keep_common(struct cpu *cpu, char *others) {
 
 void ourcc_look(struct task *task, struct memory *memory, struct cpu *cpu) {
     struct utsname names;
-    char line[8192], before[8192] = "";
+    char *line = ourcc_take(task, memory, LONGEST, 1), *before = ourcc_take(task, memory, LONGEST, 1);
+    char *copy = ourcc_take(task, memory, LONGEST, 1), *flags = ourcc_take(task, memory, LONGEST, 1);
+    bool is_first = true;
+    cpu->flags = ourcc_take(task, memory, LONGEST, 1);
     if (uname(&names) != 0) ourcc_fail(task, OURCC_SYSTEM, "cannot tell what machine this is: %s", strerror(errno));
     snprintf(cpu->machine, sizeof cpu->machine, "%s", names.machine);
     FILE *file = fopen("/proc/cpuinfo", "re");
     if (!file) ourcc_fail(task, OURCC_SYSTEM, "cannot read the features of this cpu: %s", strerror(errno));
-    cpu->flags = NULL;
-    while (fgets(line, sizeof line, file)) {
+    /* Nothing fails while the file is open. */
+    while (fgets(line, LONGEST, file)) {
         if (strcmp(line, before) == 0) continue; /* another core that is alike */
-        char copy[sizeof line];
         strcpy(copy, line);
-        char *flags = flags_of(task, memory, line);
-        if (!flags) continue;
+        if (!read_flags(line, is_first ? cpu->flags : flags)) continue;
         strcpy(before, copy);
-        if (cpu->flags)
-            keep_common(cpu, flags);
-        else
-            cpu->flags = flags;
+        if (!is_first) keep_common(cpu, flags);
+        is_first = false;
     }
     fclose(file);
-    if (!cpu->flags) cpu->flags = ourcc_take_text(task, memory, "  ", 2);
 }
 
 bool ourcc_may_use_tiles(void) {

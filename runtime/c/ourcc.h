@@ -35,7 +35,7 @@ extern "C" {
 typedef enum {
     OURCC_OK = 0,
     OURCC_USAGE = 1,       /* a call is wrong in itself: a null pointer, a name that the engine does not have */
-    OURCC_SYSTEM = 2,      /* the system refused: no such file, no right to read it, no descriptor left */
+    OURCC_SYSTEM = 2,      /* the system refused: no such file, no right to read it, an older libc than native code asks for */
     OURCC_DAMAGED = 3,     /* not an engine, or not byte by byte what was written, or its parts do not fit each other */
     OURCC_UNSUPPORTED = 4, /* an engine of another version, for other machines, or one that needs Python or a GPU */
     OURCC_INPUT = 5,       /* inputs do not fit: count, dtype, rank, size, or an index in them that is out of range */

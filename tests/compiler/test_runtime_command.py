@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.commands.runtime import compile_line, write_runtime
-from ourcc.runtime.sources import sources
+from ourcc.runtime.sources import FLAGS, sources
 
 
 def test_a_folder_gets_header_and_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +34,17 @@ def test_the_line_that_it_prints_compiles_a_program(tmp_path: Path) -> None:
     script = tmp_path / "compile.sh"
     script.write_text(line + " -Werror\n./PROGRAM\n")
     subprocess.run(["sh", "-e", str(script)], cwd=tmp_path, check=True)
+
+
+def test_the_lines_of_the_page_compile(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "c.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```c\n#include \"ourcc.h\"\n(.*?)```", page, re.DOTALL)
+    write_runtime(tmp_path)
+    start = '#include "ourcc.h"\nstatic int complain(const char *message) { return message == 0; }\n'
+    (tmp_path / "page.c").write_text(
+        f"{start}int page(int64_t ids[18], int64_t mask[18]);\nint page(int64_t ids[18], int64_t mask[18]) {{\n{snippet}return 0; }}\n"
+    )
+    subprocess.run(["cc", *FLAGS, "-c", "page.c", "-o", "page.o"], cwd=tmp_path, check=True)
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library import Library
+from library import Library, compile_c
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
@@ -33,7 +34,7 @@ REFUSED = {"OURCC_DAMAGED", "OURCC_UNSUPPORTED", "OURCC_MEMORY", "OURCC_INPUT"}
 def verdicts(program: Path, paths: list[Path]) -> list[tuple[str, str]]:
     """What the C runtime says of files, each status with its message; a signal or a fault of memory fails."""
     given = "".join(f"{path}\n" for path in paths)
-    # LeakSanitizer would wait on the workers of the pool only where ptrace is allowed; leaks of calls are counted all the same.
+    # The sanitizers also look for memory that was never given back.
     done = subprocess.run([str(program)], input=given, capture_output=True, text=True, check=False, errors="replace")
     assert done.returncode == 0, f"after {len(done.stdout.splitlines())} of {len(paths)} files: {done.stderr[-4000:]}"
     pairs = [line.partition("\t")[::2] for line in done.stdout.splitlines()]
@@ -284,6 +285,26 @@ def refusal_in_python(path: Path) -> str | None:
     except CompilerError as error:
         return str(error)
     return None
+
+
+def test_memory_that_is_refused_is_an_error(runtime_files: list[str], whole: Path, tmp_path: Path) -> None:
+    """Whatever allocation fails, the status says so; with a little more memory the engine runs."""
+    program = compile_c(
+        tmp_path / "program", [*runtime_files, str(Path(__file__).with_name("program.c"))], f"-I{Path(runtime_files[0]).parent}"
+    )
+    seen = []
+    for kilobytes in (*range(3_000, 12_000, 250), *range(12_000, 60_000, 4_000), 2_000_000):
+
+        def limit(size: int = kilobytes * 1024) -> None:
+            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+        done = subprocess.run([str(program)], input=f"{whole}\n", capture_output=True, text=True, check=False, preexec_fn=limit)
+        if done.returncode == 127 and "error while loading shared libraries" in done.stderr:
+            continue  # there is not even room for libc
+        assert done.returncode == 0 and done.stdout.count("\n") == 1, (kilobytes, done)
+        seen.append(done.stdout.partition("\t")[0])
+    assert set(seen) <= {OPENED, "OURCC_MEMORY", "OURCC_SYSTEM"} and seen[-1] == OPENED
+    assert "OURCC_MEMORY" in seen
 
 
 def test_loading_and_closing_leaves_no_memory(library: Library, contents: EngineContents, tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ from ourcc.ir import dims
 from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.plan import Buffer, Check, Guard, Launch, Plan, StateDeclaration, Variant, Zero, storage
-from ourcc.ir.types import DTYPES, TensorType, boolean, f32, f64, i64, u4
+from ourcc.ir.types import DTYPES, TensorType, boolean, f32, f64, i64, string, u4
 from ourcc.runtime import Engine, EngineContents, PartContents, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
+from ourcc.runtime.file import SCHEMA
+from ourcc.runtime.native import ABI
 from ourcc.runtime.sources import HEADER, sources
 
 NEWEST = (2, 34)
@@ -128,6 +130,16 @@ def test_engines_need_libc_and_libm_alone(tmp_path: Path) -> None:
         path.write_bytes(part.files[LIBRARY])
         assert needed(path) <= OWN, name
         assert newest_glibc(path) <= NEWEST, name
+
+
+def test_it_reads_the_versions_that_python_writes() -> None:
+    texts = {name: data.decode() for name, data in sources().items()}
+    assert f"#define SCHEMA {SCHEMA}\n" in texts["file.c"] and f"#define ABI {ABI}\n" in texts["code.c"]
+    names = re.findall(r"\[OURCC_([A-Z0-9]+)\] = \{\"([a-z0-9]+)\", ([0-9]+)\}", texts["type.c"])
+    assert [(name, bits) for _, name, bits in names] == [(dtype.name, str(dtype.bits)) for dtype in DTYPES.values() if dtype != string]
+    assert all(constant == name.upper() for constant, name, _ in names)
+    declared = re.search(r"typedef enum \{([^}]*OURCC_F64[^}]*)\} ourcc_dtype", texts[HEADER])
+    assert declared is not None and re.findall(r"OURCC_([A-Z0-9]+)", declared[1]) == [constant for constant, _, _ in names]
 
 
 # --- an engine in miniature -------------------------------------------------------------------------------------------
