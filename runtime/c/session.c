@@ -223,6 +223,14 @@ static void give(struct task *task, const struct plan *plan, ourcc_session *sess
     output->shape = context->binding.shapes[number];
 }
 
+/* What an earlier run gave is no memory of the caller's: whoever runs again on the same outputs means the session's. */
+static void take_back(const struct plan *plan, const struct context *context, ourcc_tensor *outputs) {
+    for (size_t n = 0; n < plan->output_count; ++n) {
+        const char *own = plan->copied[n] ? context->results[n].data : context->blocks[plan->outputs[n]].data;
+        if (outputs[n].data == own) outputs[n].data = NULL;
+    }
+}
+
 static void run(struct task *task, ourcc_session *session, const struct plan *plan, const ourcc_tensor *inputs, ourcc_tensor *outputs) {
     if (plan->has_states && session->has_failed)
         ourcc_fail(task, OURCC_FAILED, "the session's states are of no use since a call failed: function %s; ourcc_session_reset begins anew",
@@ -230,6 +238,7 @@ static void run(struct task *task, ourcc_session *session, const struct plan *pl
     for (size_t n = 0; n < plan->input_count; ++n) check_input(task, &plan->input_ports[n], &inputs[n]);
     struct context *context = context_of(task, session, plan);
     ourcc_bind(task, plan, inputs, &context->binding);
+    take_back(plan, context, outputs);
     for (size_t n = 0; n < plan->output_count; ++n) check_output(task, plan, &context->binding, inputs, outputs, n);
     place_buffers(task, plan, session, context, inputs, outputs);
     if (plan->run) {

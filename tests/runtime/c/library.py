@@ -180,10 +180,10 @@ class CSession:
         self.library.c.ourcc_session_close(self.pointer)
         self.pointer = ctypes.c_void_p()
 
-    def __call__(self, *inputs: Any, function: str | None = None, into: Mapping[int, Any] | None = None) -> list[Any]:
-        """The outputs, copied; `into` has memory for some of them by number."""
+    def __call__(self, *inputs: Any, function: str | None = None, into: Mapping[int, Any] | None = None, results: Any = None) -> list[Any]:
+        """The outputs, copied; `into` has memory for some of them by number, `results` is what C fills, as it is."""
         given, count = tensors(inputs), len(self.engine.ports("outputs", function))
-        results = (Tensor * max(1, count))()
+        results = (Tensor * max(1, count))() if results is None else results
         for number, array in (into or {}).items():
             results[number] = tensor(array)
         name = None if function is None else function.encode()

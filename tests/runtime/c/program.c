@@ -1,4 +1,4 @@
-/* Opens each engine that it is told of, twice runs its functions on zeros of small sizes, closes it, and says what came of it. */
+/* Opens each engine that it is told of, runs its functions on zeros of small sizes, closes it, and says what came of it. */
 #include "ourcc.h"
 
 #include <stdio.h>
@@ -28,7 +28,8 @@ static ourcc_status run(ourcc_engine *engine, const char *function, int64_t leas
         size_t bytes = ourcc_tensor_bytes(ports[n].dtype, ports[n].rank, shape);
         inputs[n] = (ourcc_tensor){calloc(1, bytes < 1 << 24 ? bytes + 1 : 1), bytes, ports[n].dtype, ports[n].rank, shape};
     }
-    if (status == OURCC_OK) status = ourcc_run(session, function, inputs, input_count, outputs, output_count, error);
+    for (int times = 0; status == OURCC_OK && times < 2; ++times)
+        status = ourcc_run(session, function, inputs, input_count, outputs, output_count, error);
     if (status == OURCC_OK) /* Every byte of the outputs is there. */
         for (size_t n = 0; n < output_count; ++n) {
             char *copy = malloc(outputs[n].bytes + 1);

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library import CEngine, CError, Library, compile_c, same_bits
+from library import CEngine, CError, Library, Tensor, compile_c, same_bits
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
@@ -210,6 +210,19 @@ def test_calls_that_are_wrong_in_themselves(library: Library, both: Callable[...
         library.open("/no/such/engine")
     with pytest.raises(CError, match=r"DAMAGED: .*not a regular file"):
         library.open(each.path.parent)
+
+
+def test_outputs_may_be_given_again_as_they_are(both: Callable[..., Both]) -> None:
+    module = Module("again")
+    graph = module.functions["main"] = Graph("main")
+    x = graph.add_input("x", TensorType(f32, (module.declare("N", 0, 64), 6)))
+    graph.set_outputs([Builder(module, graph).exp(x), x], ["y", "x again"])
+    each = both(compiled_module(module))
+    session, results = each.c.session(), (Tensor * 2)()
+    for count in (3, 1, 60, 0, 7):
+        given = np.random.default_rng(count).standard_normal((count, 6)).astype(np.float32)
+        found = session(given, results=results)
+        assert all(same_bits(a, b) for a, b in zip(found, each.python(given), strict=True))
 
 
 def test_the_part_is_chosen_as_in_python(library: Library, tiny: EngineContents, tmp_path: Path) -> None:
