@@ -243,6 +243,7 @@ form that it takes on the way.
 | 10 | [`codegen/host/`](../codegen/host) | the host program | plan -> one C function |
 | 11 | [`compiler/targets/`](../compiler/targets), [`compiler/backends/`](../compiler/backends) | the registry of targets; a backend for each family, which takes steps 5 to 10 | graph module -> a part of an engine |
 | 12 | [`runtime/`](../runtime) | the engine file, its loader, an executor per part | engine file -> answers |
+| 12 | [`runtime/c/`](../runtime/c) | the same in C, for programs without Python ([engines in C](c.md)) | engine file -> answers |
 
 ## The house
 

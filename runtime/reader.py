@@ -158,7 +158,7 @@ class _Reader:
         """Check the whole structure of the archive against the manifest."""
         try:
             records = [_read_record(entry) for entry in manifest["members"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise self.damaged(f"list of members is damaged: {error}") from error
         names = [record.member.name for record in records]
         if len(set(names)) != len(names) or MANIFEST in names or len(names) > MAX_MEMBERS:
@@ -271,7 +271,7 @@ class _Reader:
             )
         except EngineError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, CompilerError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError, CompilerError) as error:
             raise self.damaged(f"manifest is damaged: {type(error).__name__}: {error}") from error
 
     def weights(self, file: str) -> dict[str, Constant]:

@@ -150,7 +150,7 @@ def decode(head: bytes, data: Array, name: str) -> dict[str, Constant]:
         metadata = header.pop("__metadata__", {})
         types = json.loads(metadata.get(_TYPES, "{}"))
         return dict(_tensors(header, types, data, name))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(f"{name}: safetensors header is damaged: {error}") from error
 
 

@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "tune": "Measure schedules on this machine and improve an engine.",
     "cache": "Look into the tuning stores.",
     "opt": "Run passes on a program.",
+    "runtime": "Write the C runtime, which runs engines without Python.",
     "doctor": "Tell what this machine can build, run and measure.",
 }
 

@@ -81,6 +81,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
         *(("--pipeline", text) for text in ("canonicalize", "fold_constants{limit=4}, decompose", "nothing", "{", "canonicalise")),
         *((("--print-changes",), ("--limit", "1"), ("--limit", "-1"))),
     ),
+    "runtime": (("-o", "OUT"), ("-o", "FILE"), ("extra",)),
     "doctor": (("--mesure",), ("extra",)),
     "cache": (
         ("ls",),
