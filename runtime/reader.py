@@ -332,14 +332,14 @@ _Needs: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 def _read_needs(entry: Any) -> tuple[str, _Needs]:
     name, family, machine, requires = entry
-    if not all(isinstance(text, str) for text in (name, family, machine, *requires)):
+    if not isinstance(requires, list) or not all(isinstance(text, str) for text in (name, family, machine, *requires)):
         raise ValueError(f"part {name!r} is for {family!r}, {machine!r}, {requires!r}")
     return name, (family, machine, tuple(requires))
 
 
 def _read_function(entry: Any) -> tuple[str, Ports]:
     name, inputs, outputs, states = entry
-    if not isinstance(name, str) or not all(isinstance(state, str) for state in states):
+    if not isinstance(name, str) or not isinstance(states, list) or not all(isinstance(state, str) for state in states):
         raise ValueError(f"function {name!r} has the states {states!r}")
     return name, Ports(tuple(map(_read_port, inputs)), tuple(map(_read_port, outputs)), tuple(states))
 
