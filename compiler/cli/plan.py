@@ -24,7 +24,8 @@ def _format_help() -> str:
     }
     coded = "; ".join(f"{', '.join(names)}: {format_of(name).bits:.3g} bits a number" for name, names in stored.items())
     return (
-        f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them: {coded}. Those of"
+        f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them, with or without"
+        f" -weight: {coded}. Those of"
         " int8 and NAME-a8 are multiplied by activations in int8, and so are with a8 those that come coded. Default: as stored."
     )
 

@@ -44,8 +44,7 @@ def plan(
     """Parameters, memory and floors of time for `batch` sequences of `context` tokens; no weight is read."""
     checkpoint = _checkpoint(model)
     found = parse_target(target)
-    if format is not None:
-        parse_choice(format, (*PLAIN, *QUANTIZATIONS), "format")
+    format = None if format is None else _format(format)
     parse_choice(cache, CACHES, "cache")
     if batch < 1:
         raise UsageError(f"batch {batch}: expected 1 or more sequences")
@@ -84,6 +83,12 @@ def plan(
     memory = _memory(outline, weighed, token, batch, context, held, format)
     phases = _phases(outline, weighed, token, batch, context, prompt)
     return Report(facts, (_memory_table(memory, total, devices, device), _times(phases, devices, device, multiplied)))
+
+
+def _format(word: str) -> str:
+    """A format by its name, or by what stands before `-weight` in it where nothing else has that name: a plan weighs weights."""
+    name = f"{word}-weight" if word not in QUANTIZATIONS and f"{word}-weight" in QUANTIZATIONS else word
+    return parse_choice(name, (*PLAIN, *QUANTIZATIONS), "format")
 
 
 def _checkpoint(model: Path) -> Checkpoint:
