@@ -19,8 +19,9 @@ SQUARE = "f32[48, 48]"
 
 def module(results: str, types: str, body: str) -> Module:
     head = f"func @main(%x: {ROWS}, %z: {ROWS}, %q: {SQUARE}, %n: i64[N, 1]) -> ({types})"
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n  {head} {{\n{lines}    return {results}\n  }}\n}}\n")
+    lines = body.strip().splitlines()
+    constants, ops = ("".join(f"    {line}\n" for line in lines if line.startswith("const ") is first) for first in (True, False))
+    return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n{constants}  {head} {{\n{ops}    return {results}\n  }}\n}}\n")
 
 
 def choices(found: Module, orders: Mapping[Value, tuple[int, ...]] | None = None, rows: int = 128) -> Choices:
@@ -33,6 +34,7 @@ def named(found: Module, name: str) -> Value:
 
 EXP = f"%v = exp(%x) : {ROWS}\n"
 COLUMN = "%m = slice(%z) {starts = [0, 0], sizes = [N, 1], steps = [1, 1]} : f32[N, 1]\n"
+CODES = "const @s : f32[] = 2.0\n%c = cast(%q) {dtype = i8} : i8[48, 48]\n%v = dequantize(%c, @s) {dtype = f32} : f32[48, 48]\n"
 PRODUCT = "%v = matmul(%q, %q) : f32[48, 48]\n"
 CHAIN = "\n".join(f"%v{n} = mul({f'%v{n - 1}' if n else '%x'}, %z) : {ROWS}" for n in range(RESULTS + 2))
 CHAINED = ", ".join(f"%v{n}" for n in range(RESULTS + 2))
@@ -87,6 +89,12 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         ROWS,
         f"{EXP}%y = matmul(%v, %q) : {ROWS}",
         "a product reads it, and would compute it again for each row or column",
+    ),
+    "scale_of_a_sum": (
+        "%y",
+        ROWS,
+        f"{CODES.replace('2.0', 'inf')}%y = matmul(%x, %v) : {ROWS}",
+        "a scale of it is not finite, and may not multiply the sum instead of its terms",
     ),
     "scatter_operand": (
         "%y",
@@ -199,6 +207,13 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "the one kernel that reads it folds it on its way",
     ),
     "product": ("%y", SQUARE, PRODUCT + "%y = neg(%v) : f32[48, 48]", "the product's kernel goes on with what reads it"),
+    "finite scales": ("%y", ROWS, f"{CODES}%y = matmul(%x, %v) : {ROWS}", "the one kernel that reads it computes it"),
+    "infinite scales of no sum": (
+        "%y",
+        SQUARE,
+        f"{CODES.replace('2.0', 'inf')}%y = neg(%v) : {SQUARE}",
+        "the one kernel that reads it computes it",
+    ),
     "cheap": (
         "%a, %y",
         f"{ROWS}, {ROWS}",
