@@ -195,4 +195,4 @@ def draw(number: int, seed: int) -> tuple[str, Case]:
     return kind, sketch.case(*(made if isinstance(made, list) else [made]))
 
 
-__all__ = ["KINDS", "draw"]
+__all__ = ["KINDS", "Sketch", "draw"]

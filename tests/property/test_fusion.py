@@ -9,10 +9,11 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
-from fusing import KINDS, draw
+from fusing import KINDS, Sketch, draw
 from generator import Case
 from harness import compared, failing
 
@@ -25,6 +26,7 @@ from ourcc.ir.graph.reference import Array, bind_symbols
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.verify import verify_region
 from ourcc.ir.target import AVX2, AVX512
+from ourcc.ir.types import f32
 from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
 from ourcc.passes.lower import schedule as scheduling
 from ourcc.passes.lower.build_plan import Lowered
@@ -41,6 +43,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
     count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(5 * len(KINDS), count // 4))]
+
+
+def test_a_step_in_which_rounding_shows_is_not_kept() -> None:
+    sketch = Sketch(random.Random(1))
+    assert sketch.dtype == f32
+    far = sketch.kept(partial(sketch.builder.add, sketch.x, sketch.number(1e6)))
+    assert far is not None and [op.name for op in sketch.graph] == ["add"]
+    assert sketch.kept(partial(sketch.builder.sub, far, sketch.number(1e6))) is None
+    assert sketch.kept(partial(sketch.builder.sub, far, sketch.number(1))) is not None
+    assert [op.name for op in sketch.graph] == ["add", "sub"]
 
 
 def interpreted(module: Module, groups: Sequence[Group], inputs: Sequence[Array]) -> list[Array]:
