@@ -46,6 +46,18 @@ def operand(op: Op, position: int) -> Value:
     return value
 
 
+def is_finite(value: Value | None) -> bool:
+    """Whether a float constant that is given holds neither infinities nor NaN; True for all else, of which only a run can tell.
+
+    A factor of each term of a sum may multiply the sum instead if it is finite: an infinite one makes NaN of terms of both signs,
+    and infinity of their sum.
+    """
+    if value is None or value.constant is None or not value.constant.available or not value.dtype.is_float:
+        return True
+    array = value.constant.array
+    return bool(np.isfinite(array if array.dtype.kind == "f" else array.astype(np.float32)).all())
+
+
 def uniform(value: Value | None) -> Number | None:
     """The number that every element of a value is known to be; None if there is none.
 

@@ -153,7 +153,10 @@ def _as_float(value: Traced) -> Traced:
 def dequantize(
     x: Tensor, scale: Tensor, zero_point: Tensor | None = None, /, *, axis: int | None = None, block: int = 0, dtype: DType
 ) -> Tensor:
-    """(x - zero point) * scale in `dtype`."""
+    """(x - zero point) * scale in `dtype`.
+
+    A scale that only a run knows is finite: where it is not, a product of the result is not either, and may be NaN or infinite.
+    """
     compute = dtype.compute.numpy
     value = _integers_or_floats(x, compute)
     if zero_point is not None:

@@ -3,7 +3,8 @@
 It shares no code with the planner, and trusts nothing of it: what is not proved is a fault. A place of a root memory
 holds versions of buffers, (name, number); a write makes a new version and destroys every version that it may touch,
 and a read must find the last version of its name. A copy between two buffers of one place moves nothing: both versions
-are there, until one of them is written. The work is linear in the steps.
+are there, until one of them is written. A step that reads and writes one name goes on with its value: nobody else reads the
+name before, and nobody begins it anew before the whole has been read. The work is linear in the steps.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class _Checker:
         self.memory: dict[Root, dict[Place, dict[str, int]]] = {}
         self.versions: dict[str, int] = {}
         self.lost: dict[str, tuple[int, str]] = {}
+        # The last step that has read the last version of a name, and the one that went on with it and is still to be read.
+        self.seen: dict[str, int] = {}
+        self.unread: dict[str, int] = {}
         self.sized: set[str] = set()
         self.step = -1
 
@@ -173,6 +177,10 @@ class _Checker:
 
     def _finish(self, reads: tuple[str, ...], writes: tuple[str, ...], own: tuple[str, ...]) -> None:
         """Read, then destroy what the kernel only uses, then write; nothing written may be where another operand is."""
+        further = [name for name in writes if name in reads]
+        for name in further:
+            if name in self.seen:
+                raise self.fault(name, f"is gone on with, and {self._named(self.seen[name])} has read it before")
         for name in reads:
             if name:
                 self.read(name)
@@ -184,6 +192,7 @@ class _Checker:
             self.destroy(name)
         for name in writes:
             self.write(name)
+        self.unread.update(dict.fromkeys(further, self.step))
 
     def _check_apart(self, operands: list[str], written: tuple[str, ...]) -> None:
         by_root: dict[Root, list[str]] = {}
@@ -203,6 +212,8 @@ class _Checker:
         self.exists(name)
         if not self.finds(name):
             raise self.fault(name, f"{what} {self._why(name)}")
+        self.seen[name] = self.step
+        self.unread.pop(name, None)
 
     def finds(self, name: str) -> bool:
         place, version = self.places[name], self.versions.get(name)
@@ -229,6 +240,9 @@ class _Checker:
                 self.lost[victim] = (self.step, name)
 
     def _hold(self, place: Place, name: str) -> None:
+        if name in self.unread:
+            raise self.fault(name, f"is begun anew, and nobody has read what {self._named(self.unread[name])} went on with")
+        self.seen.pop(name, None)
         self.versions[name] = self.versions.get(name, -1) + 1
         self.memory.setdefault(place.root, {}).setdefault(place, {})[name] = self.versions[name]
 
@@ -264,15 +278,16 @@ class _Checker:
             return "at the begin of the plan"
         if self.step == len(self.plan.steps):
             return "at the end of the plan"
-        return f"step {self.step} ({_described(self.plan.steps[self.step])})"
+        return self._named(self.step)
 
     def _why(self, name: str) -> str:
         if name in self.lost:
             step, writer = self.lost[name]
-            return (
-                f"has been overwritten by step {step} ({_described(self.plan.steps[step])}), which uses {writer} at {self.places[writer]}"
-            )
+            return f"has been overwritten by {self._named(step)}, which uses {writer} at {self.places[writer]}"
         return "has not been written"
+
+    def _named(self, step: int) -> str:
+        return f"step {step} ({_described(self.plan.steps[step])})"
 
     def _storage(self, name: str) -> str:
         return type(self.named[name].storage).__name__.lower() if name in self.named else "no buffer"

@@ -10,6 +10,7 @@ from ...ir.dims import Dim
 from ...ir.graph import Op, Value
 from ...ir.region import Axis, Load, Region
 from ...ir.types import f32
+from ..match import is_finite
 from ..regions.compose import plain_axes
 from ..regions.facts import OpFacts, loads_of
 from ..regions.simplify_region import simplify_region
@@ -159,6 +160,14 @@ def product_operand(q: Question) -> str | None:
     return "a product reads it, and would compute each element again for every row or column of its result"
 
 
+def scale_of_a_sum(q: Question) -> str | None:
+    """What a product reads decoded has finite scales: they leave the sum (`hoist_scales`), and infinity times a sum is another number."""
+    if q.op.name not in STORED or not any(_feeds_product(q.choices, user) for user in q.value.uses):
+        return None
+    shared = [v for v in q.op.operands if v is not None and v.shape != q.value.shape]
+    return None if all(map(is_finite, shared)) else "a scale of it is not finite, and may not multiply the sum instead of its terms"
+
+
 def in_several_loops(q: Question) -> str | None:
     """In several kernels only where all of them run along plain axes, or fold."""
     if q.kind not in ("map", "contract", "reduce") or q.is_everywhere or len(q.readers) == 1:
@@ -247,7 +256,7 @@ OF_THE_OP: tuple[Rule, ...] = (unread, host, scattered, scanned, written_in_piec
 
 WHERE_READ: tuple[Rule, ...] = (
     *(returned, read_by_data, moved_for_scatter, moved_for_product),
-    *(product_operand, in_several_loops, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
+    *(product_operand, scale_of_a_sum, in_several_loops, scatter_operand, folded_again, folded_whole, other_rows, epilogue),
 )
 """Where none refuses, all groups that read the value can compute it."""
 

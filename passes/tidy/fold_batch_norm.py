@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ...ir.types import DType
@@ -32,6 +34,17 @@ class FoldBatchNorm(RulePass):
 
 def _constant_statistics(op: Op) -> str | None:
     return None if all(value is not None and value.constant is not None for value in op.operands[1:]) else "the statistics are not constant"
+
+
+def _infinite_factor(op: Op) -> str | None:
+    """The factor multiplies more than it did, the terms of a sum or the mean: infinity minus infinity is not infinity."""
+    scale, variance = operand(op, 1).constant, operand(op, 4).constant
+    if scale is None or variance is None or not (scale.available and variance.available):
+        return None
+    dtype = op.result.dtype.compute.numpy
+    with np.errstate(all="ignore"):
+        factor = scale.array.astype(dtype) / np.sqrt(variance.array.astype(dtype) + dtype.type(op.attrs["epsilon"]))
+    return "a factor is infinite" if np.isinf(factor).any() else None
 
 
 def _factor_and_shift(op: Op, g: Builder) -> tuple[Value, Value]:
@@ -65,7 +78,7 @@ class BatchNormOfConv(Rule):
             return "weight or bias are not constant"
         if sum(operand(conv, 1).uses.values()) != 1:
             return "the weight has other users, and would be stored twice"
-        return _constant_statistics(op)
+        return _constant_statistics(op) or _infinite_factor(op)
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         conv = matched(op.operands[0], "conv")
@@ -89,7 +102,7 @@ class BatchNormAsScale(Rule):
     def check(self, op: Op, module: Module) -> str | None:
         if op.result.dtype.compute != op.result.dtype:
             return "the factor would be rounded to a narrow float"
-        return _constant_statistics(op)
+        return _constant_statistics(op) or _infinite_factor(op)
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         factor, shift = _factor_and_shift(op, g)

@@ -185,7 +185,7 @@ class Sketch:
         except CompilerError:
             return False
         op = results[0].op
-        if op is None or not all(_accepts(run, op) for run in self.runs):
+        if op is None or not all(accepts(run, op) for run in self.runs):
             if op is not None:
                 self.graph.remove(op)
             return False
@@ -226,7 +226,7 @@ def _widen(array: Array) -> Array:
     return scalar.convert(array, table._widened(from_numpy(array.dtype)))
 
 
-def _accepts(run: Run, op: Op) -> bool:
+def accepts(run: Run, op: Op) -> bool:
     """Run an op at one binding; whether its result is well determined."""
     attrs = {name: bind_attribute(value, run.bindings) for name, value in op.attrs.items()}
     types = tuple(concrete(result.type, run.bindings) for result in op.results)
@@ -345,4 +345,4 @@ def draw(choices: random.Random) -> Case | None:
     return sketch.finish()
 
 
-__all__ = ["Case", "Sketch", "draw", "type_of"]
+__all__ = ["Case", "Run", "Sketch", "accepts", "draw", "type_of"]

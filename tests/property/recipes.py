@@ -9,7 +9,7 @@ from ourcc.ir import dims
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Value
 from ourcc.ir.ops.table import OPS, OpDef
-from ourcc.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, type_of, u8
+from ourcc.ir.types import DTYPES, DType, TensorType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, type_of, u8
 
 if TYPE_CHECKING:
     from generator import Sketch
@@ -385,7 +385,9 @@ def dequantize(s: Sketch) -> bool:
         x = s.fresh(s.one_of((i8, u8)), s.shape(s.integer(1, 3)))
     axis = s.integer(0, x.type.rank - 1) if s.chance(2) else None
     size = () if axis is None else (x.shape[axis],)
-    scale = s.fresh(f32, size)
+    # What only a run knows is finite, as the op says; of constants the compiler knows better.
+    known = all(isinstance(n, int) for n in size) and s.chance(2)
+    scale = s.constant(s.array(TensorType(f32, size), {})) if known else s.fresh(f32, size, -2, 2)
     points = [s.fresh(x.dtype, size)] if s.chance(2) else []
     return s.add("dequantize", (x, scale, *points), axis=axis, dtype=s.one_of((f32, f32, bf16)))
 

@@ -20,6 +20,38 @@ module @case {
     return %y
   }
 }""",
+    # Infinity times terms of both signs is NaN, times their sum it is not.
+    "infinite_scales": """
+module @case {
+  const @t : f32[] = 0.03125
+  const @s : f32[3] = [0.5, inf, nan]
+  const @b : f32[2, 2] = [-inf, 2.0, 1.0, 0.5]
+  func @main(%x: f32[3, 4, 8], %w: f32[3, 8, 6], %g: f32[2, 8], %h: f32[8, 5]) -> (f32[3, 4, 6], f32[2, 5]) {
+    %c = quantize(%x, @t) {dtype = i8} : i8[3, 4, 8]
+    %v = dequantize(%c, @s) {axis = 0, dtype = f32} : f32[3, 4, 8]
+    %y = matmul(%v, %w) : f32[3, 4, 6]
+    %d = quantize(%g, @t) {dtype = i8} : i8[2, 8]
+    %u = dequantize(%d, @b) {axis = 1, block = 4, dtype = f32} : f32[2, 8]
+    %z = matmul(%u, %h) : f32[2, 5]
+    return %y, %z
+  }
+}""",
+    "infinite_factor_of_channels": """
+module @case {
+  const @w : f32[2, 3, 1] = [1.0, -2.0, 3.0, 0.5, 1.0, -1.0]
+  const @scale : f32[2] = [inf, 1.0]
+  const @shift : f32[2] = [0.5, 1.0]
+  const @mean : f32[2] = [0.25, -0.75]
+  const @variance : f32[2] = [4.0, 0.5]
+  const @g : f32[3] = [0.0, 1.0, 2.0]
+  const @h : f32[3] = [0.5, 0.25, 0.125]
+  func @main(%x: f32[2, 3, 9]) -> (f32[2, 2, 9], f32[2, 3, 9]) {
+    %c = conv(%x, @w) {strides = [1], dilations = [1], before = [0], after = [0]} : f32[2, 2, 9]
+    %y = batch_norm(%c, @scale, @shift, @mean, @variance) {epsilon = 0.001} : f32[2, 2, 9]
+    %n = batch_norm(%x, @h, @h, @h, @g) {epsilon = 0.0} : f32[2, 3, 9]
+    return %y, %n
+  }
+}""",
     # Storing through a view of nothing must not divide by a size of nothing.
     "view_of_nothing": """
 module @case {

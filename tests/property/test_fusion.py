@@ -1,4 +1,4 @@
-"""Drawn programs that fusion finds hard: long chains, wide sums, shared values, self-concats, folds of folds, unbounded sizes.
+"""Drawn programs that fusion finds hard.
 
 Each is composed and run region by region, computed by engines, and built once more with a compiler that fails at random.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
+from fusing import KINDS, Sketch, draw
 from generator import Case
 from harness import compared, failing
 
@@ -20,12 +21,12 @@ from ourcc.codegen.c.printer import SourceFile
 from ourcc.codegen.c.weight import HEAVIEST, weigh
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import Dim
-from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
+from ourcc.ir.graph import Module, Value
 from ourcc.ir.graph.reference import Array, bind_symbols
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.verify import verify_region
 from ourcc.ir.target import AVX2, AVX512
-from ourcc.ir.types import DType, TensorType, bf16, f16, f32, f64, i32, i64
+from ourcc.ir.types import f32
 from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
 from ourcc.passes.lower import schedule as scheduling
 from ourcc.passes.lower.build_plan import Lowered
@@ -35,160 +36,23 @@ from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.schedule import Match
 
-DTYPES = (f32, f32, f32, f64, f16, bf16, i32, i64)
-SHAPES = ((5,), (17,), (3, 5), (2, 3, 4))
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@dataclass
-class Sketch:
-    """A program under construction: one input of a drawn shape and dtype, its sizes symbols without a bound or numbers."""
-
-    choices: random.Random
-    square: bool = False
-    module: Module = field(default_factory=lambda: Module("case"))
-
-    def __post_init__(self) -> None:
-        self.graph = Graph("main")
-        self.module.functions["main"] = self.graph
-        self.builder = Builder(self.module, self.graph)
-        self.dtype: DType = self.choices.choice(DTYPES[:6] if self.square else DTYPES)
-        self.static = (3, 4, 4) if self.square else self.choices.choice(SHAPES)
-        names = ("B", "S", "S") if self.square else ("B", "S", "T")
-        self.dynamic = self.square or self.choices.random() < 0.4
-        shape = tuple(self.module.declare(name) for name in names[: len(self.static)]) if self.dynamic else self.static
-        self.x = self.graph.add_input("x", TensorType(self.dtype, shape))
-
-    def number(self, value: float) -> Value:
-        array = np.asarray(value, dtype=self.dtype.numpy)
-        return self.module.add_constant(f"c{len(self.module.constants)}", ConstantData(array))
-
-    def step(self, value: Value) -> Value:
-        """A pointwise op that keeps values small."""
-        b, kinds = self.builder, ["neg", "abs", "add", "maximum", "minimum", "sub"]
-        kind = self.choices.choice([*kinds, "relu", "half", "square"] if self.dtype.is_float else kinds)
-        if kind in ("neg", "abs", "relu"):
-            return getattr(b, kind)(value)
-        if kind == "half":
-            return b.mul(value, self.number(0.5))
-        if kind == "square":
-            small = b.minimum(b.maximum(value, self.number(-1)), self.number(1))
-            return b.mul(small, small)
-        return getattr(b, kind)(value, self.number(self.choices.choice((1, 2, 3))))
-
-    def case(self, *values: Value) -> Case:
-        self.graph.set_outputs(list(values), [f"y{n}" for n in range(len(values))])
-        generator = np.random.default_rng(self.choices.getrandbits(32))
-        inputs = []
-        for more in (0, 3 if self.dynamic else 0):
-            sizes = tuple(size + more for size in self.static)
-            array = generator.standard_normal(sizes) * 2 if self.dtype.is_float else generator.integers(-3, 4, sizes)
-            inputs.append((np.asarray(array).astype(self.dtype.numpy),))
-        return Case(self.module, tuple(inputs))
-
-
-def chain(s: Sketch) -> Value:
-    value = s.x
-    for _ in range(s.choices.choice((20, 60, 150, 300))):
-        value = s.step(value)
-    return value
-
-
-def wide(s: Sketch) -> Value:
-    branches = [s.step(s.step(s.x)) for _ in range(s.choices.choice((10, 60, 200)))]
-    while len(branches) > 1:
-        place = 0 if s.choices.random() < 0.9 else s.choices.randrange(len(branches) - 1)
-        branches[place : place + 2] = [s.builder.maximum(branches[place], branches[place + 1])]
-    return branches[0]
-
-
-def shared(s: Sketch) -> Value:
-    value = s.step(s.x)
-    for _ in range(s.choices.choice((4, 8, 12))):
-        again = value if s.choices.random() < 0.6 else s.step(value)
-        both = s.builder.add(value, again)
-        value = s.builder.mul(both, s.number(0.5)) if s.dtype.is_float else s.builder.minimum(both, value)
-    return value
-
-
-def concat(s: Sketch) -> Value:
-    value = s.step(s.x)
-    for _ in range(s.choices.choice((2, 4, 6))):
-        axis = s.choices.randrange(len(s.static))
-        value = s.builder.concat(value, value if s.choices.random() < 0.7 else s.step(value), axis=axis)
-        value = s.step(value) if s.choices.random() < 0.5 else value
-    return value
-
-
-def shifted(s: Sketch) -> Value:
-    """Neighbours of neighbours, padded: every value is read at more and more places."""
-    value, rank = s.step(s.x), len(s.static)
-    for _ in range(s.choices.choice((2, 5, 9))):
-        value = s.step(value) if s.choices.random() < 0.5 else value
-        none, one = (0,) * rank, (*(0,) * (rank - 1), 1)
-        longer = s.builder.pad(value, before=none, after=one, mode="constant", value=0)
-        later = s.builder.slice(longer, starts=one, sizes=value.shape, steps=(1,) * rank)
-        value = s.builder.maximum(value, later)
-    return value
-
-
-def folds(s: Sketch) -> Value:
-    """Softmaxes, means and sums of each other, over any axes."""
-    value: Value = s.x
-    for _ in range(s.choices.choice((2, 3, 4))):
-        axis, kind = s.choices.randrange(value.type.rank), s.choices.choice(("softmax", "center", "turn"))
-        if kind == "softmax":
-            value = s.builder.softmax(value, axis=axis)
-        elif kind == "center":
-            value = s.builder.sub(value, s.builder.mean(value, axes=(axis,), keepdims=True))
-        else:
-            value = s.builder.transpose(s.step(value), permutation=(0, 2, 1))
-    last: Callable[..., Value] = s.choices.choice((s.builder.sum, s.builder.reduce_max, s.builder.mean))
-    return last(value, axes=(s.choices.randrange(3),), keepdims=s.choices.random() < 0.5)
-
-
-def results(s: Sketch) -> list[Value]:
-    """Rows, columns and elements of each other, most of which leave the graph and are read again."""
-    b, values = s.builder, [s.x]
-    for _ in range(s.choices.choice((6, 10, 16))):
-        value, kind = s.choices.choice(values[-4:]), s.choices.choice(("step", "exp", "fold", "fold", "both", "product"))
-        if kind == "fold":
-            axes = (s.choices.randrange(3),)
-            fold: Callable[..., Value] = s.choices.choice((b.mean, b.reduce_max, b.reduce_min))
-            values.append(fold(value, axes=axes, keepdims=True))
-        elif kind == "both":
-            values.append(b.mul(b.add(value, s.choices.choice(values)), s.number(0.5)))
-        elif kind == "product":
-            whole = b.broadcast_to(value, shape=s.x.shape)
-            values.append(b.matmul(whole, b.transpose(whole, permutation=(0, 2, 1))))
-        else:
-            values.append(s.step(value) if kind == "step" else b.exp(b.minimum(value, s.number(1))))
-    return [value for value in values[1:-1] if s.choices.random() < 0.6] + values[-1:]
-
-
-KINDS: dict[str, Callable[[Sketch], Value | list[Value]]] = {
-    "chain": chain,
-    "wide": wide,
-    "shared": shared,
-    "concat": concat,
-    "shifted": shifted,
-    "folds": folds,
-    "results": results,
-}
-
-
-def draw(number: int, seed: int) -> tuple[str, Case]:
-    """Case `number` of a seed; kinds take turns."""
-    kind = list(KINDS)[number % len(KINDS)]
-    sketch = Sketch(random.Random(f"{seed} {number}"), square=kind in ("folds", "results"))
-    made = KINDS[kind](sketch)
-    return kind, sketch.case(*(made if isinstance(made, list) else [made]))
 
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
     count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(5 * len(KINDS), count // 4))]
+
+
+def test_a_step_in_which_rounding_shows_is_not_kept() -> None:
+    sketch = Sketch(random.Random(1))
+    assert sketch.dtype == f32
+    far = sketch.kept(partial(sketch.builder.add, sketch.x, sketch.number(1e6)))
+    assert far is not None and [op.name for op in sketch.graph] == ["add"]
+    assert sketch.kept(partial(sketch.builder.sub, far, sketch.number(1e6))) is None
+    assert sketch.kept(partial(sketch.builder.sub, far, sketch.number(1))) is not None
+    assert [op.name for op in sketch.graph] == ["add", "sub"]
 
 
 def interpreted(module: Module, groups: Sequence[Group], inputs: Sequence[Array]) -> list[Array]:

@@ -9,7 +9,23 @@ import pytest
 
 from ourcc.ir import dims
 from ourcc.ir.errors import VerifyError
-from ourcc.ir.plan import Buffer, Check, Copy, Host, Launch, Plan, StateDeclaration, from_json, reads, storage, to_json, touched, writes
+from ourcc.ir.plan import (
+    Buffer,
+    Check,
+    Copy,
+    Host,
+    Launch,
+    Plan,
+    StateDeclaration,
+    Step,
+    Zero,
+    from_json,
+    reads,
+    storage,
+    to_json,
+    touched,
+    writes,
+)
 from ourcc.ir.plan.check import check
 from ourcc.ir.plan.places import at_most
 from ourcc.ir.types import TensorType, f16, f32
@@ -57,6 +73,15 @@ def tied_to(name: str) -> Callable[[Plan], Plan]:
 
 def aliased(name: str, type: TensorType, held: storage.Alias) -> Callable[[Plan], Plan]:
     return lambda plan: with_buffer(plan, Buffer(name, type, held))
+
+
+ADD = launch("add", ("x", "b"), ("b",))
+"""Goes on with what `k1` wrote."""
+
+
+def more(plan: Plan, *steps: Step) -> Plan:
+    """With steps after `k1`, which writes b, and before `k2`, which reads it."""
+    return replace(plan, steps=(*plan.steps[:4], *steps, *plan.steps[4:]))
 
 
 FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
@@ -176,6 +201,22 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         ),
         r"step 9 \(launch k4\): buffer new is read, and has been overwritten by step 8 \(launch part\), which uses part at",
     ),
+    "value begun anew that a step went on with": (
+        lambda plan: more(plan, ADD, launch("again", ("a",), ("b",))),
+        r"step 5 \(launch again\): buffer b is begun anew, and nobody has read what step 4 \(launch add\) went on with",
+    ),
+    "value zeroed that a step went on with": (
+        lambda plan: more(plan, ADD, Zero("b"), ADD),
+        r"step 5 \(zero b\): buffer b is begun anew, and nobody has read what step 4 \(launch add\) went on with",
+    ),
+    "value read before it is whole": (
+        lambda plan: more(plan, launch("early", ("b",), ("y",)), ADD),
+        r"step 5 \(launch add\): buffer b is gone on with, and step 4 \(launch early\) has read it before",
+    ),
+    "part of a value read before it is whole": (
+        lambda plan: more(plan, ADD, Copy("b", "y"), ADD),
+        r"step 6 \(launch add\): buffer b is gone on with, and step 5 \(copy b to y\) has read it before",
+    ),
     "tie dropped": (
         lambda plan: replace(plan, ties=()),
         r"buffer kv the state 'kv' has been overwritten by step 7 \(launch append\), which uses new at .*, and no tie says what it holds",
@@ -271,6 +312,14 @@ def test_planted_faults_are_caught(name: str) -> None:
         check(spoil(made()))
 
 
+def test_a_value_may_be_gone_on_with_and_begun_anew_once_it_has_been_read() -> None:
+    again, read = launch("again", ("a",), ("b",)), launch("early", ("b",), ("y",))
+    check(more(made(), ADD, ADD))
+    check(more(made(), ADD, read, again))
+    check(more(made(), again, again, ADD))
+    check(more(made(), read, again, ADD))
+
+
 def test_launches_that_each_write_a_part_of_a_result_stay_in_order() -> None:
     """Each but the first goes on with what the earlier ones wrote, and the plan says so."""
     for target in ("native", "sm_90a"):
@@ -279,6 +328,7 @@ def test_launches_that_each_write_a_part_of_a_result_stay_in_order() -> None:
         assert len(parts) == 2 and dict(plan.outputs)["y"] == "b2"
         check(plan)
         assert caught(swapped(plan, *parts)) and caught(without(plan, parts[0]))
+        assert caught(inserted(plan, parts[1] + 1, plan.steps[parts[0]]))
 
 
 # --- real plans -------------------------------------------------------------------------------------------------------

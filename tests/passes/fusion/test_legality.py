@@ -19,8 +19,9 @@ SQUARE = "f32[48, 48]"
 
 def module(results: str, types: str, body: str) -> Module:
     head = f"func @main(%x: {ROWS}, %z: {ROWS}, %q: {SQUARE}, %n: i64[N, 1]) -> ({types})"
-    lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
-    return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n  {head} {{\n{lines}    return {results}\n  }}\n}}\n")
+    lines = body.strip().splitlines()
+    constants, ops = ("".join(f"    {line}\n" for line in lines if line.startswith("const ") is first) for first in (True, False))
+    return parse_module(f"module @m symbols {{ N in 2..512 }} {{\n{constants}  {head} {{\n{ops}    return {results}\n  }}\n}}\n")
 
 
 def choices(found: Module, orders: Mapping[Value, tuple[int, ...]] | None = None, rows: int = 128) -> Choices:
@@ -33,6 +34,8 @@ def named(found: Module, name: str) -> Value:
 
 EXP = f"%v = exp(%x) : {ROWS}\n"
 COLUMN = "%m = slice(%z) {starts = [0, 0], sizes = [N, 1], steps = [1, 1]} : f32[N, 1]\n"
+ONE_READER = "one kernel reads it, and computes it itself"
+CODES = "const @s : f32[] = 2.0\n%c = cast(%q) {dtype = i8} : i8[48, 48]\n%v = dequantize(%c, @s) {dtype = f32} : f32[48, 48]\n"
 PRODUCT = "%v = matmul(%q, %q) : f32[48, 48]\n"
 CHAIN = "\n".join(f"%v{n} = mul({f'%v{n - 1}' if n else '%x'}, %z) : {ROWS}" for n in range(RESULTS + 2))
 CHAINED = ", ".join(f"%v{n}" for n in range(RESULTS + 2))
@@ -92,6 +95,12 @@ CASES: Mapping[str, tuple[str, str, str, str]] = {
         ROWS,
         f"{EXP}%y = matmul(%v, %q) : {ROWS}",
         "a product reads it, and would compute each element again for every row or column of its result",
+    ),
+    "scale_of_a_sum": (
+        "%y",
+        ROWS,
+        f"{CODES.replace('2.0', 'inf')}%y = matmul(%x, %v) : {ROWS}",
+        "a scale of it is not finite, and may not multiply the sum instead of its terms",
     ),
     "scatter_operand": (
         "%y",
@@ -208,7 +217,7 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "%v = transpose(%x) {permutation = [1, 0]} : f32[48, N]\n%y = neg(%v) : f32[48, N]",
         "a movement is a change of subscripts in what reads it",
     ),
-    "map": ("%y", ROWS, f"{EXP}%y = neg(%v) : {ROWS}", "one kernel reads it, and computes it itself"),
+    "map": ("%y", ROWS, f"{EXP}%y = neg(%v) : {ROWS}", ONE_READER),
     "reduction": (
         "%y",
         ROWS,
@@ -221,6 +230,8 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         PRODUCT + "%y = neg(%v) : f32[48, 48]",
         "the product's kernel computes what reads it as well, before anything is written",
     ),
+    "finite scales": ("%y", ROWS, f"{CODES}%y = matmul(%x, %v) : {ROWS}", ONE_READER),
+    "infinite scales of no sum": ("%y", SQUARE, f"{CODES.replace('2.0', 'inf')}%y = neg(%v) : {SQUARE}", ONE_READER),
     "cheap": (
         "%a, %y",
         f"{ROWS}, {ROWS}",
@@ -232,7 +243,7 @@ INSIDE: Mapping[str, tuple[str, str, str, str]] = {
         "f32[1, N, 48], bf16[1, N, 48]",
         "%r = reshape(%x) {shape = [1, N, 48]} : f32[1, N, 48]\n%b = cast(%r) {dtype = bf16} : bf16[1, N, 48]\n"
         "%v = cast(%b) {dtype = f32} : f32[1, N, 48]\n%y = attention(%r, %v, %r) {scale = 0.5} : f32[1, N, 48]",
-        "one kernel reads it, and computes it itself",
+        ONE_READER,
     ),
     "iota": (
         "%y, %w",
