@@ -35,7 +35,7 @@ class Measures(Protocol):
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScheduleChoice:
     """What was chosen for one problem, from where and why; `tried` candidates were measured in this very build."""
 
     problem: str
@@ -113,7 +113,7 @@ class Chooser:
     locked: LockedLevel | None = None
     note: Callable[[str], None] = lambda message: None
     unmeasured: str = "least predicted cost"
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, ScheduleChoice] = field(default_factory=dict)
 
     def __call__(self, problem: Problem, families: Iterator[Sequence[Candidate]]) -> Candidate:
         data = problem_data(problem)
@@ -122,7 +122,7 @@ class Chooser:
             return self._locked(self.locked, id, data, families)
         if self.environment is None or self.shelves is None:
             candidate = cheapest(self.target)(problem, families)
-            self.decisions[id] = Decision(id, data, candidate[1], "cost", self.unmeasured)
+            self.decisions[id] = ScheduleChoice(id, data, candidate[1], "cost", self.unmeasured)
             return candidate
         every = [list(family) for family in families]
         usual = cheapest(self.target)(problem, iter(every))
@@ -140,13 +140,13 @@ class Chooser:
             )
         for candidate in itertools.chain.from_iterable(families):
             if candidate[1] == schedule:
-                self.decisions[id] = Decision(id, data, schedule, "locked", "the lock says so")
+                self.decisions[id] = ScheduleChoice(id, data, schedule, "locked", "the lock says so")
                 return candidate
         raise LockError(f"the lock chooses {schedule} for problem {id[:16]}, which no strategy offers", note=str(data["region"]).strip())
 
     def _tuned(
         self, problem: Problem, id: str, data: Data, offered: list[Candidate], usual: Candidate, environment: Data, shelves: Shelves
-    ) -> tuple[Candidate, Decision]:
+    ) -> tuple[Candidate, ScheduleChoice]:
         key = record_id(data, environment)
         record = self._known(key, offered, shelves)
         tried, why = 0, "no record of this problem on such a machine"
@@ -159,13 +159,13 @@ class Chooser:
             why = refusal or "no candidate could be measured"
         best = leader(record, offered, self.target) if record is not None else None
         if best is None:
-            return usual, Decision(id, data, usual[1], "cost", f"{why}: least predicted cost", None, tried)
+            return usual, ScheduleChoice(id, data, usual[1], "cost", f"{why}: least predicted cost", None, tried)
         amount = f"fastest of {sum(1 for c in offered if record is not None and record.trial(c[1]) is not None)} tried"
         why = amount if len(best.ties) == 1 else f"{amount}; {len(best.ties)} are within noise, of which it has the least predicted cost"
         source: Source = "measured" if tried else "record"
         if tried:
             self.note(f"problem {id[:16]}: {best.candidate[1]} of {tried} candidates timed, {best.picoseconds / 1e6:.3g} us")
-        return best.candidate, Decision(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
+        return best.candidate, ScheduleChoice(id, data, best.candidate[1], source, why, key, tried, len(best.ties))
 
     def _known(self, key: str, offered: list[Candidate], shelves: Shelves) -> Record | None:
         """The first record that serves; before measuring, the union of what all stores have."""

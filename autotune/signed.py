@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..runtime import sign
-from ..runtime.sign import RECORD, Signature
+from ..runtime.sign import RECORD, KeySignature
 from .record import Record, RecordError, decode, encode
 
 LONGEST = 256
@@ -27,14 +27,14 @@ def seal(record: Record, private_key: bytes | None = None) -> bytes:
     return data + f" ed25519:{signature.public.hex()}:{signature.proof.hex()}".encode()
 
 
-def unseal(data: bytes, id: str | None = None, keys: frozenset[bytes] | None = None) -> tuple[Record, Signature | None]:
+def unseal(data: bytes, id: str | None = None, keys: frozenset[bytes] | None = None) -> tuple[Record, KeySignature | None]:
     """A record and its signature; RecordError for a damaged one, and for one that none of the keys signed.
 
     Without keys no signature is asked for, but one that is there must fit.
     """
     match = _SIGNED.search(data)
     body = data if match is None else data[: match.start()]
-    signature = None if match is None else Signature(bytes.fromhex(match[1].decode()), bytes.fromhex(match[2].decode()))
+    signature = None if match is None else KeySignature(bytes.fromhex(match[1].decode()), bytes.fromhex(match[2].decode()))
     if keys is None:
         refusal = None if signature is None or sign.fits(RECORD, body, signature) else "changed after it was signed"
     else:

@@ -47,7 +47,7 @@ class Signed:
     """What an engine file's end says: the digest of its manifest, and who signed it."""
 
     digest: str
-    signature: sign.Signature
+    signature: sign.KeySignature
 
     @property
     def is_right(self) -> bool:
@@ -68,7 +68,7 @@ def read_signature(path: str | os.PathLike[str]) -> Signed | None:
     if found is None:
         return None
     digest, public, proof = (part.decode() for part in found.groups())
-    return Signed(digest, sign.Signature(bytes.fromhex(public), bytes.fromhex(proof)))
+    return Signed(digest, sign.KeySignature(bytes.fromhex(public), bytes.fromhex(proof)))
 
 
 def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, signing_key: bytes | None = None) -> None:

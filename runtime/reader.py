@@ -27,7 +27,7 @@ from .checked import Checked, same_file
 from .contents import EngineContents, Lazy, PartContents, Port, Ports, WrittenPlans
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
-from .sign import Signature
+from .sign import KeySignature
 from .weights import Array, Constant, aligned_bytes, decode
 
 SMALL = 1 << 20
@@ -108,7 +108,7 @@ class _Reader:
         read_into(self.handle, first, memoryview(data))
         return bytes(data)
 
-    def manifest(self) -> tuple[Mapping[str, Any], Signature | None]:
+    def manifest(self) -> tuple[Mapping[str, Any], KeySignature | None]:
         """The manifest, checked against the digest in the comment, and the signature."""
         if self.size < archive.PAGE + archive.END_SIZE + COMMENT or self.read(0, 4) != archive.LOCAL_MAGIC:
             raise self.damaged(f"not an engine: got {self.size} bytes that do not start as one")
@@ -148,11 +148,11 @@ class _Reader:
                     return comment
         raise self.damaged("not an engine, or cut off: its end holds no digest of a manifest")
 
-    def _signature(self) -> Signature | None:
+    def _signature(self) -> KeySignature | None:
         if len(self.comment) == COMMENT:
             return None
         _, public, signature = self.comment[COMMENT:].decode().split(":")
-        return Signature(bytes.fromhex(public), bytes.fromhex(signature))
+        return KeySignature(bytes.fromhex(public), bytes.fromhex(signature))
 
     def index(self, manifest: Mapping[str, Any]) -> None:
         """Check the whole structure of the archive against the manifest."""

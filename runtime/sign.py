@@ -17,20 +17,20 @@ _FORMS = "32 raw bytes, 64 hex digits, or PEM as openssl genpkey -algorithm ed25
 
 
 @dataclass(frozen=True)
-class Signature:
+class KeySignature:
     """A public key and what it signed with, raw."""
 
     public: bytes
     proof: bytes
 
 
-def sign(kind: bytes, message: bytes, private_key: bytes) -> Signature:
+def sign(kind: bytes, message: bytes, private_key: bytes) -> KeySignature:
     """The signature of a message; the private key is 32 raw bytes."""
     private = _ed25519().Ed25519PrivateKey
     if len(private_key) != 32:
         raise UsageError(f"signing key has {len(private_key)} bytes, expected 32")
     key = private.from_private_bytes(private_key)
-    return Signature(key.public_key().public_bytes_raw(), key.sign(kind + message))
+    return KeySignature(key.public_key().public_bytes_raw(), key.sign(kind + message))
 
 
 def trusted(keys: Iterable[bytes]) -> frozenset[bytes]:
@@ -45,7 +45,7 @@ def trusted(keys: Iterable[bytes]) -> frozenset[bytes]:
     return found
 
 
-def refusal(kind: bytes, message: bytes, signature: Signature | None, keys: frozenset[bytes]) -> str | None:
+def refusal(kind: bytes, message: bytes, signature: KeySignature | None, keys: frozenset[bytes]) -> str | None:
     """Why a message is not believed: not signed, by another key, or its signature does not fit; None if it is."""
     if signature is None:
         return "not signed, expected a signature by a trusted key"
@@ -54,7 +54,7 @@ def refusal(kind: bytes, message: bytes, signature: Signature | None, keys: froz
     return None if fits(kind, message, signature) else "changed after it was signed: the signature does not fit"
 
 
-def fits(kind: bytes, message: bytes, signature: Signature) -> bool:
+def fits(kind: bytes, message: bytes, signature: KeySignature) -> bool:
     """Whether the signature's key signed this message."""
     module = _ed25519()
     from cryptography.exceptions import InvalidSignature

@@ -12,7 +12,7 @@ from ...ir.spelling import nearest
 from ..engines.trust import Trust
 from ..options import CacheOptions
 from .frame import command as frame
-from .main import Group
+from .main import CommandGroup
 from .output import print_report, show_progress
 from .trust import key_options, trusted_key_option
 
@@ -43,7 +43,7 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-class ActionTable(Group):
+class ActionTable(CommandGroup):
     """A group whose error for an unknown action names the nearest."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -45,7 +45,7 @@ FLAGS = frozenset({"--json", "--wide", "-v", "-vv", "--verbose", "-q", "--quiet"
 """The flags of every command."""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands below a word; the flags that all of them have may also stand before their name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -54,7 +54,7 @@ class Group(click.Group):
         return super().parse_args(ctx, [*rest[:1], *flags, *rest[1:]] if rest and not rest[0].startswith("-") else args)
 
 
-class CommandTable(Group):
+class CommandTable(CommandGroup):
     """Commands that are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

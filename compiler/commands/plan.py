@@ -14,7 +14,7 @@ from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_b
 from ..language.outline import Outline, outline_of, stored_dtype
 from ..report.table import Cell, Report, Table
 from ..requests import CACHES, parse_choice
-from ..targets.machine import Device
+from ..targets.machine import DeviceFigures
 from ..targets.registry import parse_target
 
 PROMPT = 512
@@ -108,7 +108,7 @@ def _check_format(checkpoint: Checkpoint, format: str | None) -> None:
         raise UsageError(what, hint="leave out --format, say a8, or plan the model that the file was made of")
 
 
-def _multiplied_in(device: Device, format: str | None, checkpoint: Checkpoint) -> str:
+def _multiplied_in(device: DeviceFigures, format: str | None, checkpoint: Checkpoint) -> str:
     """The dtype whose rate products run at: of weights in few bits that of codes where activations are rounded, else of floats."""
     asked = QUANTIZATIONS.get(format or "")
     own = stored_dtype(checkpoint) if checkpoint.kind == "folder" else None
@@ -136,7 +136,7 @@ def _memory(
     return parts
 
 
-def _memory_table(parts: list[tuple[str, int, str]], total: int, devices: int, device: Device) -> Table:
+def _memory_table(parts: list[tuple[str, int, str]], total: int, devices: int, device: DeviceFigures) -> Table:
     share = total / (devices * device.memory_bytes)
     last = ("all", total, f"{100 * share:.1f} % of {devices} x {device.memory_bytes} bytes, split evenly; drivers need some besides")
     rows = tuple((name, size, round(size / 1e9, 3), source) for name, size, source in (*parts, last))
@@ -151,7 +151,7 @@ def _phases(outline: Outline, weighed: Weighed, token: int, batch: int, context:
     )
 
 
-def _times(phases: tuple[Phase, ...], devices: int, device: Device, multiplied: str) -> Table:
+def _times(phases: tuple[Phase, ...], devices: int, device: DeviceFigures, multiplied: str) -> Table:
     rows = []
     for phase in phases:
         computing = phase.operations / (devices * device.rates[multiplied])

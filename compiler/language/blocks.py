@@ -19,7 +19,7 @@ from ...ir.graph import Builder, ConstantData, Graph, Module, Value
 from ...ir.types import TensorType, f32, i64
 from ..importers import moves
 from ..importers.checkpoints.stored import Array, Checkpoint, Stored
-from .caches import Cache
+from .caches import CacheFormat
 from .config import Config
 from .rotary import angles, rotated
 
@@ -79,7 +79,7 @@ class Step:
     positions: Value
     context: Value
     length: int
-    cache: Cache = field(default_factory=Cache)
+    cache: CacheFormat = field(default_factory=CacheFormat)
     slots: Value | None = None
     sequences: int = 1
     after: dict[str, Value] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from ..importers import moves
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheFormat:
     """Numbers in `dtype`, or coded in a `format` that has one scale for all numbers of a row: a token's in one head."""
 
     dtype: DType = f32
@@ -55,7 +55,13 @@ class Cache:
         return format_of(self.format)
 
 
-CACHES: Mapping[str, Cache] = MappingProxyType(
-    {"f32": Cache(), "bf16": Cache(bf16), "f16": Cache(f16), "int8": Cache(format="int8"), "fp8": Cache(format="fp8.e4m3")}
+CACHES: Mapping[str, CacheFormat] = MappingProxyType(
+    {
+        "f32": CacheFormat(),
+        "bf16": CacheFormat(bf16),
+        "f16": CacheFormat(f16),
+        "int8": CacheFormat(format="int8"),
+        "fp8": CacheFormat(format="fp8.e4m3"),
+    }
 )
 """What a cache may be, by name; a format whose fields are codes and one scale for a row is a row more."""

@@ -81,7 +81,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceFigures:
     """What a model may take of one device: bytes of memory, bytes a second from it, operations a second by dtype; and who says so."""
 
     name: str

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...codegen.c.compile import find_compiler
 from ...ir.extras import install_hint
 from ...ir.target import CPU_LEVELS, cpu_level, gpu_target, level_for
-from .machine import Cpu, CudaDriver, Device, library_version, measure_rates, memory_bytes, probe_cuda, read_cpu
+from .machine import Cpu, CudaDriver, DeviceFigures, library_version, measure_rates, memory_bytes, probe_cuda, read_cpu
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Target(ABC):
         """Which library must be installed to build for it; None if none."""
 
     @abstractmethod
-    def device(self) -> Device:
+    def device(self) -> DeviceFigures:
         """What one of its devices holds and does: of a GPU as its maker says, of a CPU as this machine is."""
 
     @abstractmethod
@@ -81,11 +81,11 @@ class CpuTarget(Target):
     def lacks(self) -> None:
         return None
 
-    def device(self) -> Device:
+    def device(self) -> DeviceFigures:
         cpu = read_cpu()
         rates = measure_rates(find_compiler(), cpu)
         per_second = rates.read_gbytes_per_second * 1e9, {"f32": rates.fma_gflops * 1e9}
-        return Device(cpu.model, memory_bytes(), *per_second, "measured here on one thread")
+        return DeviceFigures(cpu.model, memory_bytes(), *per_second, "measured here on one thread")
 
     def why_not_here(self, here: Here) -> str | None:
         least = level_for(here.cpu.features) if self.machines == (NATIVE,) else cpu_level(self.machines[0])
@@ -119,9 +119,9 @@ class CudaTarget(Target):
     def lacks(self) -> str | None:
         return None if library_version("triton") is not None else f"triton is not installed: {install_hint('triton')}"
 
-    def device(self) -> Device:
+    def device(self) -> DeviceFigures:
         gpu = gpu_target(self.machines[0])
-        return Device(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, "the maker's figures for the largest part")
+        return DeviceFigures(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, "the maker's figures for the largest part")
 
     def why_not_here(self, here: Here) -> str | None:
         found = [gpu.target for gpu in here.cuda.gpus]

@@ -103,18 +103,37 @@ class Extreme:
         ahead, behind = (self.best, value) if is_highest(self.kind) else (value, self.best)
         return block.apply("lt", ahead, behind)
 
-    def take(self, block: Block, better: Value, value: Value, place: Value) -> None:
-        """Take a value and its place where it is better."""
-        chosen = block.let("better", better)
+    def take(self, block: Block, value: Value, place: Value) -> None:
+        """Take a value and its place where it is better; values come in the order of their places."""
+        chosen = block.let("better", self._is_better(block, value))
         block.rebind(self.place, block.apply("where", chosen, place, self.place))
         block.rebind(self.best, block.apply("where", chosen, value, self.best))
 
+    def _is_better(self, block: Block, value: Value) -> Value:
+        """Whether a value takes the place of the best: NaN is better than any number, and of equals the later where the last is meant.
 
-def open_extreme(block: Block, statement: Reduce, dtype: DType, axes: Sequence[str], place: str) -> Extreme:
-    """An extreme at each place of the tile axes `axes`, before any value was seen; `place` names where it will be."""
+        The best begins as the neutral element at place 0, so that of values that are all neutral the first has its place already.
+        """
+        better, is_last = self.is_ahead(block, value), self.kind.endswith("_last")
+        if is_last:
+            better = block.apply("bit_or", better, block.apply("eq", value, self.best))
+        if not value.type.dtype.is_float:
+            return better
+        fresh = block.apply("is_nan", value)
+        if not is_last:
+            fresh = block.apply("bit_and", fresh, block.apply("bit_not", block.apply("is_nan", self.best)))
+        return block.apply("bit_or", better, fresh)
+
+
+def open_extreme(block: Block, statement: Reduce, dtype: DType, axes: Sequence[str], place: str, from_end: bool = False) -> Extreme:
+    """An extreme at each place of the tile axes `axes`, before any value was seen; `place` names where it will be.
+
+    `from_end` says that of a last extreme values come from the end on, so that it is the first which is met.
+    """
     first = identity("max" if is_highest(statement.kind) else "min", dtype)
     best = block.let(f"{statement.name}_best", block.full(first, dtype, axes))
-    return Extreme(statement.kind, best, block.let(place, block.full(0, i64, axes)))
+    kind = statement.kind.removesuffix("_last") if from_end else statement.kind
+    return Extreme(kind, best, block.let(place, block.full(0, i64, axes)))
 
 
 def is_highest(kind: str) -> bool:

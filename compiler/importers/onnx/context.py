@@ -56,7 +56,7 @@ class ValueNeededError(UnsupportedError):
 
 
 @dataclass(frozen=True)
-class Problem:
+class RefusedNode:
     """One node that cannot be represented."""
 
     node: str
@@ -69,7 +69,7 @@ class Problem:
 class UnsupportedModelError(UnsupportedError):
     """All nodes of a model that cannot be represented, at once."""
 
-    def __init__(self, problems: Sequence[Problem], source: Source | None) -> None:
+    def __init__(self, problems: Sequence[RefusedNode], source: Source | None) -> None:
         types = sorted({problem.op_type for problem in problems})
         nodes = "node is" if len(problems) == 1 else "nodes are"
         hints = list(dict.fromkeys(problem.alternative for problem in problems if problem.alternative))

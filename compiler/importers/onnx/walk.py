@@ -13,7 +13,7 @@ from ....ir.types import TensorType
 from ..bodies import drop_body, open_body
 from . import rules
 from .attributes import attributes, value_of
-from .context import RULES, Item, Node, Optional, Problem, Stack, ValueNeededError, ValueSequence
+from .context import RULES, Item, Node, Optional, RefusedNode, Stack, ValueNeededError, ValueSequence
 from .faults import STUMBLES, judged
 from .functions import function_body
 from .load import OpenModel, normal_domain, opset_versions, subgraphs
@@ -103,7 +103,7 @@ class Walker:
         self.builder, self.files, self.file = builder, model.files, model.name
         self.functions = {(normal_domain(f.domain), f.name, f.overload): f for f in model.proto.functions}
         self.written, self.limit = model.nodes, max(STEPS, GROWTH * model.nodes)
-        self.problems: list[Problem] = []
+        self.problems: list[RefusedNode] = []
         self.given: dict[Value, tuple[Value, ...]] = {}
         self.steps = 0
 
@@ -320,7 +320,7 @@ class Walker:
     def report(self, name: str, op_type: str, error: UnsupportedError) -> None:
         """Remember one thing that cannot be represented."""
         inputs = error.inputs if isinstance(error, ValueNeededError) else frozenset()
-        self.problems.append(Problem(name, op_type, error.message, error.hint, inputs))
+        self.problems.append(RefusedNode(name, op_type, error.message, error.hint, inputs))
 
     def _report_unknown(self, source: Source, proto: onnx.NodeProto) -> None:
         self.report(source.name, proto.op_type, _unknown(proto.op_type, normal_domain(proto.domain)))

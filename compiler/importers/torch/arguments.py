@@ -11,7 +11,7 @@ from ....ir.dims import Dim
 from ....ir.errors import ModelError, UnsupportedError
 from ....ir.graph import ConstantData, Value
 from ....ir.types import TensorType, i64, type_of
-from .imported import Feed, Kept
+from .imported import Feed, KeptState
 from .nodes import is_effect, is_overwriting, plain, source_of
 from .scalars import given_sizes, symbol_of
 from .tensors import array_of
@@ -26,7 +26,7 @@ class Arguments:
     `frozen` arguments become constants, `kept` ones states, each by its number; `names` are the user's names of all.
     """
 
-    def __init__(self, walker: Walker, frozen: Mapping[int, Any], kept: Mapping[int, Kept], names: Sequence[str] | None) -> None:
+    def __init__(self, walker: Walker, frozen: Mapping[int, Any], kept: Mapping[int, KeptState], names: Sequence[str] | None) -> None:
         self.walker = walker
         self.frozen = frozen
         self.kept = kept
@@ -98,7 +98,7 @@ class Arguments:
             return known
         return module.add_constant(name, data, source)
 
-    def _kept(self, node: Any, number: int, kept: Kept, tied: frozenset[str]) -> Value | None:
+    def _kept(self, node: Any, number: int, kept: KeptState, tied: frozenset[str]) -> Value | None:
         """A state; another function of the module may have declared it. One that is not used is none of this function."""
         if not node.users and kept.name not in tied:
             return None

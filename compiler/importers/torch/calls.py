@@ -10,7 +10,7 @@ from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Value
 from ....ir.types import TensorType, boolean
 from .context import Number
-from .fallback import AtenCall, Operand
+from .fallback import AtenCall, TensorOperand
 from .imported import Fallback
 from .nodes import is_whole_memory, operator_name, parts_of
 from .scalars import Refused
@@ -117,10 +117,10 @@ def _node_operand(walker: Walker, argument: Any, operands: list[Value]) -> Any:
         strides = walker.strides_of(argument.meta.get("val"))
         operands.append(value)
         fixed = strides is not None and all(isinstance(s, int) for s in strides)
-        return Operand(len(operands) - 1, tuple(dims.number(s) for s in strides) if strides and fixed else None)
+        return TensorOperand(len(operands) - 1, tuple(dims.number(s) for s in strides) if strides and fixed else None)
     if isinstance(value, (dims.Expr, Number)):
         operands.append(walker.scalars.value(value))
-        return Operand(len(operands) - 1, is_size=True)
+        return TensorOperand(len(operands) - 1, is_size=True)
     if isinstance(value, (Refused, tuple)):
         why = value.why if isinstance(value, Refused) else "it is several tensors"
         raise UnsupportedError(f"an ATen call needs {argument.name}: {why}", source=walker.b.source, hint="take it out of the model")

@@ -10,7 +10,7 @@ from ....ir import dims
 from ....ir.errors import CompilerError, UnsupportedError, UsageError
 from ....ir.graph import Module
 from .decompositions import decompositions
-from .imported import Imported, Kept
+from .imported import Imported, KeptState
 from .nodes import plain
 from .symbols import bounds_of
 from .walk import import_graph
@@ -42,7 +42,7 @@ def _import(program: Any, lowered: Any, shapes: Mapping[str, Wish], into: tuple[
     wanted, ranges = _resolved(program, shapes, module, function)
     names: list[str] = []
     frozen: dict[int, Any] = {}
-    states: dict[int, Kept] = {}
+    states: dict[int, KeptState] = {}
     specs = [(spec.kind.name, spec.target) for spec in lowered.graph_signature.output_specs]
     ties = {number: target for number, (kind, target) in enumerate(specs) if kind == "BUFFER_MUTATION" and target is not None}
     for number, spec in enumerate(lowered.graph_signature.input_specs):
@@ -50,7 +50,7 @@ def _import(program: Any, lowered: Any, shapes: Mapping[str, Wish], into: tuple[
         if kind in STORED:
             tensor = lowered.state_dict[spec.target] if spec.target in lowered.state_dict else lowered.constants[spec.target]
             if spec.target in kept:
-                states[number] = Kept(spec.target, tensor)
+                states[number] = KeptState(spec.target, tensor)
             else:
                 frozen[number] = tensor
             names.append(spec.target)

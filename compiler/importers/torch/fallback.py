@@ -13,7 +13,7 @@ from .tensors import tensor_of
 
 
 @dataclass(frozen=True)
-class Operand:
+class TensorOperand:
     """The place of a tensor among the operands of a call; `strides` where torch expects other ones than dense."""
 
     position: int
@@ -54,7 +54,7 @@ def _at(results: Any, path: Sequence[int]) -> Any:
 
 
 def _fill(argument: Any, tensors: Sequence[Any]) -> Any:
-    if isinstance(argument, Operand):
+    if isinstance(argument, TensorOperand):
         tensor = tensors[argument.position]
         if argument.is_size:
             return tensor.item()

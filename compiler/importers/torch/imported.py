@@ -43,7 +43,7 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptState:
     """A placeholder that is a state of the program: its name, and what it holds when a session begins."""
 
     name: str

@@ -22,7 +22,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Slot:
+class ViewSlot:
     """The place of a root or of an earlier view among those of a call."""
 
     number: int
@@ -57,7 +57,7 @@ NO_VIEWS = Views()
 
 
 def _filled(argument: Any, made: Sequence[Any], sizes: Sizes) -> Any:
-    if isinstance(argument, Slot):
+    if isinstance(argument, ViewSlot):
         return made[argument.number]
     if isinstance(argument, dims.Expr):
         return sizes(argument)
@@ -184,7 +184,7 @@ class Replay:
         import torch
 
         if isinstance(argument, torch.fx.Node):
-            return Slot(self.slots[argument]) if argument in self.slots else self.size(argument)
+            return ViewSlot(self.slots[argument]) if argument in self.slots else self.size(argument)
         if isinstance(argument, (tuple, list)):
             return (tuple if isinstance(argument, tuple) else list)(self._argument(part) for part in argument)
         return argument

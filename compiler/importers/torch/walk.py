@@ -17,7 +17,7 @@ from .calls import Calls
 from .context import Node, Number, find_rule
 from .control import is_control, run_control
 from .fallback import unusual_strides
-from .imported import Imported, Kept, Result
+from .imported import Imported, KeptState, Result
 from .nodes import (
     describe,
     is_effect,
@@ -49,7 +49,7 @@ def import_graph(
     call_back: bool = True,
     ranges: Mapping[str, tuple[int | None, int | None]] | None = None,
     wanted: Mapping[str, int | str] | None = None,
-    states: Mapping[int, Kept] | None = None,
+    states: Mapping[int, KeptState] | None = None,
     ties: Mapping[int, str] | None = None,
     into: tuple[Module, str] | None = None,
 ) -> Imported:

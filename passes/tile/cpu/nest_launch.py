@@ -19,7 +19,7 @@ from ....ir.tile.program import GridAxis, Launch, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ..accesses import lies_inside
-from ..folds import Extreme, identity, is_compensated, open_extreme, open_total, running_fold
+from ..folds import identity, is_compensated, open_extreme, open_total, running_fold
 from ..lower import Block, upper_bound, used_parameters, zero
 from ..schedule import Order, Problem
 from ..walk import walk
@@ -234,25 +234,10 @@ class NestLaunch:
         def update(_: bool) -> None:
             value = block.let("candidate", block.lower(statement.value))
             index = block.index_value(block.index[over])
-            extreme.take(block, self._is_better(block, extreme, value, index), value, index)
+            extreme.take(block, value, index)
 
         self._walk(block, [over], update, extreme.carries)
         return extreme.place
-
-    def _is_better(self, block: Block, extreme: Extreme, value: Value, index: Value) -> Value:
-        """Whether a value takes the place of the best: the first always does; of equal ones the later does where the last is meant."""
-        is_last = extreme.kind.endswith("_last")
-        better, best = extreme.is_ahead(block, value), extreme.best
-        start = block.apply("eq", index, block.index_value(0))
-        if is_last:
-            better = block.apply("bit_or", better, block.apply("eq", value, best))
-        better = block.apply("bit_or", better, start)
-        if not value.type.dtype.is_float:
-            return better
-        unknown, fresh = block.apply("bit_not", block.apply("is_nan", best)), block.apply("is_nan", value)
-        if is_last:
-            return block.apply("bit_or", block.apply("bit_and", better, unknown), fresh)
-        return block.apply("bit_and", block.apply("bit_or", better, fresh), block.apply("bit_or", unknown, start))
 
     def _scan(self, block: Block) -> None:
         """A running fold: one loop along its axis that also does what follows from it."""

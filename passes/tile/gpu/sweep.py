@@ -17,7 +17,7 @@ from ....ir.tile.program import GridAxis, Launch, Ref, TileType, Value
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Scan as TileScan
 from ....ir.types import boolean, i32, i64
-from ..folds import Extreme, identity, is_highest, open_extreme, open_total
+from ..folds import identity, is_highest, open_extreme, open_total
 from ..lower import Block, used_parameters
 from ..schedule import Problem
 from ..walk import Walk, walk
@@ -169,7 +169,7 @@ class Sweep:
             return block.let(statement.name, self._from_end(block, statement, place))
         kept = self._result_axes(block, statement.axes)
         dtype = i32 if statement.value.dtype == boolean else statement.value.dtype
-        extreme = open_extreme(block, statement, dtype, kept, f"{statement.name}_place")
+        extreme = open_extreme(block, statement, dtype, kept, f"{statement.name}_place", from_end=True)
 
         def update() -> None:
             chunk, index = self._chunk(block, statement, over)
@@ -178,18 +178,10 @@ class Sweep:
             start = dims.symbol(f"{tile}.first") if tile is not None else block.index[over]
             beginning = block.index_value(start)
             index = block.let("place", beginning if tile is None else block.apply("add", index, beginning))
-            extreme.take(block, self._is_better(block, extreme, value), value, index)
+            extreme.take(block, value, index)
 
         self._walk(block, [over], update, extreme.carries)
         return block.let(statement.name, self._from_end(block, statement, extreme.place))
-
-    def _is_better(self, block: Block, extreme: Extreme, value: Value) -> Value:
-        better = extreme.is_ahead(block, value)
-        if value.type.dtype.is_float:
-            known = block.apply("bit_not", block.apply("is_nan", extreme.best))
-            fresh = block.apply("bit_and", block.apply("is_nan", value), known)
-            better = block.apply("bit_or", block.apply("bit_and", better, known), fresh)
-        return better
 
     def _chunk(self, block: Block, statement: Reduce, over: str) -> tuple[Value, Value]:
         """(extreme, its lane) along the tile axis of `over`; the value itself where that is one index."""

@@ -22,7 +22,7 @@ from ourcc.compiler.language.caches import CACHES
 from ourcc.compiler.language.footprint import operations, seen_pairs, token_bytes, weigh, workspace
 from ourcc.compiler.language.module import ARCHITECTURES, language_module
 from ourcc.compiler.language.outline import OPTIONAL, outline_of
-from ourcc.compiler.targets.machine import Device
+from ourcc.compiler.targets.machine import DeviceFigures
 from ourcc.compiler.targets.registry import TARGETS
 from ourcc.ir import dims
 from ourcc.ir.formats import format_of
@@ -196,7 +196,7 @@ def test_figures_follow_from_those_that_are_shown(tmp_path: Path, capsys: pytest
 def test_a_cpu_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     device = TARGETS["cpu"].device()
     assert 1 << 28 < device.memory_bytes < 1 << 50 and device.memory_rate > 1e8 and device.rates["f32"] > 1e8
-    small = Device("a small one", 10**6, 1e9, {"f32": 1e9}, "a test")
+    small = DeviceFigures("a small one", 10**6, 1e9, {"f32": 1e9}, "a test")
     monkeypatch.setattr(type(TARGETS["cpu"]), "device", lambda self: small)
     folder = folder_of({**SMOLLM2, "num_hidden_layers": 1, "vocab_size": 500}, tmp_path / "m")
     facts = plan(folder, format="int8").facts

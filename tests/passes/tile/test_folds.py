@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from ourcc.ir.dims import Facts
 from ourcc.ir.region import SCANS, Load, Scan
 from ourcc.ir.region.text import parse_region
 from ourcc.ir.summation import LONG
+from ourcc.ir.target import AVX512, gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import Launch, TileProgram
 from ourcc.ir.types import DType, boolean, f16, f32, i8, i32, u8
+from ourcc.passes.tile import cpu, gpu
 from ourcc.passes.tile.folds import COMBINE, identity, is_compensated, open_total, running_fold
 from ourcc.passes.tile.lower import Block, parameters
-from ourcc.passes.tile.schedule import Problem
+from ourcc.passes.tile.schedule import Problem, matches
 
 FOLD = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum, "bit_or": np.logical_or, "bit_and": np.logical_and}
 
@@ -81,3 +84,51 @@ def test_a_running_fold_gives_the_value_at_each_place(kind: str, exclusive: bool
     expected = fold.accumulate(np.array([start, *values], np.float32))
     expected = expected[:-1] if exclusive else expected[1:]
     np.testing.assert_array_equal(got, expected[::-1] if reverse else expected)
+
+
+EXTREMES = ("argmax", "argmin", "argmax_last", "argmin_last")
+HARD = {
+    f32: [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0],
+    i32: [np.iinfo(np.int32).min, np.iinfo(np.int32).max, 0, 1],
+    u8: [0, 255, 7],
+    boolean: [False, True],
+}
+
+
+def place_of(kind: str, values: np.ndarray) -> int:
+    """The place of an extreme: of NaN if there is one, of the first or the last of equal ones."""
+    best = (np.max if kind.startswith("argmax") else np.min)(values)
+    places = np.flatnonzero(np.isnan(values) if values.dtype.kind == "f" and np.isnan(best) else values == best)
+    return int(places[-1 if kind.endswith("_last") else 0])
+
+
+@pytest.mark.parametrize("kind", EXTREMES)
+@pytest.mark.parametrize("dtype", HARD, ids=str)
+@pytest.mark.parametrize(("strategies", "target"), [(cpu.STRATEGIES, AVX512), (gpu.STRATEGIES, gpu_target("sm_90a"))], ids=["cpu", "gpu"])
+def test_both_families_find_the_same_place(kind: str, dtype: DType, strategies: Any, target: Any) -> None:
+    draw = np.random.default_rng(0)
+    # A GPU walks an axis without a bound in tiles of so many elements that a shorter one shows one tile alone.
+    long = 2500 if strategies is gpu.STRATEGIES else 40
+    for width, size, along in ((5, "5", "j"), (70, "70", "j"), (long, "U", "j"), (9, "9", "i")):
+        region = parse_region(
+            f"region @region(%x0: {dtype}[i 12, j {size}]) -> %y0: i64[{'i 12' if along == 'j' else f'j {size}'}] {{\n"
+            f"  axes i: 12, j: {size}\n  %t0 = {kind} {along}: %x0[i, j] : i64[{'i' if along == 'j' else 'j'}]\n"
+            f"  %y0[{'i' if along == 'j' else 'j'}] = %t0\n}}\n"
+        )
+        # Rows of one value each come first, then few values many times, so that ties and NaN are everywhere.
+        choices = np.array(HARD[dtype]).astype(dtype.numpy)
+        x = draw.choice(choices, (12, width))
+        same = np.arange(min(len(choices), 12 if along == "j" else width))
+        if along == "j":
+            x[same] = choices[same, None]
+        else:
+            x[:, same] = choices[None, same]
+        expected = [place_of(kind, row) for row in (x if along == "j" else x.T)]
+        problem = Problem(region, Facts().with_range("U", 1, None), {})
+        found = 0
+        for match in matches(strategies, problem, target):
+            for schedule in itertools.islice(match.strategy.space(match, target), 6):
+                program = match.strategy.tile(match, schedule, target)
+                assert run(program, {"x0": x}, {"U": width})["y0"].tolist() == expected, (match.strategy.name, schedule)
+                found += 1
+        assert found

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ourcc.compiler.importers.torch.decompositions import decompositions
 from ourcc.compiler.importers.torch.export import import_exported
-from ourcc.compiler.importers.torch.fallback import AtenCall, Operand
+from ourcc.compiler.importers.torch.fallback import AtenCall, TensorOperand
 from ourcc.compiler.importers.torch.imported import Imported
 from ourcc.compiler.importers.torch.tensors import array_of, tensor_of
 from ourcc.compiler.importers.torch.walk import import_graph
@@ -207,7 +207,7 @@ def test_results_of_calls_are_bytes_that_mean_their_values() -> None:
 
     x = torch.randn(3, dtype=torch.complex64)
     assert lazily(x)[0].is_conj() and lazily(x)[1].is_neg()
-    results = AtenCall(lazily, (Operand(0),), {}, ((0,), (1,)))([x])
+    results = AtenCall(lazily, (TensorOperand(0),), {}, ((0,), (1,)))([x])
     assert not any(result.is_conj() or result.is_neg() for result in results)
     assert all(torch.equal(result, value) for result, value in zip(results, lazily(x), strict=True))
 
