@@ -198,8 +198,9 @@ def _other_weights(op: Op) -> str | None:
     weights, functions = operand(op, 0), list[str]()
     pending, seen = [weights], {weights}
     while pending and len(seen) <= MAXIMUM_STEPS:
-        made = pending.pop().op
-        if made is None or made.name == "softmax" or made.result.shape[-2:] != weights.shape[-2:]:
+        value = pending.pop()
+        made = value.op
+        if made is None or made.name == "softmax" or value.shape[-2:] != weights.shape[-2:]:
             continue
         if made.name == "matmul":
             sides = (operand(made, 1), operand(op, 1))

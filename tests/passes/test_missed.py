@@ -105,6 +105,11 @@ FAR: Mapping[str, tuple[str, str, str]] = {
         f"%t = sum(%e) {LAST} : {COLUMN}\n%p = div(%e, %t) : {SQUARE}\n{PRODUCT}",
     ),
     "layers with a function between them": ("%y", ROWS, f"%a = relu(%x) : {ROWS}\n%y = sigmoid(%a) : {ROWS}"),
+    "a product of what one of several results is made of": (
+        "%y",
+        HEADS,
+        f"%p0, %i = sort(%w) {{axis = 3}} : {SQUARE}, i64[B, 4, S, S]\n%p = sigmoid(%p0) : {SQUARE}\n{PRODUCT}",
+    ),
     "linear attention": ("%y", HEADS, f"{SCORES}%p = mul(%a, %w) : {SQUARE}\n{PRODUCT}"),
     "softmax of inputs": ("%y", HEADS, f"%p = softmax(%w) {{axis = -1}} : {SQUARE}\n{PRODUCT}"),
     "softmax of a product": ("%p", SQUARE, WEIGHTS),

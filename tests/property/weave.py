@@ -218,7 +218,19 @@ def _flat_product(w: Weaver) -> Value:
 
 def _softmax(w: Weaver) -> Value:
     x = w.some()
-    return w.b.softmax(w.b.mul(x, w.constant(x.dtype)), axis=x.type.rank - 1)
+    return _spelled(w, w.b.mul(x, w.constant(x.dtype)))
+
+
+def _spelled(w: Weaver, scores: Value) -> Value:
+    """Softmax as an op, as its logarithm's exponential, or written out, once in a while without the largest."""
+    spelling, axis = w.random.random(), scores.type.rank - 1
+    if spelling < 0.5:
+        return w.b.softmax(scores, axis=axis)
+    if spelling < 0.65:
+        return w.b.exp(w.b.log_softmax(scores, axis=axis))
+    shifted = scores if spelling < 0.75 else w.b.sub(scores, w.b.reduce_max(scores, axes=(axis,), keepdims=True))
+    power = w.b.exp(shifted)
+    return w.b.div(power, w.b.sum(power, axes=(axis,), keepdims=True))
 
 
 def _attention(w: Weaver) -> Value:
@@ -226,7 +238,7 @@ def _attention(w: Weaver) -> Value:
     x = w.some()
     turned = w.b.transpose(x, permutation=(*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2))
     scores = w.b.mul(w.b.matmul(x, turned), w.constant(x.dtype))
-    return w.b.matmul(w.b.softmax(scores, axis=x.type.rank - 1), x)
+    return w.b.matmul(_spelled(w, scores), x)
 
 
 def _gelu(w: Weaver) -> Value:
