@@ -1,12 +1,13 @@
 """Draws modules from the op table, with inputs at two bindings of their symbols.
 
 A module grows op by op. Every op is run in the reference as soon as it is drawn, and taken back where the program
-would no longer say what is right: where wide and stepwise disagree about infinities, where noise of one unit in the last
-place at every op moves a result by more than a part of the judge's own floor, or flips an integer or a bool.
+would no longer say what is right: where wide and stepwise disagree about infinities, where noise of as many units in the last
+place as an op rounds moves a result by more than a part of the judge's own floor, or flips an integer or a bool.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,9 @@ from ourcc.ir.errors import CompilerError
 from ourcc.ir.graph import Builder, Graph, Module, Op, Value
 from ourcc.ir.graph.reference import DIGITS, ULP_FLOOR, Array, bind_attribute, bind_sizes, concrete
 from ourcc.ir.ops import table
+from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
+from ourcc.ir.region import Reduce, Scan
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, from_numpy, i8, i16, i32, i64, type_of, u8, u16, u32, u64
 from ourcc.passes.lower.classes import ENDS
 
@@ -34,6 +37,9 @@ BORDERS = tuple(size for end in ENDS for size in (end, end + 1))
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 40, 130)
 LARGEST = 6000
 """No value has more elements."""
+
+NOISES = 3
+"""So often a result is computed with noise: once alone may move the one element that matters by next to nothing."""
 
 EXACT = frozenset(
     "relu neg abs sign minimum maximum clip eq ne lt le gt ge where cast floor ceil trunc round is_nan is_inf reduce_max reduce_min any "
@@ -48,18 +54,19 @@ ANY_ZERO = frozenset("relu minimum maximum clip reduce_max reduce_min max_pool".
 
 @dataclass
 class Run:
-    """One binding of the symbols: inputs, and every value stepwise, wide, and wide with noise."""
+    """One binding of the symbols: inputs, and every value stepwise, wide, and wide with noise, more than once."""
 
     bindings: dict[str, int]
     noise: np.random.Generator
     step: dict[Value, Array] = field(default_factory=dict)
     wide: dict[Value, Array] = field(default_factory=dict)
-    noisy: dict[Value, Array] = field(default_factory=dict)
+    noisy: tuple[dict[Value, Array], ...] = field(default_factory=lambda: tuple({} for _ in range(NOISES)))
 
     def set(self, value: Value, array: Array) -> None:
         """An input's or a constant's values."""
         self.step[value] = array
-        self.wide[value] = self.noisy[value] = _widen(array)
+        for values in (self.wide, *self.noisy):
+            values[value] = _widen(array)
 
 
 @dataclass(frozen=True)
@@ -236,12 +243,13 @@ def accepts(run: Run, op: Op) -> bool:
         return table.run(op.definition, operands, attrs, types, wide)
 
     operands = [value for value in op.operands if value is not None]
-    noisy_operands = {value: run.noisy[value] if op.name in EXACT else _moved(run, run.noisy[value], 2.0**-24) for value in operands}
+    unit = 0.0 if op.name in EXACT else math.sqrt(_terms(op, run.bindings)) * 2.0**-24
+    moved = [{value: _moved(run, values[value], unit) for value in operands} for values in run.noisy]
     try:
         with warnings.catch_warnings():
             # Means of nothing and the like are meant: NaN is the answer.
             warnings.simplefilter("ignore", RuntimeWarning)
-            step, wide, noisy = outputs(run.step, False), outputs(run.wide, True), outputs(noisy_operands, True)
+            step, wide, *noisy = outputs(run.step, False), outputs(run.wide, True), *(outputs(values, True) for values in moved)
             if any(not result.dtype.is_float for result in op.results) and not _decides(run, op, operands, outputs):
                 return False
     except (CompilerError, ValueError, IndexError):
@@ -252,17 +260,24 @@ def accepts(run: Run, op: Op) -> bool:
         return False
     if not all(_converts(run.wide[value], result.dtype) for value in operands for result in op.results if op.name in ("cast", "quantize")):
         return False
-    for result, a, b, c in zip(op.results, step, wide, noisy, strict=True):
-        if op.name not in EXACT:
-            c = _moved(run, c, 2.0 ** -DIGITS.get(result.dtype.name, 3))
-        if op.name not in EXACT or op.name in ANY_ZERO:
-            c = _with_any_zeros(run, c)
+    for n, result in enumerate(op.results):
+        others = [_rounded(run, op, result, values[n], wide[n]) for values in noisy]
         # A size below zero means that the window does not fit at this binding.
-        if a.shape != concrete(result.type, run.bindings).shape or not _determined(a, b, c, result.dtype):
+        fits = step[n].shape == concrete(result.type, run.bindings).shape
+        if not fits or not all(_determined(step[n], wide[n], other, result.dtype) for other in others):
             return False
-        run.step[result], run.wide[result], run.noisy[result] = a, b, c
-        bind_sizes(result.type, a, run.bindings)
+        run.step[result], run.wide[result] = step[n], wide[n]
+        for values, other in zip(run.noisy, others, strict=True):
+            values[result] = other
+        bind_sizes(result.type, step[n], run.bindings)
     return True
+
+
+def _rounded(run: Run, op: Op, result: Value, array: Array, wide: Array) -> Array:
+    """A result with the noise of its own rounding."""
+    if op.name not in EXACT:
+        array = _moved(run, array, 2.0 ** -DIGITS.get(result.dtype.name, 3))
+    return _with_other_zeros(array, wide) if op.name not in EXACT or op.name in ANY_ZERO else array
 
 
 def _converts(array: Array, dtype: DType) -> bool:
@@ -275,22 +290,34 @@ def _converts(array: Array, dtype: DType) -> bool:
 
 def _moved(run: Run, array: Array, unit: float) -> Array:
     """Floats with noise of so many parts of themselves."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or not unit:
         return array
     with np.errstate(all="ignore"):
         return np.asarray(array * (1 + unit * run.noise.uniform(-1, 1, array.shape)))
 
 
-def _with_any_zeros(run: Run, array: Array) -> Array:
-    """Floats whose zeros have any sign: a rounded zero and the larger of two zeros have either."""
+def _with_other_zeros(array: Array, wide: Array) -> Array:
+    """Floats whose zeros have the sign that `wide` has not: a rounded zero and the larger of two zeros have either."""
     if array.dtype.kind != "f":
         return array
-    return np.where(array == 0, np.copysign(0.0, run.noise.uniform(-1, 1, array.shape)), array)
+    return np.where(array == 0, np.copysign(0.0, np.where(wide == 0, -np.copysign(1.0, wide), 1.0)), array)
+
+
+def _terms(op: Op, bindings: Mapping[str, int]) -> int:
+    """The most terms that one sum of an op has; 1 where it has none.
+
+    Each partial sum is rounded once, up or down: together as far off as a walk of so many steps, its square root in units.
+    """
+    region = region_of(op.definition, [None if v is None else v.type for v in op.operands], op.attrs)
+    if region is None:
+        return 1
+    folded = [s.over if isinstance(s, Reduce) else (s.along,) for s in region.body if isinstance(s, Reduce | Scan)]
+    return max((dims.evaluate(dims.product(region.axis(name).extent for name in over), bindings) for over in folded), default=1)
 
 
 def _decides(run: Run, op: Op, operands: Sequence[Value], outputs: Callable[[Mapping[Value, Array], bool], tuple[Array, ...]]) -> bool:
     """Whether integers and bools that an op makes of rounded floats stay when these move by much more than they may."""
-    rounded = [v for v in operands if not np.array_equal(run.noisy[v], run.wide[v], equal_nan=v.dtype.is_float)]
+    rounded = [v for v in operands if not np.array_equal(run.noisy[0][v], run.wide[v], equal_nan=v.dtype.is_float)]
     if not rounded:
         return True
     expected = outputs(run.wide, True)
