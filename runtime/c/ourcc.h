@@ -137,7 +137,8 @@ OURCC_API ourcc_status ourcc_state_write(ourcc_session *session, const char *sta
  * `outputs` has an entry for each output. Where its `data` is null the output lies in the session's memory, until the next
  * run of this function in this session, or until the session is closed. Else it is put where `data` points: `bytes` says how
  * many are there, and they may overlap no input and no other output. dtype, rank, shape and, in the session's memory, bytes
- * are filled in either way; the shape is the session's. Outputs that a run filled may be given to the next one as they are.
+ * are filled in either way; the shape is the session's. Outputs that a run filled may be given to the next one as they are,
+ * and may be its inputs as well: it then puts what it gives elsewhere.
  * Inputs are read and never written.
  * OURCC_INPUT: inputs, or the memory for outputs, do not fit; the message names which and what was expected.
  * OURCC_FAILED, OURCC_MEMORY, OURCC_BUSY, OURCC_USAGE. After an error memory of outputs holds anything. A call that fails

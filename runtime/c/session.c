@@ -11,6 +11,7 @@ struct context {
     void **pointers;       /* by buffer, as native code takes them */
     struct block *blocks;  /* of buffers that the session has memory for */
     struct block *results; /* of outputs that are copies */
+    struct block *given;   /* those before them, which a call reads as inputs: of buffers, then of results */
 };
 
 struct ourcc_session {
@@ -46,6 +47,7 @@ static struct context *context_of(struct task *task, ourcc_session *session, con
     ourcc_make_binding(task, &session->memory, plan, &context->binding);
     context->blocks = ourcc_take(task, &session->memory, plan->buffer_count + 1, sizeof *context->blocks);
     context->results = ourcc_take(task, &session->memory, plan->output_count + 1, sizeof *context->results);
+    context->given = ourcc_take(task, &session->memory, plan->buffer_count + plan->output_count + 1, sizeof *context->given);
     context->pointers = ourcc_take(task, &session->memory, plan->buffer_count + 1, sizeof *context->pointers);
     for (size_t n = 0; n < plan->buffer_count; ++n) {
         size_t state;
@@ -61,10 +63,11 @@ static void free_session(ourcc_session *session) {
     if (!session) return;
     for (size_t n = 0; session->contexts && n < session->engine->plan_count; ++n) {
         struct context *context = &session->contexts[n];
-        for (size_t each = 0; context->is_made && each < session->engine->plans[n].buffer_count; ++each)
-            ourcc_free_block(&context->blocks[each]);
-        for (size_t each = 0; context->is_made && each < session->engine->plans[n].output_count; ++each)
-            ourcc_free_block(&context->results[each]);
+        const struct plan *plan = &session->engine->plans[n];
+        if (!context->is_made) continue;
+        for (size_t each = 0; each < plan->buffer_count; ++each) ourcc_free_block(&context->blocks[each]);
+        for (size_t each = 0; each < plan->output_count; ++each) ourcc_free_block(&context->results[each]);
+        for (size_t each = 0; each < plan->buffer_count + plan->output_count; ++each) ourcc_free_block(&context->given[each]);
     }
     for (size_t n = 0; session->states && n < session->engine->state_count; ++n) ourcc_free_block(&session->states[n]);
     ourcc_free_block(&session->arena);
@@ -114,8 +117,35 @@ static bool overlap(const void *one, size_t size, const void *other, size_t leng
     return size && length && (uintptr_t)one < (uintptr_t)other + length && (uintptr_t)other < (uintptr_t)one + size;
 }
 
-static void check_output(struct task *task, const struct plan *plan, const struct binding *binding, const ourcc_tensor *inputs,
+/* The block of the session's memory with this number: of buffers, then of results. */
+static struct block *block_at(const struct plan *plan, const struct context *context, size_t number) {
+    return number < plan->buffer_count ? &context->blocks[number] : &context->results[number - plan->buffer_count];
+}
+
+/* The first input that lies in a block, else their number. */
+static size_t input_in(const struct plan *plan, const struct binding *binding, const ourcc_tensor *inputs, const struct block *block) {
+    size_t n = 0;
+    while (n < plan->input_count && !overlap(block->data, block->size, inputs[n].data, binding->bytes[plan->inputs[n]])) ++n;
+    return n;
+}
+
+/* Inputs may be what the last call gave: then this one gives its outputs in other memory, which is taken in turns. */
+static void keep_inputs(struct task *task, const struct plan *plan, const struct context *context, const ourcc_tensor *inputs) {
+    for (size_t n = 0; n < plan->buffer_count + plan->output_count; ++n) {
+        struct block *block = block_at(plan, context, n), last = *block;
+        if (!block->data || input_in(plan, &context->binding, inputs, block) == plan->input_count) continue;
+        size_t older = input_in(plan, &context->binding, inputs, &context->given[n]);
+        if (older < plan->input_count)
+            ourcc_fail(task, OURCC_INPUT, "input '%s' lies in memory of outputs that the session gave before its last run: copy it",
+                       plan->input_ports[older].name);
+        *block = context->given[n];
+        context->given[n] = last;
+    }
+}
+
+static void check_output(struct task *task, const struct plan *plan, const struct context *context, const ourcc_tensor *inputs,
                          const ourcc_tensor *outputs, size_t number) {
+    const struct binding *binding = &context->binding;
     const ourcc_port *port = &plan->output_ports[number];
     const ourcc_tensor *output = &outputs[number];
     size_t bytes = binding->bytes[plan->outputs[number]];
@@ -134,6 +164,11 @@ static void check_output(struct task *task, const struct plan *plan, const struc
     for (size_t n = 0; n < number; ++n)
         if (outputs[n].data && overlap(output->data, bytes, outputs[n].data, binding->bytes[plan->outputs[n]]))
             ourcc_fail(task, OURCC_INPUT, "memory for output '%s' overlaps that of '%s'", port->name, plan->output_ports[n].name);
+    for (size_t n = 0; n < plan->buffer_count + plan->output_count; ++n) {
+        const struct block *block = block_at(plan, context, n), *given = &context->given[n];
+        if (overlap(output->data, bytes, block->data, block->size) || overlap(output->data, bytes, given->data, given->size))
+            ourcc_fail(task, OURCC_INPUT, "memory for output '%s' is the session's own, for another output or for other sizes", port->name);
+    }
 }
 
 /* --- a call --- */
@@ -226,8 +261,9 @@ static void give(struct task *task, const struct plan *plan, ourcc_session *sess
 /* What an earlier run gave is no memory of the caller's: whoever runs again on the same outputs means the session's. */
 static void take_back(const struct plan *plan, const struct context *context, ourcc_tensor *outputs) {
     for (size_t n = 0; n < plan->output_count; ++n) {
-        const char *own = plan->copied[n] ? context->results[n].data : context->blocks[plan->outputs[n]].data;
-        if (outputs[n].data == own) outputs[n].data = NULL;
+        size_t number = plan->copied[n] ? plan->buffer_count + n : plan->outputs[n];
+        const char *data = outputs[n].data;
+        if (data && (data == block_at(plan, context, number)->data || data == context->given[number].data)) outputs[n].data = NULL;
     }
 }
 
@@ -239,7 +275,8 @@ static void run(struct task *task, ourcc_session *session, const struct plan *pl
     struct context *context = context_of(task, session, plan);
     ourcc_bind(task, plan, inputs, &context->binding);
     take_back(plan, context, outputs);
-    for (size_t n = 0; n < plan->output_count; ++n) check_output(task, plan, &context->binding, inputs, outputs, n);
+    for (size_t n = 0; n < plan->output_count; ++n) check_output(task, plan, context, inputs, outputs, n);
+    keep_inputs(task, plan, context, inputs);
     place_buffers(task, plan, session, context, inputs, outputs);
     if (plan->run) {
         int32_t status = plan->run(context->pointers, context->binding.values, session->arena.data, session->engine->threads);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library import CEngine, CError, Library, Tensor, compile_c, same_bits
+from library import CEngine, CError, Library, Tensor, compile_c, read, same_bits, tensors
 
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
@@ -223,6 +224,45 @@ def test_outputs_may_be_given_again_as_they_are(both: Callable[..., Both]) -> No
         given = np.random.default_rng(count).standard_normal((count, 6)).astype(np.float32)
         found = session(given, results=results)
         assert all(same_bits(a, b) for a, b in zip(found, each.python(given), strict=True))
+
+
+def growing() -> EngineContents:
+    """x and its rows upside down, added; x twice, one after the other; and x itself."""
+    module = Module("growing")
+    graph = module.functions["main"] = Graph("main")
+    rows = module.declare("N", 0, 1 << 16)
+    x = graph.add_input("x", TensorType(f32, (rows, 6)))
+    b = Builder(module, graph)
+    mixed = b.add(b.slice(x, starts=(rows - 1, 0), sizes=(rows, 6), steps=(-1, 1)), b.sin(x))
+    graph.set_outputs([mixed, b.concat(x, mixed, axis=0), x], ["mixed", "both", "same"])
+    return compiled_module(module)
+
+
+@pytest.mark.parametrize("fed", [0, 1, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_run_gave_may_be_the_next_ones_input(both: Callable[..., Both], fed: int, again: bool) -> None:
+    """As solvers and decoders do; where the same tensors are given for outputs too, and where what is given grows."""
+    each = both(growing())
+    session, results = each.c.session(), (Tensor * 3)()
+    x = np.random.default_rng(fed).standard_normal((5, 6)).astype(np.float32)
+    given, expected = tensors([x]), x
+    for _ in range(6):
+        results = results if again else (Tensor * 3)()
+        each.c.library.call("ourcc_run", session.pointer, None, given, ctypes.c_size_t(1), results, ctypes.c_size_t(3))
+        answers = each.python(expected)
+        assert all(same_bits(read(found), answer) for found, answer in zip(results, answers, strict=True))
+        expected, given = np.asarray(answers[fed]), (Tensor * 1)(results[fed])
+
+
+def test_memory_of_the_session_is_not_taken_for_another_output(both: Callable[..., Both]) -> None:
+    each = both(growing())
+    session, results = each.c.session(), (Tensor * 3)()
+    x = np.ones((4, 6), np.float32)
+    session(x, results=results)
+    mixed = (Tensor * 3)()
+    mixed[0] = results[1]
+    with pytest.raises(CError, match="INPUT: memory for output 'mixed' is the session's own, for another output or for other sizes"):
+        session(x, results=mixed)
 
 
 def test_the_part_is_chosen_as_in_python(library: Library, tiny: EngineContents, tmp_path: Path) -> None:
