@@ -24,7 +24,7 @@ from .backends.built import Built, Packed
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
-from .engines.recorded import recorded_targets, recorded_workload
+from .engines.recorded import CHANGES, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
 from .targets.target import LANGUAGES, Target
@@ -214,4 +214,6 @@ def _provenance(options: BuildOptions, parts: Sequence[Built], before: EngineCon
     asked = {**({} if before is None else recorded_targets(before)), **{part.name: part.target for part in parts}}
     targets = dict.fromkeys([*asked.values(), *(target.name for target in options.targets)])
     given = {} if options.workload is None else {"workload": [str(point) for point in options.workload.points]}
-    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, **given}
+    changes = {name: getattr(options, name) for name in CHANGES if getattr(options, name) is not None}
+    changes = changes if before is None else recorded_changes(before) or {}
+    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, "changes": changes, **given}

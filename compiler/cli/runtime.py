@@ -15,7 +15,7 @@ from .output import print_report
 def command(output: Path, as_json: bool) -> None:
     """Write the C runtime, which runs engines without Python.
 
-    The folder gets ourcc.h, which says what there is, and the sources. They need a C11 compiler, libc and libm.
+    The folder gets ourcc.h, which says what there is, and the sources. They need a C11 compiler and libc; engines need libm as well.
     """
     from ..commands import runtime as command
 

@@ -26,9 +26,9 @@ def write_runtime(folder: Path) -> Report:
 
 
 def compile_line(folder: Path) -> str:
-    """The shell line that compiles PROGRAM.c with the runtime."""
+    """The shell line that compiles PROGRAM.c with the runtime; most programs want libm, which the runtime does not need."""
     quoted = shlex.quote(str(folder))
-    return " ".join(["cc", *FLAGS, f"-I{quoted}", "PROGRAM.c", f"{quoted}/*.c", "-o", "PROGRAM", *LIBRARIES])
+    return " ".join(["cc", *FLAGS, f"-I{quoted}", "PROGRAM.c", f"{quoted}/*.c", "-o", "PROGRAM", *LIBRARIES, "-lm"])
 
 
 def _sentence(data: bytes) -> str:

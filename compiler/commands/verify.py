@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
 from ..backends.reopen import module_of
 from ..engines.kinds import check_engine, check_order, is_checkpoint
+from ..engines.recorded import recorded_changes
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import Precision, precisions
-from ..options import VerifyOptions, build_options
+from ..options import BuildOptions, VerifyOptions, build_options
+from ..pipeline import simplify
 from ..progress import SILENT, Progress
 from ..report.table import Report, Table
 from ..requests import SPARSITIES
@@ -59,6 +62,8 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     sparsity = next((word for word in lossy if word in SPARSITIES), None) if options.tolerance is None else None
     pruned = None if sparsity is None else PrunedModel(options.model, replace(built, sparsity=sparsity))
     compared = Compared(engine, name, module, make_peer(peer_name, options.model) if pruned is None else pruned.answers, pruned)
+    if compared.program is not None:
+        compared.alike = _changed_alike(options.model, built, engine, progress)
     sets = _input_sets(options, engine, name, module)
     progress.stage("verify", len(sets))
     rows, violations = [], []
@@ -98,7 +103,20 @@ def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> 
         yield "pruning: how far the pruned model's answers lie from the whole model's; --tolerance X judges the engine by the whole model"
     if compared.program is not None:
         to = ", ".join(dict.fromkeys(precision.name for precision in compared.precisions))
-        yield f"the engine rounds to {to}, which its model does not: it is held to its own program, and that to what it is compared with"
+        yield f"the engine rounds to {to}, which its model does not: it is held to its own program, that to the model made smaller alike"
+
+
+def _changed_alike(model: Path, options: BuildOptions, engine: Engine, progress: Progress) -> Module | None:
+    """The model as a build makes it smaller that is asked what the engine's was: what the engine's own program must be. None where an
+    engine does not say what was asked, or has several functions.
+    """
+    asked = recorded_changes(engine.contents)
+    if asked is None or len(engine.functions) > 1:
+        return None
+    options = build_options({"trust_pickle": options.trust_pickle, **asked})
+    module = import_model(model, options, progress)
+    simplify(module, options)
+    return module
 
 
 def lossy_formats(engine: Engine) -> list[str]:
@@ -126,7 +144,9 @@ class Compared:
         is_coarser = any(own < said and own.digits < PEER_DIGITS for own, said in zip(ours, theirs, strict=True))
         self.program = module_of(engine.contents) if is_coarser else None
         """The engine's own program, where it rounds what its model does not."""
-        self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}, "whole": {}}
+        self.alike: Module | None = None
+        """The model with what was asked of the engine's done to it, where that is known."""
+        self.states: dict[str, dict[str, Array]] = {"stepwise": {}, "wide": {}, "own": {}, "whole": {}, "alike": {}}
 
     def once(self, arrays: Sequence[Array], tolerance: float | None = None) -> list[tuple[str, Verdict, float | None]]:
         """The verdict on each output for one set of inputs, and how far pruning took it from the whole model's.
@@ -141,6 +161,7 @@ class Compared:
         is_narrow = any(precision.digits < PEER_DIGITS for precision in self.precisions)
         stepwise = interpret(module, arrays, states=states["stepwise"]) if is_narrow else expected
         own = None if self.program is None else interpret(self.program, arrays, function=self.name, states=states["own"])
+        alike = None if self.alike is None else interpret(self.alike, arrays, states=self.states["alike"])
         changes = None
         if self.pruned is not None:
             changes = self.pruned.changes(arrays, expected, interpret(self.whole, arrays, wide=True, states=states["whole"]))
@@ -151,6 +172,8 @@ class Compared:
                 verdict = _within(ours, exact, tolerance)
             elif own is not None:
                 verdict = _judge_lossy(ours, own[number], exact, precision)
+                if alike is not None and verdict.passed:
+                    verdict = _judge_program(own[number], alike[number], verdict)
             else:
                 guide = _farther(theirs, stepwise[number], exact) if precision.digits < PEER_DIGITS else theirs
                 verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=precision.digits)
@@ -166,6 +189,16 @@ def _judge_lossy(ours: Array, own: Array, exact: Array, precision: Precision) ->
     # With few digits the bound is the largest magnitude: farther off is an answer of zeros.
     right = judge(ours, own, exact, factor=0, floor=LOSSY_FLOOR, digits=max(precision.digits, int(LOSSY_FLOOR).bit_length()))
     return min(near, right, key=lambda verdict: (verdict.passed, verdict.allowed))
+
+
+def _judge_program(own: Array, alike: Array, verdict: Verdict) -> Verdict:
+    """The verdict on an engine whose own program answers as the model does that is made smaller alike; else that it does not."""
+    wide = alike.astype(np.float64) if np.issubdtype(alike.dtype, np.floating) else alike
+    found = judge(own, alike, wide, digits=PEER_DIGITS, floor=FLOOR)
+    if found.passed:
+        return verdict
+    what = f"the engine was made of another model: made smaller alike, this one answers otherwise ({found.reason})"
+    return replace(verdict, passed=False, reason=what, error=found.error, allowed=found.allowed)
 
 
 def _farther(left: Array, right: Array, exact: Array) -> Array:

@@ -18,6 +18,18 @@ def recorded_workload(contents: EngineContents) -> Workload | None:
         raise EngineError(f"the engine's workload is damaged: {error}", hint="build the engine again") from error
 
 
+CHANGES = ("sparsity", "quantize", "precision")
+"""Options that change what a model computes."""
+
+
+def recorded_changes(contents: EngineContents) -> dict[str, str] | None:
+    """The options of CHANGES that its builder gave; None where the engine does not say."""
+    said = contents.provenance.get("changes")
+    if not isinstance(said, dict):
+        return None
+    return {name: str(said[name]) for name in CHANGES if name in said}
+
+
 def recorded_targets(contents: EngineContents) -> dict[str, str]:
     """For each part the target that its builder asked for."""
     said = contents.provenance.get("parts")

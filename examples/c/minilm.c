@@ -1,7 +1,7 @@
 /* Embeds sentences with the engine of a sentence encoder, and prints which of them are nearest to each other; no Python runs.
  *
  * The engine is the demo's (`make demo` writes build/demo/minilm.ourcc): input_ids and attention_mask, i64[B, S], to one unit
- * vector for each sentence, f32[B, 384]. `ourcc runtime -o FOLDER` prints the line that compiles it; -lm belongs behind it.
+ * vector for each sentence, f32[B, 384]. `ourcc runtime -o FOLDER` prints the line that compiles it.
  */
 #include "ourcc.h"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -153,6 +154,9 @@ def match_attention(op: Op) -> Found | str:
         return scores.why_not
     product = producer(scores.value, "matmul")
     if product is None:
+        between = _between(scores.value)
+        if between is not None:
+            return f"between the product and the softmax stands {between}"
         return "the scores are no product" if scores.value.op is None else f"the scores are no product: {scores.value.op.name} makes them"
     if operand(op, 1).dtype != operand(product, 0).dtype:
         return "the products have different dtypes"
@@ -165,6 +169,26 @@ def match_attention(op: Op) -> Found | str:
     if weights.result.type.rank < 3:
         return "there is no dimension of heads"
     return Found(q, k, Side(operand(op, 1), op.attrs["transpose_b"]), lead, scores, safe, product)
+
+
+def _between(value: Value) -> str | None:
+    """The op that keeps scores from being a product with scales and masks, on the shortest way from them to a product."""
+    pending: list[tuple[Value, str | None]] = [(value, None)]
+    for found, odd in itertools.islice(_growing(pending), MAXIMUM_STEPS):
+        op = found.op
+        if op is None:
+            continue
+        if op.name == "matmul":
+            return odd
+        if op.name in ON_THE_WAY:
+            odd = odd or (op.name if op.name not in LINEAR else None)
+            pending += [(part, odd) for part in op.operands if part is not None and part.constant is None]
+    return None
+
+
+def _growing(pending: list[tuple[Value, str | None]]) -> Iterator[tuple[Value, str | None]]:
+    """What is in a list, and what is added to it meanwhile."""
+    yield from pending
 
 
 def _softmax(value: Value) -> tuple[Op | str, bool]:

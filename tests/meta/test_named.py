@@ -54,7 +54,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/compiler/importers/onnx/test_found_sizes.py": ("compiler/importers/onnx/symbolic.py",),
     "tests/compiler/importers/torch/test_export.py": ("compiler/importers/torch/arguments.py", "compiler/importers/torch/calls.py"),
     "tests/compiler/importers/onnx/test_hostile.py": ("compiler/importers/onnx/faults.py",),
-    "tests/compiler/report/test_difference.py": ("compiler/report/wording.py",),
     "tests/compiler/importers/onnx/test_import.py": (
         "compiler/importers/onnx/broadcasting.py",
         "compiler/importers/onnx/external.py",

@@ -40,7 +40,13 @@ NEAR: Mapping[str, tuple[str, str, str, list[str]]] = {
         "%y",
         HEADS,
         f"{SCORES}%c = tanh(%a) : {SQUARE}\n%p = softmax(%c) {{axis = -1}} : {SQUARE}\n{PRODUCT}",
-        ["attention: the scores are no product: tanh makes them"],
+        ["attention: between the product and the softmax stands tanh"],
+    ),
+    "scores are capped under a mask": (
+        "%y",
+        HEADS,
+        f"{SCORES}%c = tanh(%a) : {SQUARE}\n%m = add(%c, %w) : {SQUARE}\n%p = softmax(%m) {{axis = -1}} : {SQUARE}\n{PRODUCT}",
+        ["attention: between the product and the softmax stands tanh"],
     ),
     "softmax over columns": (
         "%y",

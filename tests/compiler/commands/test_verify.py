@@ -96,9 +96,12 @@ def test_every_format_is_judged_by_its_own_digits(format: str, tmp_path: Path) -
     rows = verify(VerifyOptions(engine, model)).tables[0].to_data()
     assert all(row["passed"] == "yes" for row in rows)
     assert format == "a8" or {row["precision"] for row in rows} != {"f32"}
-    # What another model answers is no error of rounding.
-    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=-0.03, width=128)
-    assert verify(VerifyOptions(engine, other)).violations
+    # What another model answers is no error of rounding, however near it is.
+    for scale in (-0.03, 0.0303):
+        other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=scale, width=128)
+        violations = verify(VerifyOptions(engine, other)).violations
+        assert len(violations) == 8
+    assert format == "a8" or "the engine was made of another model" in violations[0]
 
 
 @pytest.mark.parametrize("format", [None, "int8-weight", "int4-weight", "int8", "int4-a8", "fp8-weight"])
@@ -118,7 +121,16 @@ def test_a_pruned_engine_is_judged_by_the_pruned_model(format: str | None, tmp_p
     # A tolerance is told of the whole model.
     whole = verify(VerifyOptions(engine, model, tolerance=1e-4))
     assert whole.violations and whole.facts["against"] == "onnxruntime and float64"
-    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.031 if format is None else -0.03, width=128)
+    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.031, width=128)
+    assert verify(VerifyOptions(engine, other)).violations
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_products_in_16_bits_are_judged_by_the_model_rounded_alike(precision: str, tmp_path: Path) -> None:
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.03, width=128)
+    engine = engine_of(model, precision=precision)
+    assert verify(VerifyOptions(engine, model)).violations == ()
+    other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.0303, width=128)
     assert verify(VerifyOptions(engine, other)).violations
 
 
