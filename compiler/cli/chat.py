@@ -33,7 +33,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
     """
     from ..commands.language import load_language
 
-    wanted = asked(given)
+    wanted = asked(given, as_json)
     with show_progress(as_json=as_json) as progress:
         model = load_language(engine, target=given["target"], threads=given["threads"], trusted_keys=trust.keys, progress=progress)
     chat = model.load_chat(session) if session is not None and session.exists() else model.chat()

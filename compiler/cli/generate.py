@@ -34,7 +34,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     """
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
-    wanted = asked(given)
+    wanted = asked(given, as_json)
     text = prompt if prompt is not None else sys.stdin.read()
     from ...runtime.language.writing import Told
     from ..commands.language import load_language

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 NAMES = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop", "speculate", "logprobs")
 
+DRAWING = ("top_k", "top_p", "min_p", "seed")
+"""Options of the draw, which a temperature of 0 does not make."""
+
 
 def generation_options(function: Function) -> Function:
     """How text is made; what is not given is as `generate` has it."""
@@ -51,8 +54,8 @@ def machine_options(function: Function) -> Function:
     return threads(target(function))
 
 
-def asked(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given; UsageError for a value that no model takes."""
+def asked(given: dict[str, Any], as_json: bool) -> dict[str, Any]:
+    """The options that were given; UsageError for a value that no model takes, and for an option that changes nothing."""
     from ...runtime.language.options import read_generation
 
     found = {name: given[name] for name in NAMES if given[name] not in (None, ())}
@@ -61,6 +64,12 @@ def asked(given: dict[str, Any]) -> dict[str, Any]:
             read_generation({name: value})  # type: ignore[misc]
         except InputError as error:
             raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
+    idle = [f"--{name.replace('_', '-')}" for name in DRAWING if name in found] if not found.get("temperature") else []
+    if idle:
+        hint = f"give --temperature 0.7, say, or leave out {', '.join(idle)}"
+        raise UsageError(f"{idle[0]} has no effect: the temperature is 0, which takes the likeliest token", hint=hint)
+    if "logprobs" in found and not as_json:
+        raise UsageError("--logprobs has no effect: only --json shows them", hint="give --json, or leave it out")
     return found
 
 

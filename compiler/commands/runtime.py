@@ -15,7 +15,7 @@ def write_runtime(folder: Path) -> Report:
     """Write the files, each all or nothing; UsageError where the folder cannot be written."""
     files = sources()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for name, data in files.items():
             replace_file(folder / name, [data])
     except OSError as error:

@@ -52,6 +52,7 @@ def files(both: tuple[LanguageModel, Any, Path], tmp_path_factory: pytest.TempPa
         "tune": [engine, "-o", other, "--budget", "1ms"],
         "opt": [model, "--pipeline", "canonicalize"],
         "doctor": [],
+        "runtime": ["-o", str(folder / "runtime")],
         **{f"cache {action}": ["store"] * 2 for action in ACTIONS},
     }
 
@@ -95,3 +96,11 @@ def test_the_option_is_named_before_the_engine_is_opened(tmp_path: Path, capsys:
         assert "error: --top-p: top_p 7.0: expected more than 0 and at most 1" in capsys.readouterr().err
         assert run(command) == 1
         assert "not an engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--top-k", "5"], ["--seed", "1", "--temperature", "0"], ["--logprobs", "2"]])
+def test_an_option_that_changes_nothing_is_wrong_usage(
+    words: list[str], files: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", *files["generate"], *words]) == 2
+    assert f"{words[0]} has no effect" in capsys.readouterr().err
