@@ -2,8 +2,7 @@
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
 `n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
-AVX-512 and AMX stream alike. Of weights in blocks four panels lie side by side, block by block: few rows read them as fast as memory
-gives them, which short streams are too many for.
+AVX-512 and AMX stream alike.
 Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
@@ -14,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ...ir import dims
-from ...ir.dims import Dim
 from ...ir.graph import Graph, Op, Value
 from ...ir.layout import Factor, Layout
 from ...ir.ops.structure import region_of
@@ -27,8 +25,6 @@ from ..regions.facts import has_kernel
 from ..regions.shadows import seen_outside
 
 PANEL = 16
-STRIP = 4
-"""So many panels at most lie side by side where weights are in blocks."""
 
 
 def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
@@ -37,25 +33,24 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     Every constant of the right factor lies in panels, whatever is computed from it: narrow values, their scales, the
     places of sparse ones.
     """
-    whole, region = region, in_blocks(region, dims.NO_FACTS)
+    region = in_blocks(region, dims.NO_FACTS)
     found = read_contraction(region)
     if isinstance(found, str) or not (found.columns or found.batch):
         return {}
-    most = STRIP if region != whole else 1
     # Where both factors vary over the lanes (a convolution of each channel by itself) either may be the constant.
     scaled = () if found.block is None else walk(found.reduce.value)
     sides = chain(walk(found.right), scaled) if found.columns else chain(walk(found.left), walk(found.right))
     layouts: dict[str, Layout] = {}
     for part in sides:
         if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
-            layout = _panels(region, found, part, most)
+            layout = _panels(region, found, part)
             if layout is not None:
                 layouts[part.operand] = layout
     return layouts
 
 
-def _panels(region: Region, found: Contraction, load: Load, most: int) -> Layout | None:
-    """Panels of 16 columns of one operand, up to `most` side by side; None where the columns are not one whole dimension of two or more."""
+def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
+    """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
     column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
@@ -66,8 +61,6 @@ def _panels(region: Region, found: Contraction, load: Load, most: int) -> Layout
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
     order = (*outer, *dict.fromkeys(inner))
-    side = _side_by_side(load.subscripts[place[0]] - dims.symbol(column), region.axis(column).extent, most)
-    outermost, strip = Factor(lane, side * PANEL), (Factor(lane, PANEL, side),) if side > 1 else ()
     count = group_of(region, found)
     if (
         count > 1
@@ -76,14 +69,9 @@ def _panels(region: Region, found: Contraction, load: Load, most: int) -> Layout
     ):
         rest = tuple(Factor(label) for label in order[:-1])
         group = Factor(order[-1], count), Factor(lane, 1, PANEL), Factor(order[-1], 1, count)
-        return Layout(labels, (outermost, *rest, *strip, *group))
+        return Layout(labels, (Factor(lane, PANEL), *rest, *group))
     rest = tuple(Factor(label) for label in order)
-    return Layout(labels, (outermost, *rest, *strip, Factor(lane, 1, PANEL)))
-
-
-def _side_by_side(before: Dim, extent: Dim, most: int) -> int:
-    """How many panels are a strip: whole strips where the columns begin and end."""
-    return next((side for side in (4, 2) if side <= most and all(dims.divides(side * PANEL, size) is True for size in (before, extent))), 1)
+    return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
 
 
 def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) -> bool:

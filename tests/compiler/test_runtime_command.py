@@ -15,7 +15,7 @@ from ourcc.runtime.sources import FLAGS, sources
 
 
 def test_a_folder_gets_header_and_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "new" / "runtime"
+    folder = tmp_path / "runtime"
     assert run(["runtime", "-o", str(folder), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == dict(sources())
