@@ -86,10 +86,18 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
         (table,),
         violations=tuple(violations),
         failure=f"{len(violations)} of {len(rows)} answers are farther off than allowed",
-        hint=None
-        if not lossy or sparsity is not None or options.tolerance is not None
-        else f"the engine was made with {', '.join(lossy)}, which changes answers: say with --tolerance how far they may be off",
+        hint=_hint(options, lossy, sparsity),
     )
+
+
+def _hint(options: VerifyOptions, lossy: Sequence[str], sparsity: str | None) -> str | None:
+    """What to do about answers of an engine that was made to differ from its model; a pruned model is no reason to differ from it."""
+    if not lossy or (sparsity is not None and len(lossy) == 1):
+        return None
+    made = f"the engine was made with {', '.join(lossy)}, which changes answers"
+    if options.tolerance is not None:
+        return f"{made}: without --tolerance it is judged by what it should compute"
+    return f"{made}: say with --tolerance how far they may be off"
 
 
 def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> Iterator[str]:
