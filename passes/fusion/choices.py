@@ -145,16 +145,17 @@ class Choices:
     # --- what is taken back -------------------------------------------------------------------------------------------
 
     def keep_in_memory(self, value: Value, why: str) -> None:
-        """A value that was to be computed where it is read, or beside, has a kernel of its own after all."""
+        """A value that was to be computed where it is read, or beside, has a kernel of its own after all, if another has not led to that."""
         if value in self.beside:
             # It has a kernel of its own, as without that group.
             del self.stored[self.beside.pop(value)][value]
-        else:
+        elif value in self.inlined:
             self.inlined.remove(value)
+        else:
+            return
         self.kept[value] = self.why[value] = why
         for read in self._read_too_early(value):
-            if read in self.beside:
-                self.keep_in_memory(read, why)
+            self.keep_in_memory(read, why)
 
     def _read_too_early(self, value: Value) -> list[Value]:
         """What a value's own kernel, which has its op's place, reads and only a later group would store: that has its own kernel too."""

@@ -251,6 +251,28 @@ def test_what_fails_as_one_kernel_is_made_smaller(body: Body, most: int) -> None
     assert kept((fusion,))
 
 
+STORED_LATE = """
+module @case symbols { B in 0.., S in 0.. } {
+  func @main(%x: f32[B, S, S], %z: f32[B, S, S]) -> (f32[B, S, 1], f32[B, S, S]) {
+    %m = mean(%x) {axes = [2], keepdims = true} : f32[B, S, 1]
+    %n = reduce_min(%m) {axes = [2], keepdims = true} : f32[B, S, 1]
+    %w = broadcast_to(%n) {shape = [B, S, S]} : f32[B, S, S]
+    %y = matmul(%w, %z) : f32[B, S, S]
+    return %m, %y
+  }
+}"""
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_what_fails_may_take_back_what_it_stores_for_others(most: int) -> None:
+    """The smallest of the means gets a kernel of its own, in front of the product that was to store the means: they get one too."""
+    module = parse_module(STORED_LATE)
+    fusion = Fusion(module, module.main)
+    made = fusion.units(failing_over(most, RuntimeError("no")))
+    assert {op for group in made if isinstance(group, Group) for op in group.ops} == set(module.main)
+    assert max(len(group.ops) for group in made if isinstance(group, Group)) <= most
+
+
 def test_what_is_folded_inside_is_kept_first() -> None:
     module = program(lambda b, x: softmax_then_sum(b, b.abs(b.neg(x))), 4, 5, 5)
     fusion = Fusion(module, module.main)
