@@ -145,7 +145,7 @@ class Choices:
     # --- what is taken back -------------------------------------------------------------------------------------------
 
     def keep_in_memory(self, value: Value, why: str) -> None:
-        """A value that was to be computed where it is read, or beside, has a kernel of its own after all, if another has not led to that."""
+        """A value that was to be computed where it is read, or beside, has a kernel of its own, if another has not led to that."""
         if value in self.beside:
             # It has a kernel of its own, as without that group.
             del self.stored[self.beside.pop(value)][value]
