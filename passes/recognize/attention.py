@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -174,7 +174,7 @@ def match_attention(op: Op) -> Found | str:
 def _between(value: Value) -> str | None:
     """The op that keeps scores from being a product with scales and masks, on the shortest way from them to a product."""
     pending: list[tuple[Value, str | None]] = [(value, None)]
-    for found, odd in itertools.islice(_growing(pending), MAXIMUM_STEPS):
+    for found, odd in itertools.islice(pending, MAXIMUM_STEPS):
         op = found.op
         if op is None:
             continue
@@ -184,11 +184,6 @@ def _between(value: Value) -> str | None:
             odd = odd or (op.name if op.name not in LINEAR else None)
             pending += [(part, odd) for part in op.operands if part is not None and part.constant is None]
     return None
-
-
-def _growing(pending: list[tuple[Value, str | None]]) -> Iterator[tuple[Value, str | None]]:
-    """What is in a list, and what is added to it meanwhile."""
-    yield from pending
 
 
 def _softmax(value: Value) -> tuple[Op | str, bool]:

@@ -350,24 +350,19 @@ class _Counter:
                 return
             if is_store and self._is_turned(operand, subscripts, type_, extents):
                 vectors = self._count(type_, extents, NARROWEST, lane)
-                work.arithmetic += vectors * math.log2(self._lanes)
+                work.arithmetic += vectors * math.log2(self.target.lanes)
                 work.stores += vectors / rates.stores
                 return
             work.arithmetic += elements * (rates.strided / 2 if is_store else rates.strided)
         work.loads += 0.0 if is_store else elements / rates.single_loads
         work.stores += elements / rates.single_stores if is_store else 0.0
 
-    @property
-    def _lanes(self) -> int:
-        """Elements of a register."""
-        return max(1, self.target.vector_bits // NARROWEST)
-
     def _is_turned(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> bool:
         """Whether squares of vectors are turned in registers and stored whole."""
         if type_.dtype.bits > NARROWEST:
             return False
         whole = {axis: int(extents[axis]) for axis in type_.axes}
-        return turned_axis(self.operands[operand], subscripts, type_, whole, self._lanes) is not None
+        return turned_axis(self.operands[operand], subscripts, type_, whole, self.target.lanes) is not None
 
     def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
         """Elements from one lane of an axis to the next."""
