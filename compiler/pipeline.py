@@ -214,6 +214,7 @@ def _provenance(options: BuildOptions, parts: Sequence[Built], before: EngineCon
     asked = {**({} if before is None else recorded_targets(before)), **{part.name: part.target for part in parts}}
     targets = dict.fromkeys([*asked.values(), *(target.name for target in options.targets)])
     given = {} if options.workload is None else {"workload": [str(point) for point in options.workload.points]}
-    changes = {name: getattr(options, name) for name in CHANGES if getattr(options, name) is not None}
-    changes = changes if before is None else recorded_changes(before) or {}
-    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, "changes": changes, **given}
+    own = {name: getattr(options, name) for name in CHANGES if getattr(options, name) is not None}
+    changes = own if before is None else recorded_changes(before)
+    said = {} if changes is None else {"changes": changes}
+    return {"producer": f"ourcc {__version__}", "targets": list(targets), "parts": asked, **said, **given}

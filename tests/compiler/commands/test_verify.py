@@ -18,8 +18,10 @@ from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.commands.load import load
 from ourcc.compiler.commands.pruning import PrunedModel
 from ourcc.compiler.commands.verify import verify
+from ourcc.compiler.engines.recorded import recorded_changes
 from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import BenchOptions, InspectOptions, VerifyOptions, build_options
+from ourcc.compiler.pipeline import compile_again
 from ourcc.ir.errors import InputError, UsageError
 from ourcc.ir.graph.reference import interpret
 from ourcc.passes.quantize import QUANTIZATIONS
@@ -123,6 +125,16 @@ def test_a_pruned_engine_is_judged_by_the_pruned_model(format: str | None, tmp_p
     assert whole.violations and whole.facts["against"] == "onnxruntime and float64"
     other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.031, width=128)
     assert verify(VerifyOptions(engine, other)).violations
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_what_was_asked_stays_as_it_was_said_when_built_again(is_said: bool, tmp_path: Path) -> None:
+    """An engine that does not say what was asked of it, as older ones do not, is not taken for one that was asked for nothing."""
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.03, width=128)
+    contents = build(model, build_options({"quantize": "int8-weight"})).contents
+    said = {key: value for key, value in contents.provenance.items() if is_said or key != "changes"}
+    again = compile_again(replace(contents, provenance=said), build_options({"targets": ["native"]}))
+    assert recorded_changes(again) == ({"quantize": "int8-weight"} if is_said else None)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
