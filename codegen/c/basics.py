@@ -17,7 +17,7 @@ STORAGE = {
 """The integer or float that an element type is stored as; types below a byte share one."""
 
 TURNED = ("f32", "i32", "u32")
-"""Registers whose squares are turned: as many vectors as they have lanes, rows for columns."""
+"""Registers of 32 bits, whose squares are turned: as many vectors as they have lanes, rows for columns."""
 
 _REGISTER = {
     **dict.fromkeys(("f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"), "f32"),

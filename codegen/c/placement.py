@@ -30,7 +30,7 @@ from ...ir.tile.program import (
 )
 from . import matrix, primitives
 from .access import Access, Spot
-from .basics import TURNED, register
+from .basics import register
 from .folds import dot_block, scan
 from .library import ELEMENTS
 from .tiles import Plan, Tile, positions
@@ -272,7 +272,7 @@ class Placement:
 
     def _turned_axis(self, statement: Store, value: Value, lane_axis: str | None, extents: Mapping[str, int]) -> str | None:
         """The axis along which a store's elements lie side by side, where those in its vectors do not and squares of vectors fill both."""
-        if lane_axis is None or statement.atomic or register(value.type.dtype) not in TURNED:
+        if lane_axis is None or statement.atomic:
             return None
         operand, _ = self.access.operand(self.values.scope, statement.operand)
         found = turned_axis(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]))

@@ -50,9 +50,12 @@ def stride_of(scope: Scope, address: Dim, axis: str, start: int = 0, count: int 
 
 def turned_axis(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, int], lanes: int) -> str | None:
     """The axis of a tile along which its elements lie side by side in memory, where those along its lanes lie apart; None if there is
-    none, or if squares of `lanes` by `lanes` elements do not fill both.
+    none, or if squares of `lanes` by `lanes` elements do not fill both. Elements are turned that have 32 bits in a register, as narrow
+    floats and bools have.
     """
-    if len(type_.axes) < 2 or lanes < 2 or type_.dtype.kind in ("complex", "string"):
+    dtype = type_.dtype
+    is_turned = dtype.kind == "bool" or (dtype.bits <= 32 if dtype.is_float else dtype.is_integer and dtype.bits == 32)
+    if len(type_.axes) < 2 or lanes < 2 or not is_turned:
         return None
     *others, lane = type_.axes
     wide = [axis for axis in (*others, lane) if extents[axis] % lanes == 0]

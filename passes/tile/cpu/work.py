@@ -359,8 +359,6 @@ class _Counter:
 
     def _is_turned(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> bool:
         """Whether squares of vectors are turned in registers and stored whole."""
-        if type_.dtype.bits > NARROWEST:
-            return False
         whole = {axis: int(extents[axis]) for axis in type_.axes}
         return turned_axis(self.operands[operand], subscripts, type_, whole, self.target.lanes) is not None
 

@@ -9,9 +9,9 @@ from ourcc.codegen.c import print_launch
 from ourcc.ir.target import CpuLevel
 from ourcc.ir.tile.parse import parse
 
-DTYPES = ("f32", "i32", "u32", "bf16", "f16", "i8", "f64")
+DTYPES = ("f32", "i32", "u32", "bf16", "f16", "f8e4m3", "bool", "i8", "u16", "f64", "i64")
 """Those of 32 bits in registers are turned, others are stored one by one."""
-IN_REGISTERS = ("f32", "i32", "u32", "bf16", "f16")
+IN_REGISTERS = ("f32", "i32", "u32", "bf16", "f16", "f8e4m3", "bool")
 
 
 def program(dtype: str, rows: str = "N", tail: str = " tail (1)", width: int = 48, step: int = 16) -> str:
