@@ -120,7 +120,7 @@ def joining_passes(options: BuildOptions) -> str:
 def precision_passes(options: BuildOptions) -> list[str]:
     """What makes the factors of products as narrow as the options ask, and stores them so."""
     dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "")
-    tidy = "sink_casts, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    tidy = "sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
     return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}"]
 
 

@@ -61,11 +61,18 @@ class Layout:
         return max(f.divisor for f in self.factors if f.axis == axis)
 
     def in_groups(self, lanes: int, depth: int) -> bool:
-        """Whether it ends in vectors of `lanes` elements of one axis with `depth` neighbours of another each: `k/4 n%16 k%4`."""
+        """Whether it ends in vectors of `lanes` elements of one axis with `depth` neighbours of another each: `k/4 n%16 k%4`.
+
+        Where the axis of lanes is whole, `k/4 n k%4`, any neighbours of it are such a vector.
+        """
         if len(self.factors) < 3:
             return False
         outer, lane, inner = self.factors[-3:]
-        return (outer, lane, inner) == (Factor(inner.axis, depth), Factor(lane.axis, 1, lanes), Factor(inner.axis, 1, depth))
+        return lane.modulus in (lanes, None) and (outer, lane, inner) == (
+            Factor(inner.axis, depth),
+            Factor(lane.axis, 1, lane.modulus),
+            Factor(inner.axis, 1, depth),
+        )
 
     def extents(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Physical sizes of the factors for a logical shape, padding included."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -140,8 +140,14 @@ class CpuLevel:
 
     def matrix(self, left: str, right: str, accumulator: str) -> CpuInstruction | None:
         """The instruction that multiplies matrices of these types."""
-        wanted = (left, right, accumulator)
-        return next((each for each in self.instructions if each.is_matrix and (each.left, each.right, each.accumulator) == wanted), None)
+        return next((each for each in self._taking(left, right, accumulator) if each.is_matrix), None)
+
+    def dot(self, left: str, right: str, accumulator: str) -> CpuInstruction | None:
+        """The instruction on vectors that adds up products of several neighbours of these types."""
+        return next((each for each in self._taking(left, right, accumulator) if each.depth > 1 and not each.is_matrix), None)
+
+    def _taking(self, left: str, right: str, accumulator: str) -> Iterator[CpuInstruction]:
+        return (each for each in self.instructions if (each.left, each.right, each.accumulator) == (left, right, accumulator))
 
 
 _V3 = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2")

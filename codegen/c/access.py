@@ -163,7 +163,7 @@ class Access:
     @contextmanager
     def passing(self, tests: frozenset[Test]) -> Iterator[None]:
         """Print accesses without these tests, which hold here."""
-        before, self._passed = self._passed, tests
+        before, self._passed = self._passed, self._passed | tests
         yield
         self._passed = before
 
@@ -350,6 +350,22 @@ class Access:
             self._store_contiguous(storage, pointer, address, guard, spot.lanes, stored)
         else:
             self._store_each(operand.dtype, value.atomic, pointer, address, guard, spot.lanes, stored)
+
+    def store_group(self, scope: Scope, value: Store, spots: Sequence[Spot], texts: Sequence[str]) -> None:
+        """Write vectors whose elements lie side by side: pairs of 16 bits as words of 32, others one after the other."""
+        operand, pointer = self.operand(scope, value.operand)
+        if len(spots) == 2 and operand.dtype.bits == 16 and operand.dtype.is_float:
+            places = [
+                self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes) for spot in spots
+            ]
+            guards = [self.guard(scope, self.checks(scope, value), spot) for spot in spots]
+            if lane_stride(places[0]) == 2 and places[1] - places[0] == 1 and guards[0] == guards[1] and guards[0].whole:
+                lanes = spots[0].lanes
+                word = self.writer.define(self.library.vector("i32", lanes), self.library.call(f"join_{operand.dtype}", lanes, *texts))
+                self._store_contiguous("i32", f"(int32_t *)({pointer})", places[0] // 2, guards[0], lanes, word)
+                return
+        for spot, text in zip(spots, texts, strict=True):
+            self.store(scope, value, spot, text)
 
     def _store_contiguous(self, storage: str, pointer: str, address: Dim, guard: Guard, lanes: int, stored: str) -> None:
         at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"

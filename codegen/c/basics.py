@@ -394,6 +394,11 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
             _ROUND_BF16,
         ),
     )
+    # Two rounded values beside each other, as words.
+    halves = ("f32x@N x", "f32x@N y")
+    yield "join_bf16", Function("i32x@N", halves, "return (i32x@N)((u32x@N)x >> 16 | ((u32x@N)y & 0xffff0000));")
+    words = "__builtin_convertvector(encode_f16_@N(x), u32x@N) | __builtin_convertvector(encode_f16_@N(y), u32x@N) << 16"
+    yield "join_f16", Function("i32x@N", halves, f"return (i32x@N)({words});")
     zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
     yield (
         "decode_f16",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -253,13 +253,14 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
     extent = values.scope.extent(axis)
     operands = (value.left, value.right)
     unrolled = any(unrolls(values, operand, axis) for operand in operands)
-    trip = "" if unrolled else _trip(values, axis, extent)
-    if not rest and not unrolled and not trip and _stream_fours(values, value, axis, spots, names, at):
+    ends = [] if unrolled else _ends(values, axis)
+    if not rest and not unrolled and _stream_fours(values, value, axis, ends, spots, names, at):
         return
-    if unrolled or trip:
-        with steps(values, axis, extent, operands, trip) as positions:
+    if unrolled or ends:
+        with steps(values, axis, extent, operands, _trip(values, ends, extent)) as positions:
             for step in positions:
-                _stream(values, value, rest, spots, names, {**at, axis: step})
+                with values.access.passing(_reached(values, axis, step) if ends else frozenset()):
+                    _stream(values, value, rest, spots, names, {**at, axis: step})
         return
     group = _group(value, axis, extent)
     for number in numbers(values, digits(values, axis, extent, group, operands)):
@@ -267,34 +268,50 @@ def _stream(values: Values, value: Dot, axes: tuple[str, ...], spots: list[Spot]
             _stream(values, value, rest, spots, names, {**at, axis: number * group + field})
 
 
-def _stream_fours(values: Values, value: Dot, axis: str, spots: list[Spot], names: list[str], at: dict[str, Dim]) -> bool:
-    """Print the loop over the last contracted axis in groups of products, if the factors lie so."""
+def _stream_fours(
+    values: Values, value: Dot, axis: str, ends: Sequence[Dim], spots: list[Spot], names: list[str], at: dict[str, Dim]
+) -> bool:
+    """Print the loop over the last contracted axis in groups of products, if the factors lie so and no group is cut."""
     found, extent = quads.read_quads(value, values.library.level), values.scope.extent(axis)
-    if found is None or extent % found.count:
+    if found is None or any(dims.divides(found.count, end, values.scope.facts) is not True for end in (extent, *ends)):
         return False
     here = [replace(spot, positions={**spot.positions, **at}) for spot in spots]
+    trip = _trip(values, [end // found.count for end in ends], extent // found.count)
     variable, position = values.writer.position(0, extent // found.count - 1)
-    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {extent // found.count}; ++{variable})")
+    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {trip or extent // found.count}; ++{variable})")
     values.writer.bind(f"@{variable}", variable)
-    fits = quads.fits(values, found, here, axis, position * found.count)
-    if not fits:
+    reached = frozenset[Test]().union(*(_reached(values, axis, position * found.count + n) for n in range(found.count)))
+    with values.access.passing(reached if ends else frozenset()):
+        fits = quads.fits(values, found, here, axis, position * found.count)
+        if fits:
+            quads.multiply(values, found, here, names, axis, position * found.count)
+    if fits:
+        values.writer.close()
+    else:
         values.writer.drop()
-        return False
-    quads.multiply(values, found, here, names, axis, position * found.count)
-    values.writer.close()
-    return True
+    return fits
 
 
-def _trip(values: Values, axis: str, extent: int) -> str:
-    """The number of steps inside the axis's domain: outside of it one operand is 0, so nothing is lost."""
-    trip = ""
+def _ends(values: Values, axis: str) -> list[Dim]:
+    """Where the axis's domain may end within a tile, in steps: outside of it one operand is 0, so nothing is lost."""
     first = values.scope.axis(axis)
-    for check in domain_checks(values.scope, (axis,)):
-        if check.high is not None:
-            start: Dim = dims.symbol(first.first) if first.modulus else first.base
-            left = values.writer.index(check.high - start)
-            trip = f"({trip or extent} < {left} ? {trip or extent} : {left})"
+    start: Dim = dims.symbol(first.first) if first.modulus else first.base
+    return [check.high - start for check in domain_checks(values.scope, (axis,)) if check.high is not None]
+
+
+def _trip(values: Values, ends: Sequence[Dim], extent: int) -> str:
+    """The steps up to the first of these ends; nothing if there are none."""
+    trip = ""
+    for end in ends:
+        left = values.writer.index(end)
+        trip = f"({trip or extent} < {left} ? {trip or extent} : {left})"
     return trip
+
+
+def _reached(values: Values, axis: str, step: Dim) -> frozenset[Test]:
+    """What holds of a step that is inside the axis's domain."""
+    guard = values.access.guard(values.scope, domain_checks(values.scope, (axis,)), Spot({axis: step}, 1))
+    return frozenset(guard.tests)
 
 
 def _group(value: Dot, axis: str, extent: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
-from ...ir.tile import turned_axis
+from ...ir.tile import Rearranged, rearranged
 from ...ir.tile.program import (
     Dot,
     Expand2to4,
@@ -255,41 +255,59 @@ class Placement:
             text = self.values.spread(dtype, self.values.vector(value, spot), spot.lanes)
             self.access.store(self.values.scope, statement, self.values.gathers(names, spot), text)
 
-        turned = self._turned_axis(statement, value, lane_axis, extents) if not names else None
-        if turned is None:
+        way = self._rearranged(statement, value, lane_axis, extents) if not names else None
+        if way is None:
             self._each(value.type, one, lane_axis)
-            return
+        else:
+            found = way
+            self._blocks(value.type, lambda spots: self._store_rearranged(statement, value, spots, found), lane_axis)
 
-        def squares(spots: list[Spot]) -> None:
-            beside: dict[tuple[Dim, ...], list[Spot]] = {}
-            for spot in spots:
-                beside.setdefault(tuple(place for axis, place in spot.positions.items() if axis != turned), []).append(spot)
-            for rows in beside.values():
-                for start in range(0, len(rows), rows[0].lanes):
-                    self._turn(statement, value, rows[start : start + rows[0].lanes], turned)
-
-        self._blocks(value.type, squares, lane_axis)
-
-    def _turned_axis(self, statement: Store, value: Value, lane_axis: str | None, extents: Mapping[str, int]) -> str | None:
-        """The axis along which a store's elements lie side by side, where those in its vectors do not and squares of vectors fill both."""
+    def _rearranged(self, statement: Store, value: Value, lane_axis: str | None, extents: Mapping[str, int]) -> Rearranged | None:
+        """How a store whose lanes lie apart in memory is made of whole vectors, if it can be."""
         if lane_axis is None or statement.atomic:
             return None
         operand, _ = self.access.operand(self.values.scope, statement.operand)
-        found = turned_axis(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]))
-        return None if found in self.plan.looped else found
+        found = rearranged(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]))
+        return None if found is None or self.plan.looped & {found.turned, found.grouped} else found
 
-    def _turn(self, statement: Store, value: Value, rows: list[Spot], turned: str) -> None:
-        """Store a square: its vectors are computed as rows and written as columns."""
+    def _store_rearranged(self, statement: Store, value: Value, spots: list[Spot], way: Rearranged) -> None:
+        """Store the vectors of a block: squares are turned, then neighbours put together."""
+        vectors: list[tuple[Spot, str]] = []
+        if way.turned is None:
+            vectors = [(spot, self.values.spread(value.type.dtype, self.values.vector(value, spot), spot.lanes)) for spot in spots]
+        else:
+            for rows in _beside(spots, way.turned):
+                for start in range(0, len(rows), rows[0].lanes):
+                    vectors += self._turned(value, rows[start : start + rows[0].lanes], way.turned)
+        texts = {id(spot): text for spot, text in vectors}
+        for neighbours in _beside([spot for spot, _ in vectors], way.grouped):
+            for start in range(0, len(neighbours), way.count):
+                group = neighbours[start : start + way.count]
+                self.access.store_group(self.values.scope, statement, group, [texts[id(spot)] for spot in group])
+
+    def _turned(self, value: Value, rows: list[Spot], turned: str) -> list[tuple[Spot, str]]:
+        """A square: its vectors are computed as rows, and given as columns."""
         dtype, lanes, first = value.type.dtype, rows[0].lanes, rows[0]
         texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
         square = self.writer.fresh("q")
         self.writer.line(f"{self.values.ctype(dtype, lanes)} {square}[{lanes}] = {{{', '.join(texts)}}};")
         self.writer.line(f"{self.library.call(f'turn_{register(dtype)}', lanes, square)};")
-        lane = value.type.axes[-1]
+        lane, columns = value.type.axes[-1], []
         for column in range(lanes):
             start = dims.substitute(first.positions[lane], {LANE: column})
             places = {**first.positions, turned: first.positions[turned] + dims.symbol(LANE), lane: start}
-            self.access.store(self.values.scope, statement, Spot(places, lanes), f"{square}[{column}]")
+            columns.append((Spot(places, lanes), f"{square}[{column}]"))
+        return columns
+
+
+def _beside(spots: list[Spot], axis: str | None) -> list[list[Spot]]:
+    """Spots that differ along one axis alone, together; each alone without an axis."""
+    if axis is None:
+        return [[spot] for spot in spots]
+    found: dict[tuple[Dim, ...], list[Spot]] = {}
+    for spot in spots:
+        found.setdefault(tuple(place for name, place in spot.positions.items() if name != axis), []).append(spot)
+    return list(found.values())
 
 
 def c_name(prefix: str, name: str) -> str:

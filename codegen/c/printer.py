@@ -284,7 +284,7 @@ class _Printer:
 
     def _copy(self, copy: Copy) -> None:
         target, source = self.scope.operands.get(copy.target), self.scope.operands.get(copy.source)
-        if not isinstance(target, Local) or not isinstance(source, Local) or target.dtype != source.dtype:
+        if not isinstance(target, Local) or not isinstance(source, Local) or (target.dtype, target.layout) != (source.dtype, source.layout):
             raise UnsupportedError(f"copy %{copy.source} to %{copy.target} is not between locals of one type", hint="use load and store")
         elements = 1
         for _, size in target.dims:

@@ -293,6 +293,11 @@ def _local(emitter: Emitter, statement: Local) -> None:
             f"launch {emitter.launch.name}: local {statement.name} in a workspace is not supported in Triton kernels",
             hint="make it a workspace of the program, between two launches",
         )
+    if statement.layout is not None:
+        raise UnsupportedError(
+            f"launch {emitter.launch.name}: local {statement.name} lies as {statement.layout}, which is not supported in Triton kernels",
+            hint="a Triton tile has no addresses",
+        )
     extents: list[int] = []
     for axis, extent in statement.dims:
         if not isinstance(extent, int):

@@ -115,8 +115,9 @@ def attention(
 ) -> Tensor:
     """softmax(scale * q k^T + mask) v, with q [.., H, S, D], k [.., G, T, D], v [.., G, T, E]; head h reads group h * G // H.
 
-    A bool mask keeps where True, a float mask is added; it broadcasts to [.., H, S, T]. `causal` also keeps t <= s only.
-    A row with nothing kept is NaN, and 0 with `safe`.
+    A bool mask keeps where True, a float mask, which may be as wide as scores are, is added; it broadcasts to [.., H, S, T].
+    `causal` also keeps t <= s only. A row with nothing kept is NaN, and 0 with `safe`. Values of 16 bits are multiplied with
+    weights, exp(score - highest), of 16 bits.
     """
     repeats = q.shape[-3] // k.shape[-3] if k.shape[-3] else 1
     k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
@@ -151,8 +152,9 @@ def _(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = Non
         raise VerifyError(f"attention: {heads} heads are not known to be a multiple of {groups} key heads")
     scores = (*q.shape[:-1], k.shape[-2])
     if mask is not None:
-        if mask.dtype != boolean and mask.dtype != q.dtype:
-            raise VerifyError(f"attention: got a mask of {mask.dtype}, expected bool or {q.dtype}")
+        allowed = dict.fromkeys((boolean, q.dtype, q.dtype.compute))
+        if mask.dtype not in allowed:
+            raise VerifyError(f"attention: got a mask of {mask.dtype}, expected {' or '.join(map(str, allowed))}")
         if broadcast("attention", mask.shape, scores) != scores:
             raise VerifyError(f"attention: mask {mask} does not broadcast to the scores [{', '.join(str(d) for d in scores)}]")
     return q.with_shape((*q.shape[:-1], v.shape[-1]))
@@ -180,7 +182,8 @@ def _(
         highest = r.let(scalar.where(scalar.eq(highest, -np.inf), 0.0, highest), rows)
     weight = r.let(scalar.exp(scalar.sub(score, highest)), scores)
     total = r.reduce("sum", [column], weight, rows)
-    result = r.reduce("sum", [column], scalar.mul(weight, r.load(2, (*lead, group, column, feature))), [*rows, feature])
+    factor = scalar.cast(scalar.rounded(weight, v.dtype), v.dtype.compute)
+    result = r.reduce("sum", [column], scalar.mul(factor, r.load(2, (*lead, group, column, feature))), [*rows, feature])
     value = scalar.div(result, total)
     r.store(0, (*rows, feature), scalar.where(scalar.eq(total, 0.0), 0.0, value) if safe else value)
 
@@ -205,6 +208,7 @@ def _() -> Iterator[Sample]:
         yield Sample((*_heads(), keep), {"scale": 0.35, "safe": safe})
     yield Sample((*_heads(), draw(3, 5)), {"scale": 0.35})
     yield Sample((*_heads(f16), draw(1, 1, 5, dtype=f16)), {"scale": 0.35, "causal": True})
+    yield Sample((*_heads(bf16, columns=37, rows=18), draw(37)), {"scale": 0.35})
     yield Sample((draw(1, 1, 4), draw(1, 2, 4), draw(1, 2, 4)), {"scale": 0.5})
     yield Sample(_heads(columns=0), {"scale": 0.5, "safe": True})
     yield Sample(_heads(rows=0), {"scale": 0.5})

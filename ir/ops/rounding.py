@@ -83,7 +83,7 @@ computes in f64 and rounds no result, but what converts does so in the declared 
 overflow there as everywhere.
 
 One rewrite is declared otherwise: `recognize_attention` takes the cast of softmax's weights back to the 16-bit type of
-the values into the op `attention`, which keeps the weights as it computes them.
+the values into the op `attention`, which rounds its weights before they are divided by their sum.
 """
 
 

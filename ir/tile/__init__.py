@@ -1,6 +1,6 @@
 """Tile programs: words, text, verifier, bounds and interpreter."""
 
-from .address import at_lanes, flatten, stride_of, turned_axis
+from .address import Rearranged, at_lanes, flatten, rearranged, stride_of
 from .bounds import (
     Check,
     absolute_axes,
@@ -19,6 +19,7 @@ from .scope import Axis, Scope, launch_scope
 __all__ = [
     "Axis",
     "Check",
+    "Rearranged",
     "Scope",
     "absolute_axes",
     "access_checks",
@@ -34,8 +35,8 @@ __all__ = [
     "names_value",
     "non_negative",
     "open_ends",
+    "rearranged",
     "simplify",
     "stride_of",
-    "turned_axis",
     "varies_over",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from .. import dims
 from ..dims import Dim, Expr, Function, Symbol
@@ -13,15 +14,14 @@ from .scope import Scope
 
 def flatten(operand: Param | Local, subscripts: tuple[Dim, ...]) -> Dim:
     """The physical element address (from the operand's start) of a logical element, through layout or strides."""
-    shape = tuple(extent for _, extent in operand.dims)
-    if isinstance(operand, Param) and operand.layout is not None:
-        return _row_major(operand.layout.extents(shape), operand.layout.subscripts(subscripts))
+    if operand.layout is not None:
+        return _row_major(operand.layout.extents(operand.shape), operand.layout.subscripts(subscripts))
     if isinstance(operand, Param) and operand.strides is not None:
         address: Dim = 0
         for index, stride in zip(subscripts, operand.strides, strict=True):
             address = address + index * stride
         return address
-    return _row_major(shape, subscripts)
+    return _row_major(operand.shape, subscripts)
 
 
 def at_lanes(scope: Scope, address: Dim, lanes: dict[str, Dim]) -> Dim:
@@ -48,20 +48,53 @@ def stride_of(scope: Scope, address: Dim, axis: str, start: int = 0, count: int 
     return _coefficient(moved, opened.lane)
 
 
-def turned_axis(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, int], lanes: int) -> str | None:
-    """The axis of a tile along which its elements lie side by side in memory, where those along its lanes lie apart; None if there is
-    none, or if squares of `lanes` by `lanes` elements do not fill both. Elements are turned that have 32 bits in a register, as narrow
-    floats and bools have.
+@dataclass(frozen=True)
+class Rearranged:
+    """How a store in whole vectors goes where lanes lie apart in memory: squares of vectors are `turned` along another axis, and
+    `count` neighbours of the axis `grouped` are put together in 32 bits.
+    """
+
+    turned: str | None
+    grouped: str | None = None
+    count: int = 1
+
+
+def rearranged(
+    operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, int], lanes: int
+) -> Rearranged | None:
+    """How a tile is stored whose elements along its lanes lie apart, None where it is not in whole vectors.
+
+    Squares of `lanes` by `lanes` elements must fill both axes; elements are turned that have 32 bits in a register, as narrow floats
+    and bools have. Those that a layout puts in groups of 32 bits are stored as such words.
     """
     dtype = type_.dtype
     is_turned = dtype.kind == "bool" or (dtype.bits <= 32 if dtype.is_float else dtype.is_integer and dtype.bits == 32)
     if len(type_.axes) < 2 or lanes < 2 or not is_turned:
         return None
     *others, lane = type_.axes
-    wide = [axis for axis in (*others, lane) if extents[axis] % lanes == 0]
-    if lane not in wide or _apart(operand, subscripts, lane) in (0, 1):
+    grouped, count = _grouped(operand, subscripts, type_)
+    if grouped is not None and extents[grouped] % count:
         return None
-    return next((axis for axis in others if axis in wide and _apart(operand, subscripts, axis) == 1), None)
+    apart = _apart(operand, subscripts, lane)
+    if apart == count and grouped not in (None, lane):
+        return Rearranged(None, grouped, count)
+    wide = [axis for axis in (*others, lane) if extents[axis] % lanes == 0]
+    if lane not in wide or apart in (0, 1) or grouped not in (None, lane):
+        return None
+    turned = next((axis for axis in others if axis in wide and _apart(operand, subscripts, axis) == count), None)
+    return None if turned is None else Rearranged(turned, grouped, count)
+
+
+def _grouped(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType) -> tuple[str | None, int]:
+    """The axis of a tile whose neighbours a layout puts side by side in 32 bits, and how many; None and 1 where it does not."""
+    if operand.layout is None or not type_.dtype.is_float:
+        return None, 1
+    last = operand.layout.factors[-1]
+    if last.divisor != 1 or last.modulus is None or last.modulus == 1 or last.modulus * operand.dtype.bits != 32:
+        return None, 1
+    moving = dims.symbols(subscripts[operand.layout.axes.index(last.axis)])
+    along = [axis for axis in type_.axes if {axis, f"{axis}.lane"} & moving]
+    return (along[0], last.modulus) if len(along) == 1 else (None, 1)
 
 
 def _apart(operand: Param | Local, subscripts: tuple[Dim, ...], axis: str) -> int | None:

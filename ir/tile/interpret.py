@@ -191,7 +191,8 @@ class _Machine:
         elif isinstance(statement, Store):
             self.store(frame, statement)
         elif isinstance(statement, Local):
-            shape = tuple(dims.evaluate(size, frame.numbers) for _, size in statement.dims)
+            sizes = statement.shape if statement.layout is None else statement.layout.extents(statement.shape)
+            shape = tuple(dims.evaluate(size, frame.numbers) for size in sizes)
             frame.memories[statement.name] = Memory(statement, np.zeros(shape, statement.dtype.numpy), np.ones(shape, bool))
         elif isinstance(statement, Copy):
             target, source = frame.memories[statement.target], frame.memories[statement.source]
@@ -286,7 +287,7 @@ class _Machine:
     def place(self, memory: Memory, indices: list[Array], mask: Array) -> tuple[Array, ...]:
         """Physical subscripts; masked lanes read element 0."""
         logical = [np.where(mask, index, 0) for index in indices]
-        if not isinstance(memory.operand, Param) or memory.operand.layout is None:
+        if memory.operand.layout is None:
             return tuple(logical)
         layout = memory.operand.layout
         named = dict(zip(layout.axes, logical, strict=True))

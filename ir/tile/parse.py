@@ -204,7 +204,9 @@ class _ProgramParser(Reader):
         dtype = self.dtype()
         labelled = self.labelled()
         self.expect("in")
-        return Local(name, dtype, labelled, self.name("register, shared, tensor, cache or workspace"))
+        space = self.name("register, shared, tensor, cache or workspace")
+        layout = self.layout(tuple(label for label, _ in labelled)) if self.accept("as") else None
+        return Local(name, dtype, labelled, space, layout)
 
     def copy(self) -> Copy:
         target = self.value_name()

@@ -216,13 +216,19 @@ class Store:
 class Local:
     """An addressable tile that lives until the end of the enclosing block; subscripts from 0, constant extents.
 
-    space: register, shared, tensor, cache (the CPU's stack) or workspace (global memory).
+    space: register, shared, tensor, cache (the CPU's stack) or workspace (global memory). With a `layout`, which pads nothing, its
+    elements lie in another order than that of its subscripts.
     """
 
     name: str
     dtype: DType
     dims: tuple[tuple[str, Dim], ...]
     space: str
+    layout: Layout | None = None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return tuple(extent for _, extent in self.dims)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,8 @@ def _simple(statement: Let | Store | Local | Copy | AxisDecl | Signal | Wait) ->
         return f"{word} {place} = {typed(statement.value)}"
     if isinstance(statement, Local):
         dims_ = ", ".join(f"{label} {extent}" for label, extent in statement.dims)
-        return f"local %{statement.name}: {statement.dtype}[{dims_}] in {statement.space}"
+        layout = "" if statement.layout is None else f" as {statement.layout}"
+        return f"local %{statement.name}: {statement.dtype}[{dims_}] in {statement.space}{layout}"
     if isinstance(statement, Copy):
         return f"copy %{statement.target} = %{statement.source}"
     if isinstance(statement, AxisDecl):

@@ -220,6 +220,16 @@ class _Verifier:
             if not isinstance(extent, int) or extent < 1:
                 hint = "a tile whose size is known only at run time is a workspace of the program"
                 raise VerifyError(f"local %{statement.name}: extent {label} is {extent}, expected a positive constant", hint=hint)
+        if statement.layout is not None:
+            labels = tuple(label for label, _ in statement.dims)
+            if statement.layout.axes != labels:
+                raise VerifyError(f"local %{statement.name}: the layout {statement.layout} is not of the axes {', '.join(labels)}")
+            for label, extent in statement.dims:
+                if isinstance(extent, int) and extent % statement.layout.granule(label):
+                    raise VerifyError(
+                        f"local %{statement.name}: extent {label} is {extent}, expected a multiple of {statement.layout.granule(label)}, "
+                        f"as the layout {statement.layout} has it"
+                    )
 
     def copy(self, scope: Scope, statement: Copy) -> None:
         shapes = [scope.shape(name) for name in (statement.target, statement.source)]

@@ -1,4 +1,4 @@
-"""Products of 16 bits: factors are rounded to bf16 or f16, multiplied exactly and added up in f32."""
+"""Products of 16 bits: factors are rounded to bf16 or f16, multiplied exactly and added up in f32; attention's two as well."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from ...ir.graph import Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
 from ...ir.types import DTYPES, DType, f32
 from ..base import Pass, PassContext
+from ..match import operand, producer
 from ..weights.weights import STORED
+
+FACTORS = {"matmul": 2, "conv": 2, "attention": 3}
+"""The ops that multiply, and how many of their operands are factors."""
+MOVES = ("slice", "transpose", "reshape", "take", "broadcast_to")
 
 
 @dataclass(frozen=True)
 class NarrowProducts(Pass):
-    """Round the factors of products and convolutions in f32 to `dtype`; their results, and all else, stay wide.
+    """Round the factors of products, convolutions and attention in f32 to `dtype`; results of products, and all else, stay wide.
 
     Before: %y = matmul(%x, @w)
+            %z = attention(%q, %k, %v)
     After:  %a = cast(%x) {dtype = bf16}   %b = cast(@w) {dtype = bf16}   %y = matmul(%a, %b) {wide = true}
+            %r = attention(%p, %l, %u)     %z = cast(%r) {dtype = f32}    (with %p, %l, %u casts of %q, %k, %v)
 
     What products read is then stored in 16 bits, as the cast becomes part of the kernel that makes it; softmax, norms, residual sums and
     long sums stay in f32. A weight with scales of its own keeps them.
@@ -50,21 +57,38 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
     builder = rewriter.builder(op)
 
     def narrow(value: Value) -> Value:
+        widened = producer(value, "cast")
+        if widened is not None and operand(widened, 0).dtype == dtype:
+            return operand(widened, 0)
         if value not in known:
             known[value] = builder.cast(value, dtype=dtype)
         return known[value]
 
-    operands = [narrow(value) if n < 2 and value is not None else value for n, value in enumerate(op.operands)]
-    rewriter.replace(op, list(builder.build(op.definition, operands, {**op.attrs, "wide": True})))
+    count = FACTORS[op.name]
+    operands = [narrow(value) if n < count and value is not None else value for n, value in enumerate(op.operands)]
+    if op.name == "attention":
+        (result,) = builder.build(op.definition, operands, op.attrs)
+        rewriter.replace(op, [builder.cast(result, dtype=op.result.dtype)])
+    else:
+        rewriter.replace(op, list(builder.build(op.definition, operands, {**op.attrs, "wide": True})))
 
 
 def why_not(op: Op) -> str | None:
     """Why an op keeps its factors as they are, or None."""
-    if op.name not in ("matmul", "conv"):
-        return "only products and convolutions have factors that are worth rounding"
-    factors = [value for value in op.operands[:2] if value is not None]
+    if op.name not in FACTORS:
+        return "only products, convolutions and attention have factors that are worth rounding"
+    factors = [value for value in op.operands[: FACTORS[op.name]] if value is not None]
     if any(value.dtype != f32 for value in factors):
         return f"its factors are {' and '.join(dict.fromkeys(value.dtype.name for value in factors))}, not f32"
     if any(value.op is not None and value.op.name in STORED for value in factors):
-        return "its weight is stored with scales"
+        return "its keys and values are stored with scales" if op.name == "attention" else "its weight is stored with scales"
+    if op.name == "attention" and any(map(_is_kept, factors[1:])):
+        return "its keys and values are kept in f32 from call to call"
     return None
+
+
+def _is_kept(value: Value) -> bool:
+    """Whether a value is seen in something that is written in part: to round all of it in each call would cost more than it gives."""
+    while (move := producer(value, *MOVES)) is not None:
+        value = operand(move, 0)
+    return producer(value, "scatter_nd", "scatter") is not None

@@ -29,7 +29,7 @@ def computed_in(op: Op) -> str:
     """The precision that an op computes in: that of its result, or of what it multiplies."""
     if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
         return INTEGER
-    factor = op.operands[0] if op.name in ("matmul", "conv") else None
+    factor = op.operands[0] if op.name in narrow_products.FACTORS else None
     if factor is not None and factor.dtype.is_float:
         return precision_name(factor.dtype)
     return precision_name(op.results[0].dtype) if op.results else ""
@@ -86,7 +86,9 @@ def is_narrowed(given: str, wanted: str) -> bool:
 
 
 def why_not_narrowed(op: Op) -> str | None:
-    """Why the factors of an op keep their precision, or None."""
+    """Why the factors of an op keep their precision, or None; what only moves has that of what it moves."""
+    if op.definition.kind == "movement":
+        return f"what it moves is kept in {precision_name(op.results[0].dtype)}, as products read it"
     return narrow_products.why_not(op)
 
 

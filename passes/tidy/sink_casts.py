@@ -24,7 +24,7 @@ class SinkCasts(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """Down and up; no cast is both."""
-        return (SinkWidening(), HoistNarrowing())
+        return (SinkWidening(), HoistNarrowing(), HoistOfParts())
 
 
 class SinkWidening(Rule):
@@ -62,3 +62,27 @@ class HoistNarrowing(Rule):
         move = matched(op.operands[0], *SAME_ELEMENTS, "broadcast_to")
         narrowed = g.cast(operand(move, 0), dtype=op.result.dtype)
         return g.build(move.definition, (narrowed,), move.attrs)
+
+
+class HoistOfParts(Rule):
+    """cast(slice(x), narrow) -> slice(cast(x, narrow)), where nothing else is read of x than what such casts read"""
+
+    ops = ("cast",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        part = producer(op.operands[0], "slice")
+        if part is None:
+            return "the operand is no slice"
+        if operand(op, 0).dtype.bits <= op.result.dtype.bits:
+            return "the cast does not narrow"
+        whole = operand(part, 0)
+        if whole.op is None:
+            return "the whole is not computed here"
+        readers = [reader for user in whole.uses for reader in (user.result.uses if user.name == "slice" else (user,))]
+        same = all(reader.name == "cast" and reader.result.dtype == op.result.dtype for reader in readers)
+        return None if same and readers else "something else is read of the whole"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        part = matched(op.operands[0], "slice")
+        narrowed = g.cast(operand(part, 0), dtype=op.result.dtype)
+        return g.build(part.definition, (narrowed,), part.attrs)

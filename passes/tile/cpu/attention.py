@@ -2,6 +2,7 @@
 
 A grid point owns `m` rows of one head. Columns go in steps of `t`: the keys are transposed once into a cache tile,
 then each row block makes its scores, rescales what it has by the new maximum, and adds its product with the values.
+Factors of 16 bits that the target multiplies in groups lie so in cache tiles, keys and values and the rounded weights.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
+from ....ir.layout import Factor
+from ....ir.ops.rounding import holds
 from ....ir.region import Load, Scalar
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
@@ -58,13 +61,45 @@ class CpuAttention(Priced):
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
-        rows = _Launch(match.problem, schedule, match.found).rows if match.found.is_causal else 0
-        return self.name, schedule["t"], rows
+        groups = _groups(match.problem, match.found, target)
+        rows = _Launch(match.problem, schedule, match.found, groups).rows if match.found.is_causal else 0
+        return self.name, schedule["t"], rows, groups and groups.depth
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
         problem = match.problem
-        return TileProgram(problem.region.name, (_Launch(problem, schedule, match.found).launch(),), symbols=tuple(problem.symbols.ranges))
+        launch = _Launch(problem, schedule, match.found, _groups(problem, match.found, target)).launch()
+        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Both products in groups of `depth` neighbours along their sums, whose factors are `dtype`."""
+
+    dtype: DType
+    depth: int
+
+
+def _groups(problem: Problem, found: Attention, target: CpuLevel) -> _Groups | None:
+    """How the target multiplies factors of 16 bits; None where they are wider, or computed one by one."""
+    dtype = _unwidened(found.query).dtype
+    sides = (_unwidened(found.key), _unwidened(found.value))
+    instruction = target.dot(dtype.name, dtype.name, found.product.dtype.name)
+    if instruction is None or dtype != found.weights or any(side.dtype != dtype for side in sides):
+        return None
+    head = dims.number(problem.region.axis(found.inner[0]).extent)
+    return _Groups(dtype, instruction.depth) if head % instruction.depth == 0 else None
+
+
+def _unwidened(value: Scalar) -> Scalar:
+    """A factor before it was widened."""
+    while isinstance(value, Apply) and value.primitive == "cast" and holds(value.dtype, value.args[0].dtype):
+        (value,) = value.args
+    return value
+
+
+def _in(dtype: DType, value: Scalar) -> Scalar:
+    return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 
 
 def _is_at_hand(query: Scalar) -> bool:
@@ -77,8 +112,11 @@ def _is_at_hand(query: Scalar) -> bool:
 class _Launch:
     """Builds the launch; `first` and `lane` give subscripts into the cache tiles."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Attention) -> None:
-        self.problem, self.schedule, self.found = problem, schedule, found
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, groups: _Groups | None) -> None:
+        self.problem, self.schedule, self.found, self.groups = problem, schedule, found, groups
+        self.query, self.key, self.value = found.query, found.key, found.value
+        if groups is not None:
+            self.query, self.key, self.value = map(_unwidened, (found.query, found.key, found.value))
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
@@ -107,18 +145,35 @@ class _Launch:
         with block.loop(found.column, "tile", 0, self.high, self.step) as columns:
             self.columns = columns
             self._transpose(block)
+            if self.values is not None:
+                self._group_values(block, self.values)
             self._row_blocks(block, self._step)
         self._row_blocks(block, self._finish)
         return Launch(f"{problem.region.name}.attention", parameters(problem), tuple(grid), tuple(block.body))
 
     def _locals(self, block: Block) -> None:
-        self.queries = None if _is_at_hand(self.found.query) else block.local("queries", self.dtype, (("r", self.rows), ("d", self.depth)))
-        width = -(-self.features // self.nr) * self.nr
-        self.keys = block.local("keys", self.found.key.dtype, (("d", self.depth), ("t", self.step)))
+        groups, width = self.groups, -(-self.features // self.nr) * self.nr
+        shape = (("r", self.rows), ("d", self.depth))
+        self.queries = None if _is_at_hand(self.found.query) else block.local("queries", self._wide(self.query).dtype, shape)
+        self.keys = block.local("keys", self.key.dtype, (("d", self.depth), ("t", self.step)), self._grouped("d", "t"))
+        self.values = None
+        if groups is not None:
+            self.values = block.local("values", groups.dtype, (("t", self.step), ("e", width)), self._grouped("t", "e"))
         self.scores = block.local("scores", self.dtype, (("r", self.mr), ("t", self.step)))
+        self.weights, self.factor = self.scores, self.dtype
+        if groups is not None:
+            self.weights, self.factor = block.local("weights", groups.dtype, (("r", self.mr), ("t", self.step))), groups.dtype
         self.sums = block.local("sums", self.dtype, (("r", self.rows), ("e", width)))
         self.highest = block.local("highest", self.dtype, (("r", self.rows),))
+        # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
+        self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.mr),)) for name in ("bases", "factors", "added"))
         self.totals = block.local("totals", self.dtype, (("r", self.rows),))
+
+    def _grouped(self, inner: str, lane: str) -> tuple[Factor, ...]:
+        """The order of a tile whose neighbours along `inner` lie together; none of its own without groups."""
+        if self.groups is None:
+            return ()
+        return Factor(inner, self.groups.depth), Factor(lane), Factor(inner, 1, self.groups.depth)
 
     def _start(self, block: Block) -> None:
         with self._each_row(block) as place:
@@ -145,7 +200,7 @@ class _Launch:
             block.index[self.found.inner[0]] = dims.symbol(inner)
             self._named(block)
             block.outside = True
-            query = block.lower(self._wide(self.found.query))
+            query = block.lower(self._wide(self.query))
             block.outside = False
             block.store_all(queries, (place, dims.symbol(inner)), query)
 
@@ -171,9 +226,23 @@ class _Launch:
             block.index[self.found.column] = dims.symbol(columns)
             self._named(block)
             block.outside = True
-            value = block.lower(self.found.key)
+            value = block.lower(self.key)
             block.outside = False
             block.store_all(self.keys, (dims.symbol(inner), self._inside(columns, self.columns)), value)
+
+    def _group_values(self, block: Block, values: str) -> None:
+        """values[t, e] = value[t, e] for the columns of this step, 0 beyond the last one: neighbours along t lie together."""
+        with (
+            block.loop("t", "tile", 0, self.step, LANES) as columns,
+            block.loop(self.found.feature, "tile", 0, self.features, LANES) as feature,
+        ):
+            block.index[self.found.column] = dims.symbol(f"{self.columns}.first") + dims.symbol(columns)
+            block.index[self.found.feature] = dims.symbol(feature)
+            self._named(block)
+            block.outside = True
+            value = block.lower(self.value)
+            block.outside = False
+            block.store_all(values, (dims.symbol(columns), self._lanes(feature)), value)
 
     def _named(self, block: Block) -> None:
         for let in self.found.before:
@@ -190,14 +259,21 @@ class _Launch:
             body(block, rows)
 
     def _step(self, block: Block, rows: str | None) -> None:
+        """One register block: each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
         self._score(block, rows)
         if rows is None:
-            self._row(block, 0, 0)
+            for part in (self._look, self._rescale, self._weigh):
+                part(block, 0, 0)
+            self._add(block, 0, 0)
         else:
-            with block.loop("r", "walk", 0, 0, 1, parent=rows) as row:
-                first = dims.symbol(f"{row}.first")
-                self._row(block, first - dims.symbol(f"{rows}.first"), first - dims.symbol(f"{self.found.row}.first"))
+            for part, count in ((self._look, 1), (self._rescale, self.mr), (self._weigh, 1), (self._add, self.mr)):
+                with block.loop("r", "walk", 0, 0, count, parent=rows) as row:
+                    part(block, *self._places(dims.symbol(f"{row}.first" if count == 1 else row), rows))
         self._accumulate(block, rows)
+
+    def _places(self, index: Dim, rows: str) -> tuple[Dim, Dim]:
+        """Where rows are in the tiles of a register block and in those of the grid point."""
+        return index - dims.symbol(f"{rows}.first"), index - dims.symbol(f"{self.found.row}.first")
 
     def _score(self, block: Block, rows: str | None) -> None:
         """scores[r, t] of one row block, -inf beyond the last column."""
@@ -208,7 +284,7 @@ class _Launch:
             inner = block.axis(found.inner[0], 0, self.depth, self.depth)
             block.index[found.inner[0]] = dims.symbol(inner)
             query = self._query(block, rows, inner)
-            key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), found.key.dtype)
+            key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), self.key.dtype)
             kind = TileType(self.dtype, axes)
             product = block.let(found.product.name, Dot(query, self._cast(block, key), block.full(0.0, self.dtype, axes), kind))
             block.axes.remove(inner)
@@ -224,33 +300,62 @@ class _Launch:
 
     def _query(self, block: Block, rows: str | None, inner: str) -> Value:
         if self.queries is None:
-            return block.lower(self._wide(self.found.query))
+            return block.lower(_in(self.dtype, self.query))
         place: Dim = self._inside(rows, self.found.row or "") if rows else 0
-        return block.load(self.queries, (place, dims.symbol(inner)), self.dtype)
+        return self._cast(block, block.load(self.queries, (place, dims.symbol(inner)), self._wide(self.query).dtype))
 
-    def _row(self, block: Block, local: Dim, place: Dim) -> None:
-        """One row: scores become exponentials under the new maximum, what was summed is rescaled."""
+    @contextmanager
+    def _scores_of(self, block: Block, local: Dim) -> Iterator[tuple[str, Value]]:
+        """The scores of a row in this step, -inf beyond those that are looked at, with their axis."""
         lanes = block.axis("t", 0, self._remaining(), self.step)
-        at = (local, dims.symbol(lanes))
-        scores = block.let("row", block.load(self.scores, at, self.dtype, Constant(float("-inf"), self.dtype)))
+        found = block.load(self.scores, (local, dims.symbol(lanes)), self.dtype, Constant(float("-inf"), self.dtype))
+        yield lanes, block.let("row", found)
+        block.axes.remove(lanes)
+
+    def _look(self, block: Block, local: Dim, place: Dim) -> None:
+        """The highest score of a row in this step."""
+        with self._scores_of(block, local) as (lanes, scores):
+            block.store(self.bases, (local,), Reduce("max", lanes, scores, TileType(self.dtype)))
+
+    def _rescale(self, block: Block, local: Dim, place: Dim) -> None:
+        """The new maximum of some rows, and by what their sums are rescaled."""
         old = block.let("old", block.load(self.highest, (place,), self.dtype))
-        new = block.let("new", block.apply("max", old, Reduce("max", lanes, scores, TileType(self.dtype))))
+        new = block.let("new", block.apply("max", old, block.load(self.bases, (local,), self.dtype)))
         minus = block.full(float("-inf"), self.dtype)
         base = block.let("base", block.apply("where", block.apply("eq", new, minus), block.full(0.0, self.dtype), new))
-        weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
-        factor = block.let("factor", block.apply("exp", block.apply("sub", old, base)))
-        block.store(self.scores, at, weights)
         block.store(self.highest, (place,), new)
-        total = block.apply("mul", block.load(self.totals, (place,), self.dtype), factor)
-        block.store(self.totals, (place,), block.apply("add", total, Reduce("sum", lanes, weights, TileType(self.dtype))))
-        block.axes.remove(lanes)
-        with self._features(block) as feature:
-            sums = (place, self._lanes(feature))
-            block.store(self.sums, sums, block.apply("mul", block.load(self.sums, sums, self.dtype), factor))
+        block.store(self.bases, (local,), base)
+        block.store(self.factors, (local,), block.apply("exp", block.apply("sub", old, base)))
+
+    def _weigh(self, block: Block, local: Dim, place: Dim) -> None:
+        """The exponentials of a row under its new maximum."""
+        if self.groups is not None:
+            # The last group may reach beyond the last column.
+            last = dims.minimum(self._remaining(), self.step - 1)
+            block.store(self.weights, (local, last), block.full(0.0, self.factor))
+        with self._scores_of(block, local) as (lanes, scores):
+            base = block.let("base", block.load(self.bases, (local,), self.dtype))
+            weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
+            rounded = weights if self.found.weights == self.dtype else block.apply("round", weights, dtype=self.found.weights)
+            narrow = rounded if self.factor == self.found.weights else self._cast(block, rounded)
+            block.store(self.weights, (local, dims.symbol(lanes)), narrow)
+            block.store(self.added, (local,), Reduce("sum", lanes, weights, TileType(self.dtype)))
+
+    def _add(self, block: Block, local: Dim, place: Dim) -> None:
+        """The totals of some rows with what was added."""
+        total = block.load(self.totals, (place,), self.dtype)
+        scaled = block.apply("mul", total, block.load(self.factors, (local,), self.dtype))
+        block.store(self.totals, (place,), block.apply("add", scaled, block.load(self.added, (local,), self.dtype)))
 
     def _remaining(self) -> Dim:
         """The columns of this step that are looked at: beyond them the scores were never written."""
         return dims.minimum(self.high - dims.symbol(f"{self.columns}.first"), self.step)
+
+    def _whole(self) -> Dim:
+        """The same in whole groups."""
+        depth = 1 if self.groups is None else self.groups.depth
+        left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), depth)
+        return dims.minimum(left, self.step // depth) * depth
 
     def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
         return (self._inside(rows, self.found.row or ""), self._lanes(feature)) if rows else (0, self._lanes(feature))
@@ -261,19 +366,28 @@ class _Launch:
         with self._features(block) as feature:
             axes = (rows, feature) if rows else (feature,)
             kind = TileType(self.dtype, axes)
-            acc = block.let("acc", block.load(self.sums, self._sums(rows, feature), self.dtype))
-            lanes = block.axis("t", 0, self._remaining(), self.step)
+            factor = block.load(self.factors, (dims.symbol(f"{rows}.lane") if rows else 0,), self.dtype)
+            acc = block.let("acc", block.apply("mul", block.load(self.sums, self._sums(rows, feature), self.dtype), factor))
+            lanes = block.axis("t", 0, self._whole(), self.step)
             place = dims.symbol(lanes)
             block.index[found.column] = columns + place
             block.index[found.feature] = dims.symbol(feature)
-            weights = block.load(self.scores, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.dtype, Constant(0.0, self.dtype))
-            self._named(block)
-            block.outside = True
-            value = block.lower(self._wide(found.value))
-            block.outside = False
-            result = block.let("acc", Dot(weights, value, acc, kind))
+            other = Constant(0.0, self.factor)
+            weights = block.load(self.weights, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.factor, other)
+            result = block.let("acc", Dot(self._cast(block, weights), self._value(block, place, feature), acc, kind))
             block.axes.remove(lanes)
             block.store(self.sums, self._sums(rows, feature), result)
+
+    def _value(self, block: Block, place: Dim, feature: str) -> Value:
+        """The values at these columns of the step: from where they were grouped, or as they lie."""
+        if self.values is not None:
+            dtype = self.value.dtype
+            return self._cast(block, block.load(self.values, (place, self._lanes(feature)), dtype, Constant(0.0, dtype)))
+        self._named(block)
+        block.outside = True
+        value = block.lower(self._wide(self.value))
+        block.outside = False
+        return value
 
     def _finish(self, block: Block, rows: str | None) -> None:
         """Write the rows of one block."""
@@ -290,7 +404,8 @@ class _Launch:
             block.store(found.store.output, block.subscripts(found.store.subscripts, ()), block.lower(found.store.value))
 
     def _wide(self, value: Scalar) -> Scalar:
-        return value if value.dtype == self.dtype else Apply("cast", (value,), self.dtype)
+        """A factor as it is multiplied: in the type of the sums, or of groups."""
+        return value if self.groups is not None else _in(self.dtype, value)
 
     def _cast(self, block: Block, value: Value) -> Value:
         return value if value.type.dtype == self.dtype else block.apply("cast", value, dtype=self.dtype)

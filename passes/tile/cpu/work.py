@@ -15,7 +15,7 @@ from ....ir import dims
 from ....ir.codes import LOOKUPS, tabulate
 from ....ir.dims import Dim, Facts, Function
 from ....ir.target import CpuInstruction, CpuLevel, CpuRates
-from ....ir.tile.address import flatten, turned_axis
+from ....ir.tile.address import Rearranged, flatten, rearranged
 from ....ir.tile.program import (
     AxisDecl,
     Dot,
@@ -44,6 +44,8 @@ from ....ir.tile.program import (
 
 TILES_BEGIN = 100
 """Cycles that a block of tiles takes to begin and to end."""
+JOINED = 1
+"""Operations that put a vector of halves beside another one."""
 EXPAND = 6
 """Operations that find which of two kept numbers a place holds, if any."""
 NARROWEST = 32
@@ -341,6 +343,13 @@ class _Counter:
         lane = lane or (type_.axes[-1] if type_.axes else None)
         elements, rates = self._count(type_, extents, 0, None), self.rates
         if lane in type_.axes and lane is not None:
+            way = self._rearranged(operand, subscripts, type_, extents) if is_store else None
+            if way is not None:
+                vectors = self._count(type_, extents, NARROWEST, lane)
+                work.arithmetic += vectors * (math.log2(self.target.lanes) if way.turned else 0)
+                work.arithmetic += vectors * JOINED if way.grouped else 0
+                work.stores += vectors / way.count / rates.stores
+                return
             if abs(self._stride(operand, subscripts, lane, env)) <= depth:
                 vectors = self._count(type_, extents, type_.dtype.bits, lane)
                 if not self.whole[lane] and any(lane in dims.symbols(subscript) for subscript in subscripts):
@@ -348,19 +357,14 @@ class _Counter:
                 work.loads += 0.0 if is_store else vectors / rates.loads
                 work.stores += vectors / rates.stores if is_store else 0.0
                 return
-            if is_store and self._is_turned(operand, subscripts, type_, extents):
-                vectors = self._count(type_, extents, NARROWEST, lane)
-                work.arithmetic += vectors * math.log2(self.target.lanes)
-                work.stores += vectors / rates.stores
-                return
             work.arithmetic += elements * (rates.strided / 2 if is_store else rates.strided)
         work.loads += 0.0 if is_store else elements / rates.single_loads
         work.stores += elements / rates.single_stores if is_store else 0.0
 
-    def _is_turned(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> bool:
-        """Whether squares of vectors are turned in registers and stored whole."""
+    def _rearranged(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> Rearranged | None:
+        """How lanes that lie apart are stored in whole vectors, if they are."""
         whole = {axis: int(extents[axis]) for axis in type_.axes}
-        return turned_axis(self.operands[operand], subscripts, type_, whole, self.target.lanes) is not None
+        return rearranged(self.operands[operand], subscripts, type_, whole, self.target.lanes)
 
     def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
         """Elements from one lane of an axis to the next."""
@@ -404,7 +408,7 @@ class _Counter:
         left, right = _narrow(dot.left), _narrow(dot.right)
         names = left.type.dtype.name, right.type.dtype.name, dot.type.dtype.name
         held = self.operands.get(right.operand) if isinstance(right, Load) else None
-        layout = held.layout if isinstance(held, Param) else None
+        layout = None if held is None else held.layout
         matrix = self.target.matrix(*names)
         if matrix is not None and layout is not None and layout.in_groups(matrix.lanes, matrix.depth) and isinstance(left, Load):
             return left, right, matrix.depth, matrix

@@ -1,4 +1,4 @@
-"""Stores whose lanes lie apart in memory while another axis lies side by side: squares are turned in registers."""
+"""Stores whose lanes lie apart in memory: squares are turned in registers, neighbours of 16 bits joined in words."""
 
 from __future__ import annotations
 
@@ -61,3 +61,44 @@ def test_what_is_no_whole_square_is_stored_one_by_one(run_c, level: CpuLevel, wi
     assert "turn_" not in print_launch(made.launches[0], level, ("N",))[0].source
     x = np.random.default_rng(step).standard_normal((2 * step, width)).astype(np.float32)
     np.testing.assert_array_equal(run_c(made, {"x": x}, {"N": 2 * step}, level)["y"], x.T)
+
+
+def grouped(dtype: str, along: str, last: int, width: int = 48) -> str:
+    """x as it lies in a cache tile in pairs along one axis, and back."""
+    order = "i/2 j i%2" if along == "i" else "j/2 i j%2"
+    return f"""program @p symbols {{ N }} {{
+  launch @p(%x: {dtype}[i N, j {width}], %y: out {dtype}[i N, j {width}]) {{
+    grid (a: 0..1) {{
+      for r in 0..N step 32 {{
+        local %l: {dtype}[i 32, j {width}] in cache as {order}
+        for i in 0..32 step 16 {{
+          for j in 0..{width} step {last} {{
+            store %l[i, j] = load %x[r.first + i, j] else {"0" if dtype == "i16" else "0.0"} : {dtype}[i, j]
+          }}
+        }}
+        for s in r step 1 {{
+          axis k in 0..{width} extent {width}
+          store %y[s, k] = load %l[s.first - r.first, k] : {dtype}[s, k]
+        }}
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "i16"])
+@pytest.mark.parametrize("along", ["i", "j"])
+@pytest.mark.parametrize(("rows", "last"), [(32, 16), (7, 16), (50, 16), (33, 24), (32, 48)])
+def test_pairs_are_where_they_belong(run_c, level: CpuLevel, dtype: str, along: str, rows: int, last: int) -> None:
+    made = parse(grouped(dtype, along, last))
+    x = np.random.default_rng(rows).integers(-100, 100, (rows, 48)).astype(made.launches[0].params[0].dtype.numpy)
+    got = run_c(made, {"x": x}, {"N": rows}, level)["y"]
+    np.testing.assert_array_equal(got.view(np.uint8), x.view(np.uint8))
+
+
+@pytest.mark.parametrize("along", ["i", "j"])
+@pytest.mark.parametrize(("dtype", "is_joined"), [("bf16", True), ("f16", True), ("f32", False), ("i16", False)])
+def test_pairs_of_narrow_floats_are_stored_as_words(level: CpuLevel, along: str, dtype: str, is_joined: bool) -> None:
+    source = print_launch(parse(grouped(dtype, along, level.lanes)).launches[0], level, ("N",))[0].source
+    assert ("join_" in source) == is_joined and ("turn_" in source) == (is_joined and along == "j")

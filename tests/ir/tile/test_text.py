@@ -22,6 +22,7 @@ program @all.words symbols { B, N } {
     grid (s: 0..4, i: 0..B step 16) order grouped(4) handout persistent warps 8 cluster 2 {
       local %tile: f32[r 16, c 32] in shared
       local %copy: f32[r 16, c 32] in tensor
+      local %laid: bf16[r 16, c 32] in cache as r/2 c r%2
       axis k in 0..min(N, 32) extent 32
       axis h in 0..16 extent 16
       axis u in 0..2 extent 2

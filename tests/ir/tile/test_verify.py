@@ -82,6 +82,10 @@ RULES = {
     "condition": ("if (full(1) : i32) { }", "condition is i32, expected one bool"),
     "condition per lane": ("if (lt(index(i) : i32[i], full(3) : i32) : bool[i]) { }", r"condition is bool\[i\], expected one bool"),
     "local extent": ("local %r: f32[r B] in cache", "local %r: extent r is B, expected a positive constant"),
+    "local layout": (
+        "local %r: bf16[r 7] in cache as r/2 r%2",
+        "local %r: extent r is 7, expected a multiple of 2, as the layout r/2 r%2 has",
+    ),
     "local space": ("local %r: f32[r 8] in attic", "local %r is in 'attic', expected one of: register"),
     "local dtype": ("local %r: c64[r 8] in cache", "local %r is c64, which tile programs do not hold"),
     "copy operand": ("local %r: f32[r 8] in cache copy %r = %x", "copy %r = %x, expected two locals"),

@@ -1,0 +1,100 @@
+"""Attention in 16 bits: what is rounded, that the answers are as near as that allows at odd sizes, and what stays wide."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.types import TensorType, boolean, f32, i64
+from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
+from ourcc.passes.quantize.narrow_products import why_not
+from ourcc.runtime.engine import Engine
+
+STEPS = "narrow_products, sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+
+
+def drawn(seed: int) -> tuple[Module, list[np.ndarray]]:
+    """Attention of drawn sizes, with a mask or without, and what it is given."""
+    draw, numbers = random.Random(seed), np.random.default_rng(seed)
+    groups = draw.choice((1, 2, 3))
+    heads, head, features = groups * draw.choice((1, 2)), draw.choice((6, 8, 16, 24, 64, 80, 7)), draw.choice((8, 16, 33, 64))
+    rows, columns = draw.choice((1, 2, 5, 12, 13, 40)), draw.choice((1, 2, 31, 64, 129, 197))
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, count = Builder(module, graph), module.declare("T", 1, 300) if draw.random() < 0.5 else columns
+    shapes = [(2, heads, rows, head), (2, groups, count, head), (2, groups, count, features)]
+    q, k, v = (graph.add_input(name, TensorType(f32, shape)) for name, shape in zip("qkv", shapes, strict=True))
+    given = [numbers.standard_normal([columns if n == count else n for n in shape]).astype(np.float32) for shape in shapes]
+    kind = draw.choice(("none", "keep", "added", "causal"))
+    mask = None
+    if kind in ("keep", "added"):
+        mask = graph.add_input("mask", TensorType(boolean if kind == "keep" else f32, (2, 1, 1, count)))
+        kept = numbers.random((2, 1, 1, columns)) < 0.7
+        kept[..., 0] = True
+        given.append(kept if kind == "keep" else np.where(kept, 0, np.finfo(np.float32).min).astype(np.float32))
+    graph.set_outputs([b.attention(q, k, v, mask, scale=head**-0.5, causal=kind == "causal", safe=draw.random() < 0.3)])
+    return module, given
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str) -> None:
+    module, given = drawn(seed)
+    exact = interpret(module, given, wide=True)
+    precision = "fp16" if seed % 4 == 3 else "bf16"
+    contents = compile_module(module, build_options({"target": target, "precision": precision}))
+    (step,), (right,) = interpret(module, given), exact
+    got = np.asarray(Engine(contents, threads=1)(*given))
+    assert judge(got, step, right, digits={"bf16": 8, "fp16": 11}[precision]).passed
+
+
+TEXT = """module @m {
+  func @main(%x: f32[2, 9, 48], %w: f32[48, 144], %o: f32[48, 48]) -> f32[2, 9, 48] {
+    %p = matmul(%x, %w) : f32[2, 9, 144]
+    %s = slice(%p) {starts = [0, 0, 0], sizes = [2, 9, 48], steps = [1, 1, 1]} : f32[2, 9, 48]
+    %t = slice(%p) {starts = [0, 0, 48], sizes = [2, 9, 48], steps = [1, 1, 1]} : f32[2, 9, 48]
+    %u = slice(%p) {starts = [0, 0, 96], sizes = [2, 9, 48], steps = [1, 1, 1]} : f32[2, 9, 48]
+    %a = reshape(%s) {shape = [2, 9, 3, 16]} : f32[2, 9, 3, 16]
+    %b = reshape(%t) {shape = [2, 9, 3, 16]} : f32[2, 9, 3, 16]
+    %c = reshape(%u) {shape = [2, 9, 3, 16]} : f32[2, 9, 3, 16]
+    %q = transpose(%a) {permutation = [0, 2, 1, 3]} : f32[2, 3, 9, 16]
+    %k = transpose(%b) {permutation = [0, 2, 1, 3]} : f32[2, 3, 9, 16]
+    %v = transpose(%c) {permutation = [0, 2, 1, 3]} : f32[2, 3, 9, 16]
+    %m = attention(%q, %k, %v) {scale = 0.25} : f32[2, 3, 9, 16]
+    %n = transpose(%m) {permutation = [0, 2, 1, 3]} : f32[2, 9, 3, 16]
+    %r = reshape(%n) {shape = [2, 9, 48]} : f32[2, 9, 48]
+    %y = matmul(%r, %o) : f32[2, 9, 48]
+    return %y
+  }
+}"""
+
+
+def test_queries_keys_and_values_are_stored_once_in_16_bits() -> None:
+    """One product makes all three, and its kernel rounds them; what attention gives is read as it lies."""
+    module = parse_module(TEXT)
+    PassManager(parse_pipeline(STEPS)).run(module)
+    names = [op.name for op in module.main]
+    assert names.count("cast") == 4 and [op.result.dtype.name for op in module.main if op.name == "attention"] == ["bf16"]
+    (whole,) = [op for op in module.main if op.name == "cast" and op.result.shape == (2, 9, 144)]
+    assert {user.name for user in whole.result.uses} == {"slice"}
+
+
+def test_keys_that_are_kept_wide_stay_so() -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    q = graph.add_input("q", TensorType(f32, (1, 2, 1, 8)))
+    places, rows = graph.add_input("places", TensorType(i64, (1, 1))), graph.add_input("rows", TensorType(f32, (1, 2, 6, 8)))
+    held = b.scatter_nd(graph.add_state(module.add_state("keys", TensorType(f32, (1, 2, 6, 8)))), places, rows)
+    seen = b.slice(held, starts=(0, 0, 0, 0), sizes=(1, 2, 4, 8), steps=(1, 1, 1, 1))
+    result = b.attention(q, seen, seen, None, scale=1.0)
+    graph.set_outputs([result], states={"keys": held})
+    assert why_not(result.op) == "its keys and values are kept in f32 from call to call"
