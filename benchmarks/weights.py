@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench import RESULTS
-from children import write_json
+from children import RESULTS, write_json
 from machine_facts import machine_facts
 
 ROWS = (1, 4, 16, 128)
