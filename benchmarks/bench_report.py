@@ -28,7 +28,7 @@ def markdown(results: Mapping[str, Any], rows: Sequence[Row]) -> str:
     versions = machine["versions"]
     named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "onnxruntime", "openvino", "nncf") if name in versions)
     lines = [
-        f"Made by `make bench-cpu` on {machine['cpu']} ({', '.join(machine['flags'])}); {named}.",
+        f"Made by `benchmarks/bench_cpu.py` on {machine['cpu']} ({', '.join(machine['flags'])}); {named}.",
         "Milliseconds: minimum (median) over interleaved rounds in one process; in brackets how far the answer is from",
         "eager's in float32, the largest difference over the largest magnitude. Ratio: the best peer's minimum over our best.",
         *([] if results["layers"] is None else ["", f"**Cut to {results['layers']} layers each.**"]),
