@@ -7,6 +7,7 @@ int8 weights with a scale for each channel. `dynamic`: its dynamic one, products
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Iterator
@@ -47,8 +48,8 @@ class Files:
         """What ONNX Runtime's quantizers want: shapes inferred, constants folded."""
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
-        logging.getLogger().setLevel(logging.ERROR)  # each layer would say that it is quantized
-        quant_pre_process(str(self.floats), str(self._path("prepared")), skip_symbolic_shape=True)
+        with _quiet():
+            quant_pre_process(str(self.floats), str(self._path("prepared")), skip_symbolic_shape=True)
         return self._path("prepared")
 
     @functools.cached_property
@@ -64,16 +65,29 @@ class Files:
 
         kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
         reader = Drawn(self._drawn())
-        quantize_static(str(self._prepared), str(self._path("coded")), reader, quant_format=QuantFormat.QDQ, per_channel=True, **kinds)
+        with _quiet():
+            quantize_static(str(self._prepared), str(self._path("coded")), reader, quant_format=QuantFormat.QDQ, per_channel=True, **kinds)
         return self._path("coded")
+
+    @functools.cached_property
+    def _products(self) -> Path:
+        """The prepared file with every Gemm as MatMul and Add, which is what quantizers of weights look for."""
+        import onnx
+        from onnxruntime.quantization.onnx_model import ONNXModel
+
+        read = ONNXModel(onnx.load(str(self._prepared)))
+        read.replace_gemm_with_matmul()
+        read.model.graph.ClearField("value_info")  # it tells the shapes of weights that were turned since
+        onnx.save(read.model, str(self._path("products")))
+        return self._path("products")
 
     @functools.cached_property
     def dynamic(self) -> Path:
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        products = ["MatMul", "Gemm"]
-        options = {"op_types_to_quantize": products, "per_channel": True, "weight_type": QuantType.QInt8}
-        quantize_dynamic(str(self._prepared), str(self._path("dynamic")), **options)
+        options = {"op_types_to_quantize": ["MatMul"], "per_channel": True, "weight_type": QuantType.QInt8}
+        with _quiet():
+            quantize_dynamic(str(self._products), str(self._path("dynamic")), **options)
         _need(self._path("dynamic"), "MatMulInteger")
         return self._path("dynamic")
 
@@ -91,12 +105,10 @@ class Files:
         """`accuracy` is ONNX Runtime's accuracy_level."""
         import onnx
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-        from onnxruntime.quantization.onnx_model import ONNXModel
 
-        read = ONNXModel(onnx.load(str(self._prepared)))
-        read.replace_gemm_with_matmul()
-        made = MatMulNBitsQuantizer(read.model, block_size=GROUP, is_symmetric=True, accuracy_level=accuracy)
-        made.process()
+        made = MatMulNBitsQuantizer(onnx.load(str(self._products)), block_size=GROUP, is_symmetric=True, accuracy_level=accuracy)
+        with _quiet():
+            made.process()
         path = self._path(f"blocks{accuracy}")
         onnx.save(made.model.model, str(path))
         _need(path, "MatMulNBits")
@@ -122,6 +134,18 @@ class Files:
         import openvino
 
         return openvino.Core().read_model(str(self.floats))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Each layer would say that it is quantized."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _need(path: Path, op: str) -> None:
