@@ -72,6 +72,7 @@ $(PEERS_INSTALLED): $(INSTALLED)
 	@touch $(PEERS_INSTALLED)
 
 bench-cpu: $(PEERS_INSTALLED) ## Measure float32, bf16, int8 and int4 on one and two threads beside OpenVINO and others (ARGS="--models bert")
+	$(RUN) benchmarks/weights.py
 	$(RUN) benchmarks/bench_cpu.py $(ARGS)
 
 bench-lm: $(LM_INSTALLED) ## Measure a language model beside llama.cpp, one and two threads; write benchmarks/results

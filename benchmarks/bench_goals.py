@@ -123,3 +123,26 @@ def _verdict(precision: str, threads: int, rows: Sequence[Row]) -> dict[str, Any
     is_met = all(miss.kind in excused for misses in by_row.values() for miss in misses)
     told = {name: [miss.text for miss in misses] for name, misses in by_row.items() if misses}
     return found | {"goal": goal.ratio, "floor": goal.floor, "is_met": is_met, "missed": told}
+
+
+OVER_F32 = {"int4-a8": 6.0, "int4-weight": 3.5}
+"""How many times as fast as f32 one row shall be whose weights are larger than the last cache."""
+FEW = 16
+"""Rows up to which a product waits for its weights."""
+
+
+def product_missed(format: str, row: Row, operations: float, rates: Mapping[str, float]) -> list[Miss]:
+    """What a product of few rows with stored weights misses: `bytes` in `minimum_ms`, against what the machine reads and multiplies."""
+    if row["rows"] > FEW:
+        return []
+    milliseconds = row["bytes"] / rates["read_gbytes_per_second"] / 0.85 * 1e-6
+    if row["rows"] > 1:
+        kind = "int8" if format == "int8" or format.endswith("a8") else "f32"
+        rate = next(rates[name] for name in RATES[kind] if name in rates)
+        milliseconds = max(milliseconds, operations / rate / 0.5 * 1e-6)
+    found = []
+    if row["minimum_ms"] > milliseconds:
+        found.append(Miss("bound", f"{milliseconds / row['minimum_ms']:.2f} of what the machine allows"))
+    if row["rows"] == 1 and row["times_as_fast_as_f32"] < OVER_F32.get(format, 0.0):
+        found.append(Miss("own", f"{row['times_as_fast_as_f32']:.2f} of {OVER_F32[format]:.2f} times f32"))
+    return found

@@ -97,6 +97,20 @@ def test_a_mean_makes_rows_good_where_the_goal_is_one() -> None:
     assert [(each["precision"], each["threads"]) for each in goals.verdicts([row(), row(threads=2), row()])] == [("f32", 1), ("f32", 2)]
 
 
+def test_products_of_few_rows_wait_for_their_weights() -> None:
+    """20 MB at 20 GB/s take 1 ms, at 85 % of it 1.18 ms; 0.1 billion operations in f32 2 ms at half the rate, in int8 0.5 ms."""
+
+    def missed(format: str, rows: int, milliseconds: float, times: float = 9.0) -> list[str]:
+        given = {"rows": rows, "bytes": 20e6, "minimum_ms": milliseconds, "times_as_fast_as_f32": times}
+        return [miss.kind for miss in goals.product_missed(format, given, 0.1e9, RATES)]
+
+    assert missed("fp8-weight", 1, 1.17) == [] and missed("fp8-weight", 1, 1.19) == ["bound"]
+    assert missed("fp8-weight", 4, 1.99) == [] and missed("fp8-weight", 4, 2.01) == ["bound"]
+    assert missed("mxfp4-a8", 4, 1.17) == [] and missed("mxfp4-a8", 4, 1.19) == ["bound"]
+    assert missed("int4-a8", 1, 1.0, 5.9) == ["own"] and missed("int4-weight", 1, 1.0, 3.6) == [] and missed("f32", 1, 1.0, 1.0) == []
+    assert missed("int4-a8", 4, 1.0, 5.9) == [] and missed("int8", 128, 99.0) == []
+
+
 def results(rows: list[dict[str, Any]]) -> dict[str, Any]:
     machine = {"cpu": "Some CPU", "flags": ["avx2"], "versions": {"torch": "2"}}
     return {"layers": None, "machine": machine, "models": {"vit": {"f32/1": rows, "int8/1": {"error": "the process ended with status -9"}}}}
