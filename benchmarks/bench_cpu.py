@@ -5,7 +5,7 @@ interleaved rounds: minimum and median. All are told the size before. Each answe
 anything is timed, and how far it is away stands beside its times: the largest difference over the largest magnitude. An answer
 that is further from eager than half its length, or not finite, is wrong, and its contender is no peer. Ours in float32 and bf16
 are judged besides. Rates of the machine are measured beside each row. What was measured already on the same machine with the
-same versions is kept, unless --again says otherwise; what failed is tried again.
+same versions is kept, unless --again says otherwise; where a process failed, it is tried again.
 """
 
 from __future__ import annotations

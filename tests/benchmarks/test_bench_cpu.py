@@ -118,6 +118,7 @@ def results(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_the_table_tells_every_row_and_every_refusal() -> None:
     rows = [row(), row("int4", ours=None), row(peers=(9.0, None), size="B=2", threads=2)]
+    rows[1]["contenders"][3]["wrong"] = True
     text = report.markdown(results(rows), rows)
     assert "| ViT | B=1 | **10.00** (11.00) [1e-06] |" in text and "| **1.20** | 50% | 1.0% | met |" in text
     assert "0.90 of 1.15 and 50% of 90%; below 1.00" in text
