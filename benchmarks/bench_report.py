@@ -115,7 +115,7 @@ def picture(rows: Sequence[Row]) -> str:
     panels = sorted({row["threads"] for row in rows})
     groups = {threads: _bars([row for row in rows if row["threads"] == threads]) for threads in panels}
     widest = max((sum(len(bars) * BAR + GAP for bars in each.values()) for each in groups.values()), default=0)
-    width, panel = max(LEFT + widest + 20, 420), TOP + HEIGHT + 80
+    width, panel = max(LEFT + widest + 90, 420), TOP + HEIGHT + 80
     top = max([1.5, *(ratio for each in groups.values() for bars in each.values() for _, ratio in bars)])
     size = f"0 0 {width} {panel * max(len(panels), 1)}"
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="sans-serif" font-size="12">']
