@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-lm test check format bench bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
+.PHONY: help install demo demo-lm test check format bench bench-cpu bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,8 +59,21 @@ format: install ## Format the sources and order their imports
 	$(RUN) -m ruff check --select I --fix .
 	$(RUN) -m ruff format .
 
-bench: install ## Measure six models against eager, Inductor and ONNX Runtime; write benchmarks/results
-	$(RUN) benchmarks/bench.py
+bench: install ## Measure models in float32 on one thread, beside eager, Inductor and ONNX Runtime; write benchmarks/results
+	$(RUN) benchmarks/bench_cpu.py --precisions f32 --threads 1 --peers "eager,Inductor,ONNX Runtime" -o benchmarks/results/bench.json
+
+# OpenVINO, and NNCF with what it imports; without its telemetry, which it does not need.
+PEERS := openvino==2026.4.1 nncf==3.4.0 cloudpickle==3.1.2 joblib==1.6.0 narwhals==2.29.0 ninja==1.13.2 psutil==7.2.2 \
+	pydot==4.0.1 pyparsing==3.3.3 scikit-learn==1.9.1 scipy==1.17.1 tabulate==0.10.0 threadpoolctl==3.8.0
+PEERS_INSTALLED := $(VENV)/installed-peers
+
+$(PEERS_INSTALLED): $(INSTALLED)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps $(PEERS)
+	@touch $(PEERS_INSTALLED)
+
+bench-cpu: $(PEERS_INSTALLED) ## Measure float32, bf16, int8 and int4 on one and two threads beside OpenVINO and others (ARGS="--models bert")
+	$(RUN) benchmarks/weights.py
+	$(RUN) benchmarks/bench_cpu.py $(ARGS)
 
 bench-lm: $(LM_INSTALLED) ## Measure a language model beside llama.cpp, one and two threads; write benchmarks/results
 	$(RUN) benchmarks/lm.py

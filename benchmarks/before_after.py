@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import RESULTS, SIZES
-from children import chosen, write_json
+from bench_cpu import SIZES
+from children import RESULTS, chosen, write_json
 from machine_facts import machine_facts
 
 LEAST = 0.05

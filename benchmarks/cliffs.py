@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench import RESULTS
-from children import chosen, run_child, write_json
+from children import RESULTS, chosen, run_child, write_json
 from machine_facts import machine_facts
 from torch import nn
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import RESULTS
-from children import chosen, write_json
+from children import RESULTS, chosen, write_json
 from machine_facts import machine_facts
 from problems import cases, problem_of_case
 

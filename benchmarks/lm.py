@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import RESULTS
-from children import write_json
+from children import RESULTS, write_json
 from lm_engines import CONTENDERS, built, model_file, text_of
-from machine_facts import best_rates, machine_facts, rates
+from machine_facts import best_rates, machine_facts
+from machine_rates import measured_rates
 from peer_llama import LlamaCpp, described, library_file
 
 LLAMA = "llama.cpp"
@@ -104,7 +104,7 @@ def main() -> None:
     path = model_file(given.model)
     context = max(*numbers(given.prompts), *(size + given.made + 1 for size in numbers(given.contexts)))
     facts: dict[str, Any] = {"machine": machine_facts(), "model": path.name, "made": given.made, "rounds": given.rounds}
-    measured, rows = [rates()], []
+    measured, rows = [measured_rates()], []
     if given.library is None:
         print("llama.cpp is not there: pip install xllamacpp")
     else:
@@ -117,7 +117,7 @@ def main() -> None:
                 models[LLAMA] = LlamaCpp(path, context, threads, given.library)
             rows += measure(models, tokens, threads, given)
             facts["bytes_of_a_token"] = {name: model.moved_bytes for name, model in models.items() if name in CONTENDERS}
-            measured.append(rates())
+            measured.append(measured_rates())
             if given.library is not None:
                 models[LLAMA].close()
     facts["machine"] |= best_rates(measured)

@@ -20,8 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from bench import RESULTS
-from children import write_json
+from children import RESULTS, write_json
 from lm_engines import CONTENDERS, built, model_file, text_of
 from peer_llama import LlamaCpp, described, library_file
 

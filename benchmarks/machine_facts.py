@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from machine_rates import measured_rates
+
 from ourcc.codegen.c.compile import find_compiler
 from ourcc.compiler.environment import environment
-from ourcc.compiler.targets.machine import library_version, measure_rates, read_cpu
+from ourcc.compiler.targets.machine import library_version, read_cpu
 
-PACKAGES = ("ourcc", "torch", "onnxruntime", "transformers", "numpy")
+PACKAGES = ("ourcc", "torch", "onnxruntime", "openvino", "nncf", "transformers", "numpy")
 
 
 def machine_facts() -> dict[str, Any]:
@@ -19,16 +21,10 @@ def machine_facts() -> dict[str, Any]:
         "cpu": cpu.model,
         "flags": list(cpu.notable),
         "processors": cpu.threads,
-        **rates(),
+        **measured_rates(),
         "compiler": compiler.version,
         "versions": {name: version for name in PACKAGES if (version := library_version(name)) is not None},
     }
-
-
-def rates() -> dict[str, float]:
-    """What one thread does right now."""
-    found = measure_rates(find_compiler(environment().compiler), read_cpu())
-    return {"fma_gflops": round(found.fma_gflops, 1), "read_gbytes_per_second": round(found.read_gbytes_per_second, 1)}
 
 
 def best_rates(measured: Iterable[Mapping[str, float]]) -> dict[str, float]:

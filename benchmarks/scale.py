@@ -20,8 +20,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from bench import RESULTS
-from children import chosen, run_child, write_json
+from children import RESULTS, chosen, run_child, write_json
 from machine_facts import machine_facts
 
 WIDTH = 64

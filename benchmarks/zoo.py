@@ -1,4 +1,4 @@
-"""The six models as the benchmarks take them: at full depth, as ONNX files, and judged at a size."""
+"""The models as the benchmarks take them: at full depth, as ONNX files, and judged at a size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import torch
 from ourcc.ir.graph.reference import Verdict, judge
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("bert", "gpt2", "llama", "minilm", "resnet50", "vit")
 
 FULL: dict[str, dict[str, int]] = {
     "bert": {"layers": 12, "vocabulary": 30522},
@@ -29,7 +28,15 @@ FULL: dict[str, dict[str, int]] = {
     },
     "resnet50": {"layers": 6, "size": 224},
     "vit": {"layers": 12},
+    "convnext": {"layers": 9},
+    "llama110m": {
+        **{"layers": 12, "vocabulary": 32000, "hidden_size": 768, "intermediate_size": 2048},
+        **{"num_attention_heads": 12, "num_key_value_heads": 12},
+    },
+    "whisper": {"layers": 4},
 }
+SAME = {"llama110m": "llama"}
+"""Names that are other sizes of an architecture."""
 TITLES = {
     "bert": "BERT-base, 12 layers",
     "gpt2": "GPT-2, 12 layers",
@@ -37,6 +44,9 @@ TITLES = {
     "minilm": "MiniLM-L6 (trained)",
     "resnet50": "ResNet-50, 224 x 224",
     "vit": "ViT-base, 12 layers",
+    "convnext": "ConvNeXt-tiny, 224 x 224",
+    "llama110m": "Llama 110 M, 12 layers",
+    "whisper": "Whisper-tiny, encoder",
 }
 
 Array = np.ndarray[Any, Any]
@@ -61,12 +71,36 @@ def make(name: str, layers: int | None = None) -> Any:
     options = dict(FULL[name])
     if layers is not None:
         options["layers"] = layers
-    return models.make(name, **options)
+    return models.make(SAME.get(name, name), **options)
 
 
 def is_text(model: Any) -> bool:
     """Whether the model reads tokens, so that its inputs have a sequence length."""
     return "S" in _shared("onnx_files").symbols_of(model)
+
+
+def sizes_of(model: Any, size: tuple[int, int]) -> dict[str, int]:
+    """A size by the model's symbols."""
+    return dict(zip(_shared("onnx_files").symbols_of(model), size, strict=False))
+
+
+def attends(model: Any) -> bool:
+    """Whether there is attention in it, rather than convolutions alone."""
+    return any("attention" in type(part).__name__.lower() for part in model.module.modules())
+
+
+def is_depthwise(model: Any) -> bool:
+    """Whether a convolution of it takes each channel by itself."""
+    return any(isinstance(part, torch.nn.Conv2d) and part.groups == part.in_channels > 1 for part in model.module.modules())
+
+
+def operations(model: Any, inputs: Sequence[torch.Tensor]) -> int:
+    """Multiplications and additions of products, convolutions and attention, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.module(*inputs)
+    return int(counter.get_total_flops())
 
 
 def size_text(model: Any, size: tuple[int, int]) -> str:
@@ -90,11 +124,12 @@ def wide_copy(model: Any) -> torch.nn.Module:
 
 
 def answers(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Array:
-    """What a module answers; floats are given in the module's own type."""
+    """What a module answers; floats are given in the module's own type, and bf16 comes back in float32."""
     dtype = next(module.parameters()).dtype
     with torch.no_grad():
-        answer: Array = module(*(x.to(dtype) if x.is_floating_point() else x for x in inputs)).numpy()
-    return answer
+        answer = module(*(x.to(dtype) if x.is_floating_point() else x for x in inputs))
+    array: Array = (answer.float() if dtype == torch.bfloat16 else answer).numpy()
+    return array
 
 
 def judged(model: Any, wide: torch.nn.Module, run: Run, size: tuple[int, int], seeds: int) -> Verdict:

@@ -27,11 +27,12 @@ class Timing:
 
 
 def compare(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, *, inner: float = 0.02, progress: Progress = SILENT
+    candidates: Mapping[str, Callable[[], object]], rounds: int, *, inner: float = 0.02, pause: float = 0.0, progress: Progress = SILENT
 ) -> list[Timing]:
     """Time each candidate once a round, in an order that turns with the rounds.
 
     Short calls are repeated until they take `inner` seconds; a sample is then the mean of one batch.
+    Before each sample nothing is done for `pause` seconds: threads of others, which wait awake for more work, go to sleep.
     """
     batches = {name: _batch(call, inner) for name, call in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
@@ -40,6 +41,7 @@ def compare(
     for number in range(rounds):
         turn = number % len(names)
         for name in (*names[turn:], *names[:turn]):
+            time.sleep(pause)
             samples[name].append(_time(candidates[name], batches[name]))
         progress.advance()
     return [Timing(name, tuple(samples[name])) for name in names]

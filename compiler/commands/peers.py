@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ def make_peer(name: str, model: Path, threads: int = 1) -> Run:
     if model.suffix != SUFFIXES[name]:
         raise UsageError(f"{name} runs {SUFFIXES[name]} files: got {model.name!r}")
     if name == "onnxruntime":
-        return _onnxruntime(model, threads)
-    return _openvino(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
+        return onnxruntime_run(model, threads)
+    return openvino_run(model, threads) if name == "openvino" else _torch(model, name == "inductor", threads)
 
 
-def _onnxruntime(model: Path, threads: int) -> Run:
+def onnxruntime_run(model: Path, threads: int, sizes: Mapping[str, int] | None = None) -> Run:
+    """An ONNX file in ONNX Runtime; `sizes` of symbols are known to it when it prepares."""
     need("onnxruntime", "the peer onnxruntime")
     if not str(model).isprintable():
         raise UsageError(f"the peer onnxruntime takes no such name: got {str(model)!r}, expected printable text", hint="rename the file")
@@ -51,6 +52,8 @@ def _onnxruntime(model: Path, threads: int) -> Run:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    for symbol, size in (sizes or {}).items():
+        options.add_free_dimension_override_by_name(symbol, size)
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     # Its exceptions have no common base but Exception.
@@ -82,13 +85,20 @@ def _refusing(peer: str, *refusals: type[Exception]) -> Iterator[None]:
         raise ToolchainError(f"the peer {peer} does not run this: {said}", hint=_BELONGS) from error
 
 
-def _openvino(model: Path, threads: int) -> Run:
+def openvino_run(model: Any, threads: int, precision: str = "f32", shapes: Sequence[Sequence[int]] | None = None) -> Run:
+    """An ONNX file, or a model of OpenVINO's own, in OpenVINO; `shapes` of the inputs are known to it when it compiles.
+
+    `precision` is what it may compute floats in: f32, bf16 or f16.
+    """
     need("openvino", "the peer openvino")
     import openvino
 
-    compiled = openvino.Core().compile_model(
-        str(model), "CPU", {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    )
+    core = openvino.Core()
+    read = core.read_model(str(model)) if isinstance(model, Path) else model.clone()
+    if shapes is not None:
+        read.reshape({port: list(shape) for port, shape in zip(read.inputs, shapes, strict=True)})
+    hints = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = core.compile_model(read, "CPU", hints)
     return lambda arrays: list(compiled(list(arrays)).values())
 
 

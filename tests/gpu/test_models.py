@@ -1,4 +1,4 @@
-"""Six models on a CUDA device by both roads, at two layers with seeded weights made in place, against eager and float64."""
+"""The models on a CUDA device by both roads, at two layers with seeded weights made in place, against eager and float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..models import models
 
 pytestmark = pytest.mark.gpu
 TEXT_POINTS = ((2, 9), (1, 1), (3, 17), (1, 128), (4, 511))
-POINTS = {"resnet50": ((1, 64), (3, 64)), "vit": ((1, 197), (2, 197))}
+POINTS = {"resnet50": ((1, 64), (3, 64)), **dict.fromkeys(("vit", "convnext", "whisper"), ((1, 197), (2, 197)))}
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/compiler/test_control.py": ("compiler/importers/torch/control.py",),
     "tests/compiler/test_gpu_kernels.py": ("codegen/triton/descriptors.py",),
-    "tests/compiler/test_levels.py": ("compiler/commands/measure.py",),
     "tests/compiler/test_sessions.py": ("runtime/session.py",),
     "tests/compiler/torch/test_backend.py": ("compiler/torch/mutations.py",),
     "tests/passes/fusion/test_partition.py": (

@@ -1,4 +1,4 @@
-"""The six models of the project: configurations at full width, seeded weights, seeded inputs."""
+"""The models of the project: configurations at full width, seeded weights, seeded inputs."""
 
 from __future__ import annotations
 
@@ -113,6 +113,29 @@ def resnet50(layers: int = 2, size: int = 64) -> Model:
     return _image(model, size)
 
 
+def convnext(layers: int = 2) -> Model:
+    """ConvNeXt-tiny, whose 7x7 convolutions are depthwise; with few `layers` its four stages keep so many blocks each at most.
+
+    Layer scales are 1: with 1e-6, as training begins, no block would be seen in the answer.
+    """
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    depths = [min(layers, depth) for depth in (3, 3, 9, 3)]
+    return _image(ConvNextForImageClassification(ConvNextConfig(depths=depths, num_labels=1000, layer_scale_init_value=1.0)), 224)
+
+
+def whisper(layers: int = 2) -> Model:
+    """The encoder of Whisper-tiny: 30 seconds of sound as 80 mel bands of 3,000 frames, attention over 1,500."""
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    def draw(batch: int = 2, sequence: int = 0, seed: int = 0) -> tuple[torch.Tensor, ...]:
+        return (torch.randn(batch, 80, 3000, generator=torch.Generator().manual_seed(seed)),)
+
+    module = Plain(WhisperEncoder(WhisperConfig(encoder_layers=layers)), ("input_features",)).eval()
+    return Model(module, ("input_features",), draw, {"input_features": {0: "B"}})
+
+
 def _settle(model: torch.nn.Module) -> None:
     """Batch norms with statistics as after training, so that the signal neither dies nor explodes."""
     generator = torch.Generator().manual_seed(1)
@@ -122,7 +145,10 @@ def _settle(model: torch.nn.Module) -> None:
             module.running_var.copy_(torch.rand(module.running_var.shape, generator=generator) + 0.5)
 
 
-MODELS: dict[str, Callable[..., Model]] = {"bert": bert, "gpt2": gpt2, "llama": llama, "minilm": minilm, "resnet50": resnet50, "vit": vit}
+MODELS: dict[str, Callable[..., Model]] = {
+    **{"bert": bert, "gpt2": gpt2, "llama": llama, "minilm": minilm, "resnet50": resnet50, "vit": vit},
+    **{"convnext": convnext, "whisper": whisper},
+}
 
 
 def make(name: str, **options: Any) -> Model:

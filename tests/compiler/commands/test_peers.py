@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ourcc.compiler.commands import measure
 from ourcc.compiler.commands.bench import bench
 from ourcc.compiler.commands.build import build
-from ourcc.compiler.commands.peers import make_peer, peer_file
+from ourcc.compiler.commands.peers import make_peer, onnxruntime_run, openvino_run, peer_file
 from ourcc.compiler.options import BenchOptions, build_options
-from ourcc.ir.errors import UsageError
+from ourcc.ir.errors import ToolchainError, UsageError
 
 
 @pytest.fixture
@@ -51,3 +52,28 @@ def test_the_peer_answers(engine: Path) -> None:
     x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
     (answer,) = make_peer("onnxruntime", engine.with_suffix(".onnx"))([x])
     assert np.allclose(answer, np.tanh(x), atol=1e-6)
+
+
+def test_a_peer_that_was_told_a_size_takes_no_other(engine: Path) -> None:
+    run = onnxruntime_run(engine.with_suffix(".onnx"), 1, {"B": 2})
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
+    assert np.allclose(run([x])[0], np.tanh(x), atol=1e-6)
+    with pytest.raises(ToolchainError, match="the peer onnxruntime does not run this"):
+        run([x[:1]])
+
+
+def test_openvino_is_told_sizes_and_a_precision(engine: Path) -> None:
+    pytest.importorskip("openvino")
+    x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
+    for precision in ("f32", "bf16"):
+        (answer,) = openvino_run(engine.with_suffix(".onnx"), 1, precision, [(2, 8)])([x])
+        assert np.allclose(answer, np.tanh(x), atol=1e-2)
+
+
+def test_between_samples_nothing_is_done_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(measure.time, "sleep", rests.append)
+    first, second = measure.compare({"a": lambda: None, "b": lambda: None}, 3, inner=0.0, pause=0.25)
+    assert rests == [0.25] * 6 and len(first.samples) == len(second.samples) == 3
+    measure.compare({"a": lambda: None}, 2, inner=0.0)
+    assert rests[6:] == [0.0, 0.0]
