@@ -168,7 +168,12 @@ def name_of(dim: Dim) -> str | None:
 
 def has_functions(dim: Dim) -> bool:
     """Whether a dimension holds what polynomials do not cover: quotients, remainders, extremes."""
-    return not isinstance(dim, int) and any(isinstance(atom, Function) for monomial, _ in dim.terms for atom in monomial)
+    return any(functions(dim))
+
+
+def functions(dim: Dim) -> Iterator[Function]:
+    """The quotients, remainders and extremes that a dimension is a polynomial of."""
+    return (atom for monomial, _ in (() if isinstance(dim, int) else dim.terms) for atom in monomial if isinstance(atom, Function))
 
 
 def magnitude(dim: Dim) -> int:

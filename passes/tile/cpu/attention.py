@@ -16,7 +16,7 @@ from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
 from ....ir.layout import Factor
 from ....ir.ops.rounding import holds
-from ....ir.region import Load, Scalar
+from ....ir.region import Load, Ref, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
@@ -54,10 +54,12 @@ class CpuAttention(Priced):
         return Match(self, problem, found)
 
     def space(self, match: Match[Attention], target: CpuLevel) -> Iterator[Schedule]:
-        """Row blocks by registers, steps by cache size."""
-        mr, nr = (12, 32) if target.registers >= 32 else (6, 16)
-        for blocks, t in ((16, 128), (8, 128), (16, 64)):
-            yield Schedule(self.name, (("m", blocks * mr), ("t", t), ("mr", mr), ("nr", nr)))
+        """Row blocks by registers, steps by cache size; heads that read the same keys together, or each by itself."""
+        shared = _sharing(match.problem, match.found)
+        for mr, nr in _blocks(match.problem, match.found, target):
+            for heads in (1,) if shared is None else (1, shared[1]):
+                for blocks, t in ((16, 128), (8, 128), (16, 64)):
+                    yield Schedule(self.name, (("m", max(1, blocks // heads) * mr), ("t", t), ("mr", mr), ("nr", nr), ("heads", heads)))
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
@@ -89,6 +91,38 @@ def _groups(problem: Problem, found: Attention, target: CpuLevel) -> _Groups | N
         return None
     head = dims.number(problem.region.axis(found.inner[0]).extent)
     return _Groups(dtype, instruction.depth) if head % instruction.depth == 0 else None
+
+
+def _blocks(problem: Problem, found: Attention, target: CpuLevel) -> Iterator[tuple[int, int]]:
+    """Rows and columns of register blocks: twelve by two vectors or six by two; a single row has as many vectors as a head."""
+    many = target.registers >= 32
+    rows = 1 if found.row is None else upper_bound(problem.region.axis(found.row).extent, problem.symbols)
+    if rows == 1:
+        features = dims.number(problem.region.axis(found.feature).extent)
+        most = (8 if many else 4) * target.lanes
+        yield 1, min(most, max(2 * target.lanes, -(-features // target.lanes) * target.lanes))
+    else:
+        yield (12, 32) if many else (6, 16)
+
+
+def _sharing(problem: Problem, found: Attention) -> tuple[str, int] | None:
+    """The axis of heads of which so many neighbours read the same keys and values, which are read as they lie."""
+    parts = [part for side in (found.key, found.value) for part in walk(side)]
+    loads = [part for part in parts if isinstance(part, Load)]
+    if any(isinstance(part, Ref) for part in parts) or any(load.gathers for load in loads):
+        return None
+    subscripts = [subscript for load in loads for subscript in load.subscripts]
+    for name in found.batch:
+        extent, head = problem.region.axis(name).extent, dims.symbol(name)
+        counts = {atom.right for each in subscripts for atom in dims.functions(each) if atom.kind == "div" and atom.left == head}
+        count = counts.pop() if len(counts) == 1 else None
+        if not isinstance(extent, int) or not isinstance(count, int) or extent % count:
+            continue
+        member, facts = dims.symbol("member"), problem.symbols.with_range("member", 0, count - 1)
+        seen = (dims.simplify(dims.substitute(each, {name: head * count + member}), facts) for each in subscripts)
+        if all("member" not in dims.symbols(each) for each in seen):
+            return name, count
+    return None
 
 
 def _unwidened(value: Scalar) -> Scalar:
@@ -123,6 +157,11 @@ class _Launch:
         self.depth = dims.number(self.extents[found.inner[0]])
         self.features = dims.number(self.extents[found.feature])
         self.high = self.extents[found.column]
+        self.heads, self.head = schedule["heads"], ""
+        if self.heads > 1:
+            self.head, _ = _sharing(problem, found) or ("", 1)
+        self.base: Dim = 0
+        """Where the rows of the head at hand begin in cache tiles."""
         self.rows = 1
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
@@ -133,8 +172,9 @@ class _Launch:
         block = Block(problem, names={axis.name: 1 for axis in problem.region.axes})
         grid = []
         for name in found.batch:
-            block.index[name] = dims.symbol(name)
-            grid.append(GridAxis(name, 0, self.extents[name], None))
+            heads = self.heads if name == self.head else 1
+            block.index[name] = dims.symbol(name) * heads
+            grid.append(GridAxis(name, 0, self.extents[name] // heads, None))
         if found.row is not None:
             grid.append(GridAxis(found.row, 0, self.extents[found.row], self.rows))
             block.axes.append(found.row)
@@ -147,13 +187,27 @@ class _Launch:
             self._transpose(block)
             if self.values is not None:
                 self._group_values(block, self.values)
-            self._row_blocks(block, self._step)
-        self._row_blocks(block, self._finish)
+            with self._each_head(block):
+                self._row_blocks(block, self._step)
+        with self._each_head(block):
+            self._row_blocks(block, self._finish)
         return Launch(f"{problem.region.name}.attention", parameters(problem), tuple(grid), tuple(block.body))
 
+    @contextmanager
+    def _each_head(self, block: Block) -> Iterator[None]:
+        """A loop over the heads that share keys and values."""
+        if self.heads == 1:
+            yield
+            return
+        with block.loop("member", "scalar", 0, self.heads, 1) as member:
+            block.index[self.head] = dims.symbol(self.head) * self.heads + dims.symbol(member)
+            self.base = dims.symbol(member) * self.rows
+            yield
+        self.base = 0
+
     def _locals(self, block: Block) -> None:
-        groups, width = self.groups, -(-self.features // self.nr) * self.nr
-        shape = (("r", self.rows), ("d", self.depth))
+        groups, width, rows = self.groups, -(-self.features // self.nr) * self.nr, self.rows * self.heads
+        shape = (("r", rows), ("d", self.depth))
         self.queries = None if _is_at_hand(self.found.query) else block.local("queries", self._wide(self.query).dtype, shape)
         self.keys = block.local("keys", self.key.dtype, (("d", self.depth), ("t", self.step)), self._grouped("d", "t"))
         self.values = None
@@ -163,11 +217,11 @@ class _Launch:
         self.weights, self.factor = self.scores, self.dtype
         if groups is not None:
             self.weights, self.factor = block.local("weights", groups.dtype, (("r", self.mr), ("t", self.step))), groups.dtype
-        self.sums = block.local("sums", self.dtype, (("r", self.rows), ("e", width)))
-        self.highest = block.local("highest", self.dtype, (("r", self.rows),))
+        self.sums = block.local("sums", self.dtype, (("r", rows), ("e", width)))
+        self.highest = block.local("highest", self.dtype, (("r", rows),))
         # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
         self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.mr),)) for name in ("bases", "factors", "added"))
-        self.totals = block.local("totals", self.dtype, (("r", self.rows),))
+        self.totals = block.local("totals", self.dtype, (("r", rows),))
 
     def _grouped(self, inner: str, lane: str) -> tuple[Factor, ...]:
         """The order of a tile whose neighbours along `inner` lie together; none of its own without groups."""
@@ -176,7 +230,7 @@ class _Launch:
         return Factor(inner, self.groups.depth), Factor(lane), Factor(inner, 1, self.groups.depth)
 
     def _start(self, block: Block) -> None:
-        with self._each_row(block) as place:
+        with self._each_head(block), self._each_row(block) as place:
             block.store(self.highest, (place,), block.full(float("-inf"), self.dtype))
             block.store(self.totals, (place,), block.full(0.0, self.dtype))
             with self._features(block) as feature:
@@ -188,11 +242,11 @@ class _Launch:
     def _each_row(self, block: Block) -> Iterator[Dim]:
         """A loop over the rows of a grid point; yields the place of a row in cache tiles."""
         if self.found.row is None:
-            yield 0
+            yield self.base
             return
         with block.loop(self.found.row, "walk", 0, 0, 1, parent=self.found.row) as row:
             block.index[self.found.row] = dims.symbol(f"{row}.first")
-            yield dims.symbol(f"{row}.first") - dims.symbol(f"{self.found.row}.first")
+            yield self._place(dims.symbol(f"{row}.first"))
 
     def _compute_query(self, block: Block, queries: str, place: Dim) -> None:
         """queries[r, d]: what is computed for a query is computed once for all columns."""
@@ -263,8 +317,8 @@ class _Launch:
         self._score(block, rows)
         if rows is None:
             for part in (self._look, self._rescale, self._weigh):
-                part(block, 0, 0)
-            self._add(block, 0, 0)
+                part(block, 0, self.base)
+            self._add(block, 0, self.base)
         else:
             for part, count in ((self._look, 1), (self._rescale, self.mr), (self._weigh, 1), (self._add, self.mr)):
                 with block.loop("r", "walk", 0, 0, count, parent=rows) as row:
@@ -273,7 +327,15 @@ class _Launch:
 
     def _places(self, index: Dim, rows: str) -> tuple[Dim, Dim]:
         """Where rows are in the tiles of a register block and in those of the grid point."""
-        return index - dims.symbol(f"{rows}.first"), index - dims.symbol(f"{self.found.row}.first")
+        return index - dims.symbol(f"{rows}.first"), self._place(index)
+
+    def _place(self, index: Dim) -> Dim:
+        """Where a row of the head at hand is in the tiles of the grid point."""
+        return index - dims.symbol(f"{self.found.row}.first") + self.base
+
+    def _place_of(self, rows: str | None) -> Dim:
+        """The same for all rows of a register block."""
+        return self._place(self._lanes(rows)) if rows else self.base
 
     def _score(self, block: Block, rows: str | None) -> None:
         """scores[r, t] of one row block, -inf beyond the last column."""
@@ -301,8 +363,7 @@ class _Launch:
     def _query(self, block: Block, rows: str | None, inner: str) -> Value:
         if self.queries is None:
             return block.lower(_in(self.dtype, self.query))
-        place: Dim = self._inside(rows, self.found.row or "") if rows else 0
-        return self._cast(block, block.load(self.queries, (place, dims.symbol(inner)), self._wide(self.query).dtype))
+        return self._cast(block, block.load(self.queries, (self._place_of(rows), dims.symbol(inner)), self._wide(self.query).dtype))
 
     @contextmanager
     def _scores_of(self, block: Block, local: Dim) -> Iterator[tuple[str, Value]]:
@@ -358,7 +419,7 @@ class _Launch:
         return dims.minimum(left, self.step // depth) * depth
 
     def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
-        return (self._inside(rows, self.found.row or ""), self._lanes(feature)) if rows else (0, self._lanes(feature))
+        return self._place_of(rows), self._lanes(feature)
 
     def _accumulate(self, block: Block, rows: str | None) -> None:
         """sums += weights * values for one row block."""
@@ -395,8 +456,7 @@ class _Launch:
         with self._features(block) as feature:
             block.index[found.feature] = dims.symbol(feature)
             result = block.let(found.result.name, block.load(self.sums, self._sums(rows, feature), self.dtype))
-            place: Dim = self._inside(rows, found.row or "") if rows else 0
-            total = block.let(found.total.name, block.load(self.totals, (place,), self.dtype))
+            total = block.let(found.total.name, block.load(self.totals, (self._place_of(rows),), self.dtype))
             block.readers[found.result.name] = lambda _: result
             block.readers[found.total.name] = lambda _: total
             for let in found.after:
