@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias, final
 
 from ..errors import InternalError, ParseError
 
@@ -12,30 +12,73 @@ MAXIMUM_TERMS = 4096
 MAXIMUM_DEGREE = 32
 
 
-@dataclass(frozen=True)
+@final
 class Symbol:
-    """An unknown integer: a model's symbolic size, or an axis of a region or tile program."""
+    """An unknown integer: a model's symbolic size, or an axis of a region or tile program; immutable."""
 
-    name: str
+    __slots__ = ("_hash", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._hash = hash(name)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Symbol) and self.name == other.name
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.name!r})"
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def text(self) -> str:
+        """What it is printed as."""
+        return self.name
 
-@dataclass(frozen=True)
+
+@final
 class Function:
-    """An atom that polynomials do not cover: `div`, `mod` (both flooring), `max` or `min` of two dimensions."""
+    """An atom that polynomials do not cover: `div`, `mod` (both flooring), `max` or `min` of two dimensions; immutable.
 
-    kind: str
-    left: Dim
-    right: Dim
+    Terms are collected by the hashes of their atoms and sorted by their texts: both are made once.
+    """
+
+    __slots__ = ("_hash", "_text", "kind", "left", "right")
+
+    def __init__(self, kind: str, left: Dim, right: Dim) -> None:
+        self.kind, self.left, self.right = kind, left, right
+        self._hash = hash((kind, left, right))
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Function) or self._hash != other._hash:
+            return False
+        return self.kind == other.kind and self.left == other.left and self.right == other.right
+
+    def __repr__(self) -> str:
+        return f"Function({self})"
 
     def __str__(self) -> str:
-        if self.kind in ("max", "min"):
-            return f"{self.kind}({self.left}, {self.right})"
-        # `a // b*c` would read back as (a // b) * c.
-        right = f"({self.right})" if "*" in str(self.right) else _wrap(self.right)
-        return f"{_wrap(self.left)} {'//' if self.kind == 'div' else '%'} {right}"
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """What it is printed as."""
+        if self._text is None:
+            if self.kind in ("max", "min"):
+                self._text = f"{self.kind}({self.left}, {self.right})"
+            else:
+                # `a // b*c` would read back as (a // b) * c.
+                right = f"({self.right})" if "*" in str(self.right) else _wrap(self.right)
+                self._text = f"{_wrap(self.left)} {'//' if self.kind == 'div' else '%'} {right}"
+        return self._text
 
 
 Atom: TypeAlias = Symbol | Function
@@ -45,13 +88,14 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Expr:
     """A canonical integer polynomial over atoms; immutable, hashable, never a constant (constants are ints)."""
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_hash", "_symbols", "_text", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
         # Terms are sorted by text; nested divisions would print their parts over and over.
         self._text: str | None = None
+        self._symbols: frozenset[str] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -71,6 +115,20 @@ class Expr:
                 parts.append((f"{sign} " if parts else sign.replace("+", "")) + text)
             self._text = " ".join(parts)
         return self._text
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of all symbols in it."""
+        if self._symbols is None:
+            found: set[str] = set()
+            for monomial, _ in self.terms:
+                for atom in monomial:
+                    if isinstance(atom, Symbol):
+                        found.add(atom.name)
+                    else:
+                        found |= symbols(atom.left) | symbols(atom.right)
+            self._symbols = frozenset(found)
+        return self._symbols
 
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, Expr):
@@ -99,7 +157,7 @@ class Expr:
             raise ParseError(f"dimension has more than {MAXIMUM_TERMS} terms when multiplied out")
         if _degree(self) + _degree(other) > MAXIMUM_DEGREE:
             raise ParseError(f"dimension multiplies more than {MAXIMUM_DEGREE} sizes")
-        return built([(_sorted(m + n), f * g) for m, f in self.terms for n, g in terms_of(other)])
+        return built([(_sorted(m + n) if m and n else m or n, f * g) for m, f in self.terms for n, g in terms_of(other)])
 
     __rmul__ = __mul__
 
@@ -149,13 +207,7 @@ def minimum(left: Dim, right: Dim) -> Dim:
 
 def symbols(dim: Dim) -> frozenset[str]:
     """The names of all symbols in `dim`."""
-    if isinstance(dim, int):
-        return frozenset()
-    found: set[str] = set()
-    for monomial, _ in dim.terms:
-        for atom in monomial:
-            found |= {atom.name} if isinstance(atom, Symbol) else symbols(atom.left) | symbols(atom.right)
-    return frozenset(found)
+    return frozenset() if isinstance(dim, int) else dim.symbols
 
 
 def name_of(dim: Dim) -> str | None:
@@ -254,6 +306,8 @@ def number(dim: Dim) -> int:
 
 # --- canonical form ---------------------------------------------------------------------------------------------------
 
+_TEXT = attrgetter("text")
+
 
 def _wrap(dim: Dim) -> str:
     text = str(dim)
@@ -268,7 +322,7 @@ def _term(monomial: Monomial, factor: int) -> str:
 
 
 def _sorted(atoms: Iterable[Atom]) -> Monomial:
-    return tuple(sorted(atoms, key=str))
+    return tuple(sorted(atoms, key=_TEXT))
 
 
 def terms_of(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -290,8 +344,9 @@ def built(terms: Iterable[tuple[Monomial, int]]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    # Constants last, then by text: one order, whatever the order of construction was.
-    kept.sort(key=lambda term: (not term[0], [str(atom) for atom in term[0]]))
+    if len(kept) > 1:
+        # Constants last, then by text: one order, whatever the order of construction was.
+        kept.sort(key=lambda term: (not term[0], [atom.text for atom in term[0]]))
     return Expr(tuple(kept))
 
 

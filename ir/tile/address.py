@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .. import dims
 from ..dims import Dim, Expr, Function, Symbol
+from ..layout import Layout
 from .program import Local, Param, TileType
 from .proof import simplify
 from .scope import Scope
@@ -14,14 +16,21 @@ from .scope import Scope
 
 def flatten(operand: Param | Local, subscripts: tuple[Dim, ...]) -> Dim:
     """The physical element address (from the operand's start) of a logical element, through layout or strides."""
-    if operand.layout is not None:
-        return _row_major(operand.layout.extents(operand.shape), operand.layout.subscripts(subscripts))
-    if isinstance(operand, Param) and operand.strides is not None:
+    strides = operand.strides if isinstance(operand, Param) else None
+    return _flattened(operand.shape, operand.layout, strides, subscripts)
+
+
+@lru_cache(maxsize=4096)
+def _flattened(shape: tuple[Dim, ...], layout: Layout | None, strides: tuple[Dim, ...] | None, subscripts: tuple[Dim, ...]) -> Dim:
+    """Remembered: what prices a program asks for an address at each rung of a loop, and schedules of one problem share most."""
+    if layout is not None:
+        return _row_major(layout.extents(shape), layout.subscripts(subscripts))
+    if strides is not None:
         address: Dim = 0
-        for index, stride in zip(subscripts, operand.strides, strict=True):
+        for index, stride in zip(subscripts, strides, strict=True):
             address = address + index * stride
         return address
-    return _row_major(operand.shape, subscripts)
+    return _row_major(shape, subscripts)
 
 
 def at_lanes(scope: Scope, address: Dim, lanes: dict[str, Dim]) -> Dim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Extent:
     high: int
     lanes: Array
 
-    @property
+    @cached_property
     def inside(self) -> Array:
         index = self.first + self.lanes
         return np.asarray((index >= self.low) & (index < self.high))
@@ -77,7 +78,7 @@ class Frame:
     def index(self, dim: Dim, axes: tuple[str, ...]) -> Array:
         """An index expression for every lane: an i64 array that broadcasts over `axes`."""
         if isinstance(dim, int):
-            return np.full((1,) * len(axes), dim, np.int64)
+            return np.asarray(dim, np.int64)
         total: Any = 0
         for monomial, factor in dim.terms:
             term: Any = factor
@@ -100,7 +101,7 @@ class Frame:
             extent = self.axes[axis]
             lanes = extent.lanes if part == "lane" else extent.lanes + extent.first
             return aligned_lanes(lanes, axis, axes)
-        return np.full((1,) * len(axes), self.numbers[name], np.int64)
+        return np.asarray(self.numbers[name], np.int64)
 
     def poisoned_index(self, subscripts: tuple[Dim, ...], axes: tuple[str, ...]) -> Array | None:
         names = {name for subscript in subscripts for name in dims.symbols(subscript) if name.startswith("%")}

@@ -137,6 +137,15 @@ def _written(param: Param, memory: Memory, symbols: Mapping[str, int]) -> Array:
     return memory.data
 
 
+@dataclass(frozen=True)
+class _Analysed:
+    """What is the same of an access at every point: its checks, the axes whose domains bound it, which subscripts name values."""
+
+    checks: tuple[Check, ...]
+    axes: tuple[str, ...]
+    found: tuple[bool, ...]
+
+
 @dataclass
 class _Machine:
     """One launch."""
@@ -148,7 +157,7 @@ class _Machine:
     checks: Checks
     counters: dict[str, Array] = field(default_factory=dict)
     scopes: dict[tuple[int, int], Scope] = field(default_factory=dict)
-    demanded: dict[tuple[int, int], tuple[Check, ...]] = field(default_factory=dict)
+    accesses: dict[tuple[int, int], _Analysed] = field(default_factory=dict)
 
     def run(self) -> None:
         for counter in self.launch.counters:
@@ -252,17 +261,18 @@ class _Machine:
     def masks(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], indices: list[Array]) -> tuple[Array, Array]:
         """(lanes that take part, those of them inside the operand); finds lanes that the demanded checks let through."""
         shape = tuple(frame.scope.extent(axis) for axis in axes)
+        known = self.analysed(frame.scope, access)
         wanted = np.ones(shape, bool)
-        for name in absolute_axes(frame.scope, access.subscripts):
+        for name in known.axes:
             wanted = wanted & aligned_lanes(frame.axes[name].inside, name, axes)
         within = wanted
-        for subscript, index, size in zip(access.subscripts, indices, self.sizes(frame, frame.memories[access.operand]), strict=True):
+        for is_found, index, size in zip(known.found, indices, self.sizes(frame, frame.memories[access.operand]), strict=True):
             inside = (index >= 0) & (index < size)
             within = within & inside
-            if names_value(subscript):
+            if is_found:
                 wanted = wanted & inside
         allowed = wanted if isinstance(access, Store) else within
-        passed = self.passed(frame, access, axes, shape)
+        passed = self.passed(frame, known.checks, axes, shape)
         if (passed & ~allowed).any():
             shown = untyped(access) if isinstance(access, Load) else statement_lines(access)[0]
             raise InternalError(f"bounds analysis: {int((passed & ~allowed).sum())} lanes pass its checks and need a mask: {shown}")
@@ -271,12 +281,16 @@ class _Machine:
     def sizes(self, frame: Frame, memory: Memory) -> list[int]:
         return [dims.evaluate(size, frame.numbers) for _, size in memory.operand.dims]
 
-    def passed(self, frame: Frame, access: Load | Store, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        key = (id(frame.scope), id(access))
-        if key not in self.demanded:
-            self.demanded[key] = self.checks(frame.scope, access)
+    def analysed(self, scope: Scope, access: Load | Store) -> _Analysed:
+        key = (id(scope), id(access))
+        if key not in self.accesses:
+            found = tuple(map(names_value, access.subscripts))
+            self.accesses[key] = _Analysed(self.checks(scope, access), absolute_axes(scope, access.subscripts), found)
+        return self.accesses[key]
+
+    def passed(self, frame: Frame, checks: tuple[Check, ...], axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         result = np.ones(shape, bool)
-        for check in self.demanded[key]:
+        for check in checks:
             index = frame.index(check.index, axes)
             if check.low is not None:
                 result = result & (index >= frame.index(check.low, axes))
@@ -302,8 +316,9 @@ class _Machine:
             data, poison = np.zeros(mask.shape, value.type.dtype.numpy), ~mask
         else:
             place = self.place(memory, indices, mask)
-            data, poison = memory.data[place], memory.poison[place] | ~mask
-        data, poison = np.broadcast_to(data, mask.shape), np.broadcast_to(poison, mask.shape)
+            data, poison = np.asarray(memory.data[place]), memory.poison[place] | ~mask
+        if data.shape != mask.shape:
+            data = np.broadcast_to(data, mask.shape)
         if value.other is not None:
             data = np.where(mask, data, np.asarray(value.other.value).astype(value.type.dtype.numpy))
             poison = poison & mask
