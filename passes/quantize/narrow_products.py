@@ -61,7 +61,7 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
 def why_not(op: Op) -> str | None:
     """Why an op keeps its factors as they are, or None."""
     if op.name not in ("matmul", "conv"):
-        return "only products and convolutions have factors that are worth rounding"
+        return f"only the factors of matmul and conv are rounded, {op.name} takes them as they are"
     factors = [value for value in op.operands[:2] if value is not None]
     if any(value.dtype != f32 for value in factors):
         return f"its factors are {' and '.join(dict.fromkeys(value.dtype.name for value in factors))}, not f32"

@@ -112,7 +112,7 @@ def test_the_contract_says_what_was_narrowed_and_what_was_not() -> None:
     rows = {row.op: row for row in engine.contract}
     assert (rows["linear"].requested, rows["linear"].realised, rows["linear"].why) == ("bf16", "bf16", "")
     assert (rows["attention"].requested, rows["attention"].realised) == ("bf16", "fp32")
-    assert rows["attention"].why == "bf16: only products and convolutions have factors that are worth rounding"
+    assert rows["attention"].why == "bf16: only the factors of matmul and conv are rounded, attention takes them as they are"
     assert (rows["softmax"].requested, rows["softmax"].realised) == ("fp32", "fp32")
     with pytest.raises(ContractError, match="attention:bf16"):
         ourcc.build(Net(), (torch.randn(8, 16),), precision="bf16", require=["linear:bf16", "attention:bf16"])
@@ -136,5 +136,5 @@ def test_refusals_have_sentences() -> None:
     assert [why_not(op) for op in ops] == [
         "its factors are f64, not f32",
         "its factors are bf16, not f32",
-        "only products and convolutions have factors that are worth rounding",
+        "only the factors of matmul and conv are rounded, add takes them as they are",
     ]
