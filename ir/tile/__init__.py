@@ -2,7 +2,7 @@
 
 from .address import at_lanes, flatten, stride_of, turned_axis
 from .bounds import (
-    Check,
+    BoundsCheck,
     absolute_axes,
     access_checks,
     bounds_checks,
@@ -18,7 +18,7 @@ from .scope import Axis, Scope, launch_scope
 
 __all__ = [
     "Axis",
-    "Check",
+    "BoundsCheck",
     "Scope",
     "absolute_axes",
     "access_checks",

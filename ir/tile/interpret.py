@@ -16,7 +16,7 @@ from .. import dims
 from ..dims import NO_FACTS, Facts
 from ..errors import InputError, InternalError, VerifyError
 from . import evaluate
-from .bounds import Check, absolute_axes, checks_of, names_value
+from .bounds import BoundsCheck, absolute_axes, checks_of, names_value
 from .evaluate import Array, Tile
 from .frame import Frame, Memory, aligned_lanes
 from .ladder import expand_ladders, expand_launch
@@ -52,7 +52,7 @@ from .scope import Scope, launch_scope
 from .text import statement_lines, untyped
 from .verify import verify
 
-Checks = Callable[[Scope, Load | Store], tuple[Check, ...]]
+Checks = Callable[[Scope, Load | Store], tuple[BoundsCheck, ...]]
 
 
 def run(
@@ -148,7 +148,7 @@ class _Machine:
     checks: Checks
     counters: dict[str, Array] = field(default_factory=dict)
     scopes: dict[tuple[int, int], Scope] = field(default_factory=dict)
-    demanded: dict[tuple[int, int], tuple[Check, ...]] = field(default_factory=dict)
+    demanded: dict[tuple[int, int], tuple[BoundsCheck, ...]] = field(default_factory=dict)
 
     def run(self) -> None:
         for counter in self.launch.counters:
