@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Buffer:
+class CandidateBuffer:
     """Memory that candidates read or write: role in, out or scratch, and how an input is drawn."""
 
     role: str
@@ -52,7 +52,7 @@ class Buffer:
 class Sources:
     """C files of those candidates that could be printed, their kernels, the buffers that they use, and why others could not."""
 
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[CandidateBuffer] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     calls: dict[int, list[str]] = field(default_factory=dict)
     kernels: dict[int, list[str]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: C
         shape: tuple[Dim, ...] = operand.type.shape if layout is None else layout.extents(operand.type.shape)
         role = "out" if operand in problem.region.outputs else "in"
         places[operand.name] = len(sources.buffers)
-        sources.buffers.append(Buffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound))
+        sources.buffers.append(CandidateBuffer(role, operand.type.dtype, dims.evaluate(dims.product(shape), sizes), bound))
     for number, (match, schedule) in enumerate(candidates):
         before = len(sources.buffers)
         try:
@@ -112,7 +112,7 @@ def _print_candidate(
     own, calls = dict(places), []
     for space in program.workspaces:
         own[space.name] = len(sources.buffers)
-        sources.buffers.append(Buffer("scratch", space.dtype, dims.evaluate(dims.product(space.shape), sizes)))
+        sources.buffers.append(CandidateBuffer("scratch", space.dtype, dims.evaluate(dims.product(space.shape), sizes)))
     for place, launch in enumerate(program.launches):
         kernel = file.add(launch, f"candidate_{number}_{place}", symbols, problem.symbols)
         operands = [own[param.name] for param in launch.params]
@@ -120,7 +120,7 @@ def _print_candidate(
             extent = dims.evaluate(counter.extent, sizes)
             calls.append(f"memset(buffers[{len(sources.buffers)}], 0, {4 * extent});")
             operands.append(len(sources.buffers))
-            sources.buffers.append(Buffer("scratch", i32, extent))
+            sources.buffers.append(CandidateBuffer("scratch", i32, extent))
         calls.append(_call(kernel, operands, dims.evaluate(kernel.points, sizes)))
     sources.files[number], sources.calls[number] = file.text(), calls
     sources.kernels[number] = [kernel.name for kernel in file.kernels]

@@ -20,7 +20,7 @@ from .plausible import believable
 from .problem import bucket, problem_data
 from .record import Data, Record, Trial, digest, merge, record_id
 from .search import leader, rank, shortlist
-from .store import Store
+from .store import RecordStore
 
 Source = Literal["cost", "record", "measured", "locked"]
 SHORTLIST = 8
@@ -52,7 +52,7 @@ class ScheduleChoice:
 class Shelves:
     """The stores in use: read in order, written at the first; one that fails is left alone after a note."""
 
-    stores: list[Store]
+    stores: list[RecordStore]
     note: Callable[[str], None]
     others: dict[str, list[Record]] | None = None
 
@@ -91,7 +91,7 @@ class Shelves:
                 self._fail(self.stores[0], error)
         return self.others.get(problem, [])
 
-    def _fail(self, store: Store, error: OSError) -> None:
+    def _fail(self, store: RecordStore, error: OSError) -> None:
         self.stores.remove(store)
         self.note(f"store {store.name} is not used: {error.strerror or error}")
 

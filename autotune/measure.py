@@ -18,7 +18,7 @@ from ..codegen.c.compile import Compiler
 from ..ir.graph.reference import judge
 from ..ir.target import CpuLevel
 from ..passes.tile.schedule import Candidate, Problem
-from .candidates import Buffer, Sources, allowed_ulps, compile_candidates, print_candidates
+from .candidates import CandidateBuffer, Sources, allowed_ulps, compile_candidates, print_candidates
 from .problem import bucket
 from .record import Data, Failure, Sample, Trial, digest, scrub
 from .worker import Message, receive, send
@@ -194,7 +194,7 @@ class _Run:
         for buffer, got, expected in zip(outputs, blobs, self.reference, strict=True):
             self._compare(number, buffer, got, expected)
 
-    def _compare(self, number: int, buffer: Buffer, got: bytes, expected: bytes) -> None:
+    def _compare(self, number: int, buffer: CandidateBuffer, got: bytes, expected: bytes) -> None:
         if got == expected:
             return
         if buffer.dtype.bits < 8:

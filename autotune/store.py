@@ -17,7 +17,7 @@ from .signed import seal, signer, unseal
 
 
 @dataclass
-class Store:
+class RecordStore:
     """Records by id in one place; `notes` collects what was passed over while reading.
 
     With `keys` only what one of these public keys has signed is read; what is written is signed with `signing_key`.
@@ -95,6 +95,6 @@ def _check(id: str, name: str, data: bytes, keys: frozenset[bytes] | None) -> tu
     return record, None if signature is None else signature.public
 
 
-def open_store(url: str, keys: frozenset[bytes] | None = None, signing_key: bytes | None = None) -> Store:
+def open_store(url: str, keys: frozenset[bytes] | None = None, signing_key: bytes | None = None) -> RecordStore:
     """The store at an address."""
-    return Store(open_objects(url), keys=keys, signing_key=signing_key)
+    return RecordStore(open_objects(url), keys=keys, signing_key=signing_key)

@@ -20,7 +20,7 @@ from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
 from ..runtime.contents import EngineContents
 from .backends.backend import backend_of
-from .backends.built import Built, Packed
+from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
@@ -144,7 +144,7 @@ def weight_passes(options: BuildOptions) -> list[str]:
 
 def compile_parts(module: Module, options: BuildOptions, progress: Progress, tuning: Tuning) -> Iterator[Built]:
     """Graph to kernels to machine code: a part for each level and GPU that the targets name, the best of a target first."""
-    packed, done = Packed(module), set[str]()
+    packed, done = PackedConstants(module), set[str]()
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
         backend = backend_of(target)

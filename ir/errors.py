@@ -74,6 +74,10 @@ class EngineError(CompilerError):
     """An engine file is damaged, foreign, or for another machine."""
 
 
+class NotAnEngineError(EngineError, UsageError):
+    """A file that is known to be of another kind stands where an engine should."""
+
+
 class InputError(CompilerError):
     """A call gave wrong inputs: a name, dtype, rank or size."""
 

@@ -12,7 +12,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
-from ...ir.tile import Check, Scope, checks_of, flatten
+from ...ir.tile import BoundsCheck, Scope, checks_of, flatten
 from ...ir.tile.program import Counter, Load, Local, Param, Store
 from ...ir.types import DType
 from .basics import register
@@ -39,7 +39,7 @@ Test: TypeAlias = tuple[Dim, str, Dim]
 
 
 @dataclass(frozen=True)
-class Guard:
+class AccessGuard:
     """The run-time tests of one vector: scalar conditions (and what they compare), a span low <= lane < high, tests of single lanes."""
 
     scalars: tuple[str, ...] = ()
@@ -88,9 +88,9 @@ class Access:
         self.pointers = pointers
         self._lane: Dim = 0
         self._passed: frozenset[Test] = frozenset()
-        self._checks: dict[tuple[int, int], tuple[Load | Store, Scope, tuple[Check, ...]]] = {}
+        self._checks: dict[tuple[int, int], tuple[Load | Store, Scope, tuple[BoundsCheck, ...]]] = {}
 
-    def checks(self, scope: Scope, access: Load | Store) -> tuple[Check, ...]:
+    def checks(self, scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
         """What the bounds analysis demands, asked once for all vectors of an access."""
         key = (id(access), id(scope))
         if key not in self._checks:
@@ -128,7 +128,7 @@ class Access:
         found = dims.simplify(dims.substitute(dim, values), facts)
         return dims.substitute(found, back)
 
-    def guard(self, scope: Scope, checks: tuple[Check, ...], spot: Spot) -> Guard:
+    def guard(self, scope: Scope, checks: tuple[BoundsCheck, ...], spot: Spot) -> AccessGuard:
         """The tests that remain at this position."""
         scalars: list[Test] = []
         lows: list[str] = []
@@ -154,7 +154,7 @@ class Access:
             else:
                 each.append((index, low, high))
         tests = tuple(test for test in dict.fromkeys(scalars) if test not in self._passed)
-        return Guard(tuple(self.test(*test) for test in tests), tuple(lows), tuple(highs), tuple(each), tests)
+        return AccessGuard(tuple(self.test(*test) for test in tests), tuple(lows), tuple(highs), tuple(each), tests)
 
     def test(self, left: Dim, sign: str, right: Dim) -> str:
         """A test as C."""
@@ -197,7 +197,7 @@ class Access:
     def _address(self, scope: Scope, operand: Param | Local, value: Load | Store, spot: Spot) -> Dim:
         return self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
 
-    def plain(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, Dim, Guard]:
+    def plain(self, scope: Scope, value: Load, spot: Spot) -> tuple[str, Dim, AccessGuard]:
         """Where a load lies: its pointer, the address there of the element at a spot, and the tests that it is read under."""
         operand, pointer = self.operand(scope, value.operand)
         checks = self._padded(scope, operand, value, spot)
@@ -239,7 +239,7 @@ class Access:
             raise UnsupportedError(f"%{name} is a counter and is read like a tensor", hint="use wait")
         return operand, self.pointers[name]
 
-    def _padded(self, scope: Scope, operand: Param | Local, value: Load, spot: Spot) -> tuple[Check, ...]:
+    def _padded(self, scope: Scope, operand: Param | Local, value: Load, spot: Spot) -> tuple[BoundsCheck, ...]:
         """The checks of a load. Lanes inside the padding of a layout, which holds zeros, may be read: there only a vector's first lane
         is tested.
         """
@@ -261,17 +261,17 @@ class Access:
                 and check.high is not None
                 and _within(operand, along[0], check.high)
             ):
-                result.append(Check(start, None, check.high, ()))
+                result.append(BoundsCheck(start, None, check.high, ()))
             else:
                 result.append(check)
         return tuple(result)
 
-    def _one(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+    def _one(self, dtype: DType, pointer: str, address: Dim, guard: AccessGuard, other: Constant | None, lanes: int) -> str:
         text = from_storage(self.library, dtype, 1, f"{pointer}[{self.writer.index(address)}]")
         condition = guard.any_lane(lanes)
         return f"{condition} ? {text} : {_other(other)}" if condition else text
 
-    def _contiguous(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+    def _contiguous(self, dtype: DType, pointer: str, address: Dim, guard: AccessGuard, other: Constant | None, lanes: int) -> str:
         """Neighbouring elements, or every second one under a span."""
         storage, _ = storage_type(dtype)
         at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
@@ -303,7 +303,7 @@ class Access:
         elements = ", ".join(f"{pointer}[{self.writer.index(at_lane(address, lane))}]" for lane in range(lanes))
         return from_storage(self.library, dtype, lanes, f"({self.library.vector(storage, lanes)}){{{elements}}}")
 
-    def _each(self, dtype: DType, pointer: str, address: Dim, guard: Guard, other: Constant | None, lanes: int) -> str:
+    def _each(self, dtype: DType, pointer: str, address: Dim, guard: AccessGuard, other: Constant | None, lanes: int) -> str:
         """Lane by lane, for whatever the other forms do not cover; all at once where every lane passes a span."""
         vector = self.library.vector(register(dtype), lanes)
         result = self.writer.fresh()
@@ -311,7 +311,7 @@ class Access:
         if dtype.bits >= 8 and lanes > 1 and not guard.each and lane_stride(address) is not None:
             low, high = (self.writer.define("int64_t", side) for side in guard.span(lanes))
             self.writer.line(f"if ({low} <= 0 && {high} >= {lanes}) {result} = {self._strided(dtype, pointer, address, lanes)};")
-            guard = Guard(lows=(low,), highs=(f"({low} <= 0 && {high} >= {lanes} ? 0 : {high})",))
+            guard = AccessGuard(lows=(low,), highs=(f"({low} <= 0 && {high} >= {lanes} ? 0 : {high})",))
         target = self._open_lanes(guard, lanes, result)
         element = from_storage(self.library, dtype, 1, self._element(dtype, pointer, at_lane(address, self._lane)))
         self.writer.line(f"{target} = {element};")
@@ -367,7 +367,7 @@ class Access:
         for spot, text in zip(spots, texts, strict=True):
             self.store(scope, value, spot, text)
 
-    def _store_contiguous(self, storage: str, pointer: str, address: Dim, guard: Guard, lanes: int, stored: str) -> None:
+    def _store_contiguous(self, storage: str, pointer: str, address: Dim, guard: AccessGuard, lanes: int, stored: str) -> None:
         at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
         if guard.whole:
             test = f"if ({guard.condition}) " if guard.scalars else ""
@@ -376,7 +376,9 @@ class Access:
         low, high = guard.span(lanes)
         self.writer.line(f"{self.library.call(f'store_part_{storage}', lanes, at, low, high, stored)};")
 
-    def _store_each(self, dtype: DType, atomic: str | None, pointer: str, address: Dim, guard: Guard, lanes: int, stored: str) -> None:
+    def _store_each(
+        self, dtype: DType, atomic: str | None, pointer: str, address: Dim, guard: AccessGuard, lanes: int, stored: str
+    ) -> None:
         source = self._open_lanes(guard, lanes, stored)
         element = f"{pointer}[{self.writer.index(at_lane(address, self._lane))}]"
         if atomic is None:
@@ -399,7 +401,7 @@ class Access:
 
     # --- lane loops -------------------------------------------------------------------------------------------------
 
-    def _open_lanes(self, guard: Guard, lanes: int, vector: str) -> str:
+    def _open_lanes(self, guard: AccessGuard, lanes: int, vector: str) -> str:
         """Begin a loop over the lanes that pass the guard; gives the element of `vector` for the current lane."""
         name, self._lane = self.writer.position(0, lanes - 1)
         low, high = guard.span(lanes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .library import Function
+from .library import LibraryFunction
 
 SIDE, ROW = 16, 64
 """Rows of a tile, and bytes of each."""
@@ -96,18 +96,18 @@ def _place(pointer: str, apart: str) -> str:
     return f'"r"({pointer}), "r"((int64_t)({apart}))'
 
 
-def functions() -> dict[str, Function]:
+def functions() -> dict[str, LibraryFunction]:
     """Tiles and what multiplies them; the names of the instructions are those of the table."""
     load = _native("ourcc_tile_load", "tile, rows, from, apart", 'tileloadd (%0,%1,1), %%tmm" #tile "', _place("from", "apart"))
     store = _native("ourcc_tile_store", "tile, rows, to, apart", 'tilestored %%tmm" #tile ", (%0,%1,1)', _place("to", "apart"))
     zero = _native("ourcc_tile_zero", "tile", 'tilezero %%tmm" #tile "', "")
     found = {
-        "ourcc_tile_at": Function("", (), raw=_HELD),
-        "ourcc_tile_row": Function("", (), raw=_COPY_ROW, native={"avx512bw": _MASKED_ROW}),
-        "ourcc_tile_rows": Function("", (), raw="#define ourcc_tile_rows(rows, tiles) ((void)0)", native={"amx_tile": _ROWS}),
-        "ourcc_tile_load": Function("", (), raw=_LOAD, native={"amx_tile": load}),
-        "ourcc_tile_store": Function("", (), raw=_STORE, native={"amx_tile": store}),
-        "ourcc_tile_zero": Function(
+        "ourcc_tile_at": LibraryFunction("", (), raw=_HELD),
+        "ourcc_tile_row": LibraryFunction("", (), raw=_COPY_ROW, native={"avx512bw": _MASKED_ROW}),
+        "ourcc_tile_rows": LibraryFunction("", (), raw="#define ourcc_tile_rows(rows, tiles) ((void)0)", native={"amx_tile": _ROWS}),
+        "ourcc_tile_load": LibraryFunction("", (), raw=_LOAD, native={"amx_tile": load}),
+        "ourcc_tile_store": LibraryFunction("", (), raw=_STORE, native={"amx_tile": store}),
+        "ourcc_tile_zero": LibraryFunction(
             "", (), raw="#define ourcc_tile_zero(tile) memset(ourcc_tile_at(tile), 0, 1024)", native={"amx_tile": zero}
         ),
     }
@@ -117,5 +117,5 @@ def functions() -> dict[str, Function]:
         ("tdpbf16ps", "amx_bf16", _HALVES),
     ):
         text = _native(f"ourcc_{name}", "to, left, right", f'{name} %%tmm" #right ", %%tmm" #left ", %%tmm" #to "', "")
-        found[f"ourcc_{name}"] = Function("", (), raw=model.replace("NAME", name), native={feature: text})
+        found[f"ourcc_{name}"] = LibraryFunction("", (), raw=model.replace("NAME", name), native={feature: text})
     return found

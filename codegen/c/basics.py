@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...ir.errors import UnsupportedError
 from ...ir.types import DTYPES, DType
-from .library import ELEMENTS, Function
+from .library import ELEMENTS, LibraryFunction
 
 STORAGE = {
     **{name: name for name in ELEMENTS},
@@ -38,7 +38,7 @@ def is_small_float(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits < 32
 
 
-def basics() -> dict[str, Function]:
+def basics() -> dict[str, LibraryFunction]:
     """All of them by name."""
     return {**dict(_moves()), **dict(_bits()), **dict(_compare()), **dict(_folds()), **dict(_conversions())}
 
@@ -93,21 +93,21 @@ def _intrinsics(name: str) -> tuple[dict[tuple[int, str], str], dict[tuple[int, 
     return loads, stores
 
 
-def _moves() -> Iterator[tuple[str, Function]]:
-    yield "ourcc_span", Function("", (), raw=_SPAN)
+def _moves() -> Iterator[tuple[str, LibraryFunction]]:
+    yield "ourcc_span", LibraryFunction("", (), raw=_SPAN)
     for name, (element, _) in ELEMENTS.items():
         loads, stores = _intrinsics(name)
         v = f"{name}x@N"
-        yield f"load_{name}", Function(v, (f"const {element} *p",), f"return *(const {name}x@Nu *)p;", scalar="return *p;")
-        yield f"store_{name}", Function("void", (f"{element} *p", f"{v} x"), f"*({name}x@Nu *)p = x;", scalar="*p = x;")
+        yield f"load_{name}", LibraryFunction(v, (f"const {element} *p",), f"return *(const {name}x@Nu *)p;", scalar="return *p;")
+        yield f"store_{name}", LibraryFunction("void", (f"{element} *p", f"{v} x"), f"*({name}x@Nu *)p = x;", scalar="*p = x;")
         second = functools.partial(_every_second, name)
         part = functools.partial(_every_second_part, name)
         span = (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other")
-        yield f"load_second_part_{name}", Function(v, span, part, scalar="return low <= 0 && high >= 1 ? *p : other;")
-        yield f"load_second_{name}", Function(v, (f"const {element} *p",), second, scalar="return *p;")
+        yield f"load_second_part_{name}", LibraryFunction(v, span, part, scalar="return low <= 0 && high >= 1 ? *p : other;")
+        yield f"load_second_{name}", LibraryFunction(v, (f"const {element} *p",), second, scalar="return *p;")
         yield (
             f"load_part_{name}",
-            Function(
+            LibraryFunction(
                 v,
                 (f"const {element} *p", "int64_t low", "int64_t high", f"{v} other"),
                 f"if (low <= 0 && high >= @N) return load_{name}_@N(p);\n"
@@ -118,7 +118,7 @@ def _moves() -> Iterator[tuple[str, Function]]:
         )
         yield (
             f"store_part_{name}",
-            Function(
+            LibraryFunction(
                 "void",
                 (f"{element} *p", "int64_t low", "int64_t high", f"{v} x"),
                 f"if (low <= 0 && high >= @N) {{ store_{name}_@N(p, x); return; }}\n"
@@ -127,20 +127,20 @@ def _moves() -> Iterator[tuple[str, Function]]:
                 fast=stores,
             ),
         )
-        yield f"splat_{name}", Function(v, (f"{element} x",), functools.partial(_listed, v, "x"), scalar="return x;")
+        yield f"splat_{name}", LibraryFunction(v, (f"{element} x",), functools.partial(_listed, v, "x"), scalar="return x;")
         mask = _mask(name, "m")
         yield (
             f"select_{name}",
-            Function(
+            LibraryFunction(
                 v,
                 ("i32x@N m", f"{v} x", f"{v} y"),
                 f"{_integer(name)}x@N w = {mask};\nreturn ({v})((w & ({_integer(name)}x@N)x) | (~w & ({_integer(name)}x@N)y));",
                 scalar="return m ? x : y;",
             ),
         )
-        yield f"iota_{name}", Function(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
+        yield f"iota_{name}", LibraryFunction(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
     for name in TURNED:
-        yield f"turn_{name}", Function("void", (f"{name}x@N *v",), _turn)
+        yield f"turn_{name}", LibraryFunction("void", (f"{name}x@N *v",), _turn)
 
 
 def _turn(lanes: int) -> str:
@@ -197,13 +197,13 @@ def _mask(name: str, mask: str) -> str:
     return mask if wide == "i32" else f"__builtin_convertvector({mask}, {wide}x@N)"
 
 
-def _bits() -> Iterator[tuple[str, Function]]:
+def _bits() -> Iterator[tuple[str, LibraryFunction]]:
     for source in ELEMENTS:
         for target in ELEMENTS:
             if source != target and ELEMENTS[source][1] == ELEMENTS[target][1]:
                 yield (
                     f"bits_{source}_{target}",
-                    Function(
+                    LibraryFunction(
                         f"{target}x@N",
                         (f"{source}x@N x",),
                         f"return ({target}x@N)x;",
@@ -212,18 +212,18 @@ def _bits() -> Iterator[tuple[str, Function]]:
                 )
 
 
-def _compare() -> Iterator[tuple[str, Function]]:
+def _compare() -> Iterator[tuple[str, LibraryFunction]]:
     for name in ELEMENTS:
         for operator, symbol in (("lt", "<"), ("le", "<="), ("eq", "=="), ("ne", "!=")):
             body = f"return x {symbol} y;" if _integer(name) == "i32" else f"return __builtin_convertvector(x {symbol} y, i32x@N);"
             pair = (f"{name}x@N x", f"{name}x@N y")
-            yield f"{operator}_{name}", Function("i32x@N", pair, body, scalar=f"return -(x {symbol} y);", halves=True)
+            yield f"{operator}_{name}", LibraryFunction("i32x@N", pair, body, scalar=f"return -(x {symbol} y);", halves=True)
 
 
-def _folds() -> Iterator[tuple[str, Function]]:
+def _folds() -> Iterator[tuple[str, LibraryFunction]]:
     """Folds over the lanes as a tree of halves: one order for each lane count."""
 
-    def tree(name: str, step: str) -> Function:
+    def tree(name: str, step: str) -> LibraryFunction:
         def body(lanes: int) -> str:
             lines, half = [], lanes // 2
             while half:
@@ -232,7 +232,7 @@ def _folds() -> Iterator[tuple[str, Function]]:
                 half //= 2
             return "\n".join([f"{name}x@N y;", *lines, "return x[0];"])
 
-        return Function(ELEMENTS[name][0], (f"{name}x@N x",), body, scalar="return x;")
+        return LibraryFunction(ELEMENTS[name][0], (f"{name}x@N x",), body, scalar="return x;")
 
     for name in ELEMENTS:
         yield f"fold_sum_{name}", tree(name, "x + y")
@@ -320,28 +320,28 @@ return select_f32_@N(w == 255u, (f32x@N)(w * 0u + 0x7fc00000u), r);
 """Vectors of 8-bit floats as f32."""
 
 
-def _conversions() -> Iterator[tuple[str, Function]]:
+def _conversions() -> Iterator[tuple[str, LibraryFunction]]:
     for source in ELEMENTS:
         for target in ELEMENTS:
             if source != target:
                 yield f"convert_{source}_{target}", _convert(source, target)
-    yield "ourcc_encode_f8", Function("", (), raw=_ENCODE)
+    yield "ourcc_encode_f8", LibraryFunction("", (), raw=_ENCODE)
     yield from _sixteen_bits()
     for name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"):
-        yield f"ourcc_decode_{name}", Function("", (), raw=_table(name))
+        yield f"ourcc_decode_{name}", LibraryFunction("", (), raw=_table(name))
         one, argument = f"ourcc_decode_{name}(x)", ("u8x@N x",)
         if name in _DECODED:
-            yield f"decode_{name}", Function("f32x@N", argument, _DECODED[name], scalar=f"return {one};")
+            yield f"decode_{name}", LibraryFunction("f32x@N", argument, _DECODED[name], scalar=f"return {one};")
         else:
-            yield f"decode_{name}", Function("f32x@N", argument, lane=one)
+            yield f"decode_{name}", LibraryFunction("f32x@N", argument, lane=one)
     for name, (exponent, mantissa, bias, infinite, zero) in _SMALL.items():
         top = (1 << (exponent + mantissa)) - 1
         largest = top - (1 << mantissa) if infinite else top - 1 if zero else top
         over = largest + 1 if infinite else top if zero else 0x80
         nan = over + 2 if infinite else top if zero else 0x80
         code = f"ourcc_encode_f8(x, {mantissa}, {bias}, {largest}, {over}, {nan}, {int(zero)})"
-        yield f"encode_{name}", Function("u8x@N", ("f32x@N x",), lane=code)
-        yield f"round_{name}", Function("f32x@N", ("f32x@N x",), lane=f"ourcc_decode_{name}({code})")
+        yield f"encode_{name}", LibraryFunction("u8x@N", ("f32x@N x",), lane=code)
+        yield f"round_{name}", LibraryFunction("f32x@N", ("f32x@N x",), lane=f"ourcc_decode_{name}({code})")
 
 
 _ROUND_BF16 = """
@@ -366,10 +366,10 @@ static inline uint16_t ourcc_to_f16(float x) {
 """
 
 
-def _sixteen_bits() -> Iterator[tuple[str, Function]]:
+def _sixteen_bits() -> Iterator[tuple[str, LibraryFunction]]:
     yield (
         "decode_bf16",
-        Function(
+        LibraryFunction(
             "f32x@N",
             ("u16x@N x",),
             "return (f32x@N)(__builtin_convertvector(x, u32x@N) << 16);",
@@ -379,7 +379,7 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     # A value that is already rounded: its upper half is the bf16.
     yield (
         "encode_bf16",
-        Function(
+        LibraryFunction(
             "u16x@N",
             ("f32x@N x",),
             "return __builtin_convertvector((u32x@N)x >> 16, u16x@N);",
@@ -388,7 +388,7 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     )
     yield (
         "round_bf16",
-        Function(
+        LibraryFunction(
             "f32x@N",
             ("f32x@N x",),
             _ROUND_BF16,
@@ -396,13 +396,13 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     )
     # Two rounded values beside each other, as words.
     halves = ("f32x@N x", "f32x@N y")
-    yield "join_bf16", Function("i32x@N", halves, "return (i32x@N)((u32x@N)x >> 16 | ((u32x@N)y & 0xffff0000));")
+    yield "join_bf16", LibraryFunction("i32x@N", halves, "return (i32x@N)((u32x@N)x >> 16 | ((u32x@N)y & 0xffff0000));")
     words = "__builtin_convertvector(encode_f16_@N(x), u32x@N) | __builtin_convertvector(encode_f16_@N(y), u32x@N) << 16"
-    yield "join_f16", Function("i32x@N", halves, f"return (i32x@N)({words});")
+    yield "join_f16", LibraryFunction("i32x@N", halves, f"return (i32x@N)({words});")
     zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
     yield (
         "decode_f16",
-        Function(
+        LibraryFunction(
             "f32x@N",
             ("u16x@N x",),
             lane="ourcc_f16(x)",
@@ -414,7 +414,7 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     )
     yield (
         "encode_f16",
-        Function(
+        LibraryFunction(
             "u16x@N",
             ("f32x@N x",),
             lane="ourcc_to_f16(x)",
@@ -426,44 +426,46 @@ def _sixteen_bits() -> Iterator[tuple[str, Function]]:
     )
     yield (
         "round_f16",
-        Function("f32x@N", ("f32x@N x",), "return decode_f16_@N(encode_f16_@N(x));", scalar="return decode_f16_1(encode_f16_1(x));"),
+        LibraryFunction("f32x@N", ("f32x@N x",), "return decode_f16_@N(encode_f16_@N(x));", scalar="return decode_f16_1(encode_f16_1(x));"),
     )
     yield (
         "ourcc_f16",
-        Function("", (), raw=_FROM_F16),
+        LibraryFunction("", (), raw=_FROM_F16),
     )
     yield (
         "ourcc_to_f16",
-        Function(
+        LibraryFunction(
             "",
             (),
             raw=_TO_F16,
         ),
     )
-    yield "narrow_f64_f16", Function("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")
+    yield "narrow_f64_f16", LibraryFunction("f32x@N", ("f64x@N x",), lane="(float)(_Float16)x")
 
 
-def _convert(source: str, target: str) -> Function:
+def _convert(source: str, target: str) -> LibraryFunction:
     """Float to integer truncates and never traps, through i64 so that narrow types wrap; the rest is what C does."""
     args, result = (f"{source}x@N x",), f"{target}x@N"
     plain = f"({ELEMENTS[target][0]})x"
     if source[0] == "f" and target == "u64":
         high = "x >= 9223372036854775808.0"
-        return Function(
+        return LibraryFunction(
             result, args, lane=f"({high} ? (uint64_t)(int64_t)(x - 9223372036854775808.0) + 9223372036854775808u : (uint64_t)(int64_t)x)"
         )
     if source[0] == "f" and target[0] in "iu" and (target == "u32" or (source == "f64" and target != "i64")):
-        return Function(result, args, lane=f"({ELEMENTS[target][0]})(int64_t)x")
+        return LibraryFunction(result, args, lane=f"({ELEMENTS[target][0]})(int64_t)x")
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):
         body = f"return __builtin_convertvector(__builtin_convertvector(x, i32x@N), {target}x@N);"
-        return Function(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
+        return LibraryFunction(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
     if source in ("i8", "u8") and target == "f32":
-        return Function(result, args, f"return __builtin_convertvector(convert_{source}_i32_@N(x), f32x@N);", scalar=f"return {plain};")
+        return LibraryFunction(
+            result, args, f"return __builtin_convertvector(convert_{source}_i32_@N(x), f32x@N);", scalar=f"return {plain};"
+        )
     fast = _WIDENED.get((source, target), {})
     if source in ("i8", "u8") and target in ("i32", "u32"):
         body = f"return __builtin_convertvector(__builtin_convertvector(x, {source[0]}16x@N), {target}x@N);"
-        return Function(result, args, body, scalar=f"return {plain};", fast=fast)
-    return Function(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};", fast=fast)
+        return LibraryFunction(result, args, body, scalar=f"return {plain};", fast=fast)
+    return LibraryFunction(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};", fast=fast)
 
 
 # gcc takes a vector of bytes apart element by element when it widens it to four times its size at once.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .library import ELEMENTS, Function
+from .library import ELEMENTS, LibraryFunction
 
 V = "f32x@N"
 
 
-def elementary() -> dict[str, Function]:
+def elementary() -> dict[str, LibraryFunction]:
     """All of them by name."""
     return {**dict(_vectorised()), **dict(_through_libm()), **dict(_arithmetic()), **dict(_integers())}
 
@@ -197,7 +197,7 @@ return KEEP;
 """
 
 
-def _vectorised() -> Iterator[tuple[str, Function]]:
+def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
     bodies = {
         "exp": _EXP_BODY,
         "exp2": _EXP2_BODY,
@@ -211,15 +211,18 @@ def _vectorised() -> Iterator[tuple[str, Function]]:
         "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
     }
     for name, body in bodies.items():
-        yield f"{name}_f32", Function(V, (f"{V} x",), body)
+        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body)
     for name in ("sin", "cos"):
-        yield f"far_{name}_f32", Function(V, ("i32x@N far", f"{V} x", f"{V} y"), lane=f"far ? (float){name}((double)x) : y", rare=True)
+        yield (
+            f"far_{name}_f32",
+            LibraryFunction(V, ("i32x@N far", f"{V} x", f"{V} y"), lane=f"far ? (float){name}((double)x) : y", rare=True),
+        )
     fast = {
         (16, "avx512f"): "(f32x16)_mm512_scalef_ps((__m512)p, (__m512)n)",
         (8, "avx512vl"): "(f32x8)_mm256_scalef_ps((__m256)p, (__m256)n)",
         (4, "avx512vl"): "(f32x4)_mm_scalef_ps((__m128)p, (__m128)n)",
     }
-    yield "scale_f32", Function(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=fast)
+    yield "scale_f32", LibraryFunction(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=fast)
 
 
 _LIBM = (
@@ -237,33 +240,33 @@ static inline double ourcc_lgamma(double x) {
 """
 
 
-def _through_libm() -> Iterator[tuple[str, Function]]:
+def _through_libm() -> Iterator[tuple[str, LibraryFunction]]:
     """f64 lane by lane, and f32 through f64 for what is rare or would need much more code to be within 4 ulp."""
     done = {name for name, _ in _vectorised()}
     for name in _LIBM:
-        yield f"{name}_f64", Function("f64x@N", ("f64x@N x",), lane=f"{name}(x)")
+        yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane=f"{name}(x)")
         if f"{name}_f32" not in done:
-            yield f"{name}_f32", Function(V, (f"{V} x",), lane=f"(float){name}((double)x)")
+            yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), lane=f"(float){name}((double)x)")
     for name, call in (("pow", "pow"), ("atan2", "atan2")):
-        yield f"{name}_f64", Function("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
-        yield f"{name}_f32", Function(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
+        yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
+        yield f"{name}_f32", LibraryFunction(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
     # lgamma of libm writes a global, lgamma_r does not; beside its zeros f64 needs the wider type to be within 4 ulp.
     yield (
         "ourcc_lgamma",
-        Function(
+        LibraryFunction(
             "",
             (),
             raw=_LGAMMA,
         ),
     )
-    yield "lgamma_f64", Function("f64x@N", ("f64x@N x",), lane="ourcc_lgamma(x)")
-    yield "lgamma_f32", Function(V, (f"{V} x",), lane="(float)ourcc_lgamma((double)x)")
+    yield "lgamma_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="ourcc_lgamma(x)")
+    yield "lgamma_f32", LibraryFunction(V, (f"{V} x",), lane="(float)ourcc_lgamma((double)x)")
 
 
 _ROUNDINGS = {"floor": 9, "ceil": 10, "trunc": 11, "round_even": 8}
 
 
-def _arithmetic() -> Iterator[tuple[str, Function]]:
+def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
     for name, one, tail in (("f32", "f", "ps"), ("f64", "", "pd")):
         v, size, wide = f"{name}x@N", ELEMENTS[name][1], "" if name == "f32" else "d"
         widths = {lanes: (lanes * size * 8, f"__m{lanes * size * 8}{wide}") for lanes in (4, 8, 16)}
@@ -283,37 +286,40 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
 
         yield (
             f"fma_{name}",
-            Function(
+            LibraryFunction(
                 v,
                 (f"{v} x", f"{v} y", f"{v} z"),
                 lane=f"__builtin_fma{one}(x, y, z)",
                 fast=fast(f"({v})MM_fmadd_{tail}((KIND)x, (KIND)y, (KIND)z)", fma=True),
             ),
         )
-        yield f"sqrt_{name}", Function(v, (f"{v} x",), lane=f"__builtin_sqrt{one}(x)", fast=fast(f"({v})MM_sqrt_{tail}((KIND)x)"))
+        yield f"sqrt_{name}", LibraryFunction(v, (f"{v} x",), lane=f"__builtin_sqrt{one}(x)", fast=fast(f"({v})MM_sqrt_{tail}((KIND)x)"))
         for rounding, code in _ROUNDINGS.items():
             call = "rint" if rounding == "round_even" else rounding
             choices = fast(f"({v})MM_round_{tail}((KIND)x, {code})")
             choices = {key: text.replace("_mm512_round_", "_mm512_roundscale_") for key, text in choices.items()}
-            yield f"{rounding}_{name}", Function(v, (f"{v} x",), lane=f"__builtin_{call}{one}(x)", fast=choices)
+            yield f"{rounding}_{name}", LibraryFunction(v, (f"{v} x",), lane=f"__builtin_{call}{one}(x)", fast=choices)
         for kind, symbol in (("max", ">"), ("min", "<")):
             # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
             instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
             body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
             yield (
                 f"{kind}_{name}",
-                Function(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;"),
+                LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;"),
             )
             # x is a number: one instruction keeps a NaN of y.
             body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
             only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
-            yield f"{kind}_number_{name}", Function(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")
+            yield f"{kind}_number_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")
         i = "i32" if name == "f32" else "i64"
         magnitude, sign = ("0x7fffffff", "(int32_t)0x80000000") if name == "f32" else ("0x7fffffffffffffff", "(int64_t)0x8000000000000000")
-        yield f"abs_{name}", Function(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);")
+        yield (
+            f"abs_{name}",
+            LibraryFunction(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);"),
+        )
         yield (
             f"copysign_{name}",
-            Function(
+            LibraryFunction(
                 v,
                 (f"{v} x", f"{v} y"),
                 f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));",
@@ -322,13 +328,15 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
         )
         yield (
             f"rsqrt_{name}",
-            Function(v, (f"{v} x",), f"return {'1.0' + one} / sqrt_{name}_@N(x);", scalar=f"return {'1.0' + one} / sqrt_{name}_1(x);"),
+            LibraryFunction(
+                v, (f"{v} x",), f"return {'1.0' + one} / sqrt_{name}_@N(x);", scalar=f"return {'1.0' + one} / sqrt_{name}_1(x);"
+            ),
         )
-        yield f"sign_{name}", Function(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
+        yield f"sign_{name}", LibraryFunction(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
         c = ELEMENTS[name][0]
         yield (
             f"ourcc_mod_{name}",
-            Function(
+            LibraryFunction(
                 "",
                 (),
                 raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
@@ -340,7 +348,7 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
         )
         yield (
             f"ourcc_floor_div_{name}",
-            Function(
+            LibraryFunction(
                 "",
                 (),
                 raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
@@ -353,9 +361,9 @@ def _arithmetic() -> Iterator[tuple[str, Function]]:
 }}""",
             ),
         )
-        yield f"floor_mod_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
-        yield f"floor_div_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
-        yield f"trunc_mod_{name}", Function(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
+        yield f"floor_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
+        yield f"floor_div_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
+        yield f"trunc_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
 
 
 def _same(name: str, comparison: str) -> str:
@@ -363,7 +371,7 @@ def _same(name: str, comparison: str) -> str:
     return comparison if name == "f32" else f"__builtin_convertvector({comparison}, i32x@N)"
 
 
-def _integers() -> Iterator[tuple[str, Function]]:
+def _integers() -> Iterator[tuple[str, LibraryFunction]]:
     """Integer arithmetic that never traps: a zero divisor gives 0, the most negative by -1 wraps around."""
     for name, (c, size) in ELEMENTS.items():
         if name[0] == "f":
@@ -390,23 +398,26 @@ def _integers() -> Iterator[tuple[str, Function]]:
             text = f"static inline {c} ourcc_{operator}_{name}({c} x, {c} y) {{\n    {body}\n}}"
             if not signed:
                 text = text.replace("y >= 0 && ", "").replace("x < 0 ? -1 : 0", "0")
-            yield f"ourcc_{operator}_{name}", Function("", (), raw=text)
+            yield f"ourcc_{operator}_{name}", LibraryFunction("", (), raw=text)
             if (operator, name) == ("shift_right", "u8"):
-                yield f"{operator}_{name}", Function(v, pair, _SHIFTED_BYTES, scalar=f"return ourcc_{operator}_{name}(x, y);")
+                yield f"{operator}_{name}", LibraryFunction(v, pair, _SHIFTED_BYTES, scalar=f"return ourcc_{operator}_{name}(x, y);")
                 continue
-            yield f"{operator}_{name}", Function(v, pair, lane=f"ourcc_{operator}_{name}(x, y)")
+            yield f"{operator}_{name}", LibraryFunction(v, pair, lane=f"ourcc_{operator}_{name}(x, y)")
         if name == "u8":
             for operator, symbol in (("shift_left", "<<"), ("shift_right", ">>")):
                 one = f"return ({c})(x {symbol} n);"
-                yield f"{operator}_alike_{name}", Function(v, (f"{v} x", "int64_t n"), _shifted_alike(symbol), scalar=one)
+                yield f"{operator}_alike_{name}", LibraryFunction(v, (f"{v} x", "int64_t n"), _shifted_alike(symbol), scalar=one)
         for kind, symbol in (("max", ">"), ("min", "<")):
             body = f"return select_{name}_@N(lt_{name}_@N({'y, x' if kind == 'max' else 'x, y'}), x, y);"
-            yield f"{kind}_{name}", Function(v, pair, body, scalar=f"return x {symbol} y ? x : y;")
+            yield f"{kind}_{name}", LibraryFunction(v, pair, body, scalar=f"return x {symbol} y ? x : y;")
         sign = f"return ({v})((x > 0) & 1) - ({v})((x < 0) & 1);" if signed else f"return ({v})(x > 0) & 1;"
-        yield f"sign_{name}", Function(v, (f"{v} x",), sign, scalar="return x > 0 ? 1 : x < 0 ? -1 : 0;" if signed else "return x > 0;")
+        yield (
+            f"sign_{name}",
+            LibraryFunction(v, (f"{v} x",), sign, scalar="return x > 0 ? 1 : x < 0 ? -1 : 0;" if signed else "return x > 0;"),
+        )
         yield (
             f"abs_{name}",
-            Function(
+            LibraryFunction(
                 v,
                 (f"{v} x",),
                 f"return select_{name}_@N(lt_{name}_@N(x, x - x), -x, x);" if signed else "return x;",

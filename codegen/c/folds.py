@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
-from ...ir.tile import Check, domain_checks
+from ...ir.tile import BoundsCheck, domain_checks
 from ...ir.tile.program import Dot, Expand2to4, Load, Reduce, Scan, TileType, Unpack, Value, walk
 from ...ir.types import DType
 from . import primitives, quads
@@ -240,7 +240,7 @@ def _steady_tests(values: Values, value: Dot, spots: list[Spot]) -> tuple[Test, 
     return tuple(found)
 
 
-def _symbols_of(check: Check) -> set[str]:
+def _symbols_of(check: BoundsCheck) -> set[str]:
     return {name for side in (check.index, check.low, check.high) if side is not None for name in dims.symbols(side)}
 
 

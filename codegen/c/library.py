@@ -35,7 +35,7 @@ _LANE_CALL = re.compile(r"\b(ourcc_\w+)\(")
 
 
 @dataclass(frozen=True)
-class Function:
+class LibraryFunction:
     """One library function; exactly one of `body`, `lane` and `raw` says what it computes.
 
     `args` are C declarations with types `f32x@N`, `const float *`, `int64_t`; `body` are statements over vectors (or a
@@ -61,7 +61,7 @@ class Function:
 class Library:
     """The functions that one C file has asked for; `text` writes them and the types they need, in order."""
 
-    def __init__(self, level: CpuLevel, functions: Mapping[str, Function]) -> None:
+    def __init__(self, level: CpuLevel, functions: Mapping[str, LibraryFunction]) -> None:
         self.level = level
         self.functions = functions
         self._written: dict[str, str] = {}
@@ -135,7 +135,7 @@ class Library:
     def _raw(self, name: str) -> None:
         self._write(name, lambda: self._as_it_stands(self.functions[name]).strip() + "\n")
 
-    def _as_it_stands(self, function: Function) -> str:
+    def _as_it_stands(self, function: LibraryFunction) -> str:
         for feature, text in function.native.items():
             if self.level.has(feature):
                 self._used.add(feature)
@@ -151,14 +151,14 @@ class Library:
             self._types[name] = f"typedef {element} {name}" + (f" __attribute__(({attributes}));" if lanes > 1 else f"{one};")
         return name
 
-    def _define(self, function: Function, name: str, lanes: int) -> str:
+    def _define(self, function: LibraryFunction, name: str, lanes: int) -> str:
         result, args = self._fill(function.result, lanes), [self._fill(arg, lanes) for arg in function.args]
         body = self._body(function, name, lanes, result)
         self.places[f"{name}_{lanes}"] = RARE if function.rare else WRITTEN_OUT
         head = f"{result} {name}_{lanes}({', '.join(args)})"
         return head + " {\n" + "\n".join(f"    {line}" for line in body.strip().splitlines()) + "\n}\n"
 
-    def _body(self, function: Function, name: str, lanes: int, result: str) -> str:
+    def _body(self, function: LibraryFunction, name: str, lanes: int, result: str) -> str:
         names = [re.split(r"[ *]", arg)[-1] for arg in function.args]
         for (width, feature), expression in function.fast.items():
             if width == lanes and self.level.has(feature):
@@ -183,7 +183,7 @@ class Library:
             return self._halved(function, name, lanes, names)
         return self._fill(function.body if isinstance(function.body, str) else function.body(lanes), lanes)
 
-    def _halved(self, function: Function, name: str, lanes: int, names: list[str]) -> str:
+    def _halved(self, function: LibraryFunction, name: str, lanes: int, names: list[str]) -> str:
         """A body over vectors that calls the function of half as many lanes twice."""
         lines = []
         for kind, value in ((function.result, "r"), *((arg.split()[0], given) for arg, given in zip(function.args, names, strict=True))):

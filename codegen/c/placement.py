@@ -33,7 +33,7 @@ from .access import Access, Spot
 from .basics import register
 from .folds import dot_block, scan
 from .library import ELEMENTS
-from .tiles import Plan, Tile, positions
+from .tiles import LaunchPlan, Tile, positions
 from .values import Values, accumulator
 from .writer import LANE, Writer
 
@@ -43,7 +43,7 @@ STACK_LIMIT = 1 << 20
 class Placement:
     """Computes values into tiles and stores of one kernel; `stack` counts the bytes of open arrays."""
 
-    def __init__(self, writer: Writer, access: Access, plan: Plan, values: Values) -> None:
+    def __init__(self, writer: Writer, access: Access, plan: LaunchPlan, values: Values) -> None:
         self.writer, self.access, self.plan, self.values = writer, access, plan, values
         self.library = writer.library
         self.stack = 0

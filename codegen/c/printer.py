@@ -29,9 +29,9 @@ from .abi import declaration, descriptor
 from .access import Access, Spot
 from .basics import basics
 from .elementary import elementary
-from .library import ELEMENTS, Function, Library
+from .library import ELEMENTS, Library, LibraryFunction
 from .placement import Placement, c_name
-from .tiles import Plan, plan_launch
+from .tiles import LaunchPlan, plan_launch
 from .values import Values
 from .weight import functions_called
 from .writer import Writer
@@ -53,7 +53,7 @@ class Kernel:
 
 
 @functools.cache
-def library_functions() -> Mapping[str, Function]:
+def library_functions() -> Mapping[str, LibraryFunction]:
     """All that a file may ask for: made once, since each kernel has a file of its own."""
     return MappingProxyType({**basics(), **elementary(), **quads.functions(), **tables.functions(), **amx.functions()})
 
@@ -134,7 +134,7 @@ class _Printer:
 
     def __init__(self, launch: Launch, name: str, symbols: tuple[str, ...], facts: Facts, library: Library) -> None:
         self.launch, self.name, self.symbols, self.library = launch, name, symbols, library
-        self.plan: Plan = plan_launch(launch, library.level, matrix.accumulated_rows(launch, library.level))
+        self.plan: LaunchPlan = plan_launch(launch, library.level, matrix.accumulated_rows(launch, library.level))
         self.writer = Writer(library)
         self.scope: Scope = launch_scope(launch, facts)
         self.pointers: dict[str, str] = {}

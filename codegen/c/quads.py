@@ -20,7 +20,7 @@ from ...ir.tile.program import Dot, Load, TileApply, Value, walk
 from ...ir.types import bf16, f32, i8, i32, u8
 from . import primitives
 from .access import Spot
-from .library import Function
+from .library import LibraryFunction
 from .tables import SIZE
 from .values import Code, Values
 from .writer import LANE
@@ -41,13 +41,15 @@ return (f32x@N)(b & (0x80000000 | ((b & 0x7f800000) != 0)));
 """
 
 
-def functions() -> dict[str, Function]:
+def functions() -> dict[str, LibraryFunction]:
     """What adds four products of bytes to each 32-bit lane, exactly; unsigned (`dot4_u8`) or signed ones (`dot4_i8`) on the left.
 
     Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs. Two products of
     bf16 are added one after the other (`pair_bf16`), or as the instruction does it (`vdpbf16ps`, with its model).
     """
-    found = {"four_bytes": Function("i32x@N", ("const void *p",), scalar="int32_t r;\nmemcpy(&r, p, 4);\nreturn r;", body="return 0;")}
+    found = {
+        "four_bytes": LibraryFunction("i32x@N", ("const void *p",), scalar="int32_t r;\nmemcpy(&r, p, 4);\nreturn r;", body="return 0;")
+    }
     for dtype in ("u8", "i8"):
         fast: dict[tuple[int, str], str] = {}
         if dtype == "u8":
@@ -64,21 +66,21 @@ def functions() -> dict[str, Function]:
                 f"{register} b = {prefix}_madd_epi16({left[1]}, {odd % 'r'});\n"
                 f"return acc + (i32x{lanes})a + (i32x{lanes})b;"
             )
-        found[f"dot4_{dtype}"] = Function(
+        found[f"dot4_{dtype}"] = LibraryFunction(
             "i32x@N", ("i32x@N acc", "i32x@N x", "i32x@N w"), functools.partial(_plain, dtype == "u8"), fast=fast
         )
     vectors = ("f32x@N acc", "i32x@N x", "i32x@N w")
     dots = {(lanes, "avx512_bf16"): _accumulated("vdpbf16ps") for lanes in (16, 8, 4)}
-    found["pair_bf16"] = Function("f32x@N", vectors, _PAIR)
-    found["vdpbf16ps"] = Function("f32x@N", vectors, _DOT, fast=dots)
-    found["flush_f32"] = Function("f32x@N", ("f32x@N x",), _FLUSH)
+    found["pair_bf16"] = LibraryFunction("f32x@N", vectors, _PAIR)
+    found["vdpbf16ps"] = LibraryFunction("f32x@N", vectors, _DOT, fast=dots)
+    found["flush_f32"] = LibraryFunction("f32x@N", ("f32x@N x",), _FLUSH)
     shuffles = {
         (16, "avx512bw"): "return (i32x16)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)table), (__m512i)x);",
         (8, "avx2"): "return (i32x8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)table), (__m256i)x);",
     }
     byte = "(table[x >> {n} >> 2 & 3] >> 8 * (x >> {n} & 3) & 255) << {n}"
     each = " | ".join(byte.format(n=8 * n) for n in range(FOUR))
-    found["shuffle_bytes"] = Function("i32x@N", ("i32x4 table", "i32x@N x"), lane=each, fast=shuffles)
+    found["shuffle_bytes"] = LibraryFunction("i32x@N", ("i32x4 table", "i32x@N x"), lane=each, fast=shuffles)
     return found
 
 

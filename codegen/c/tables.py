@@ -9,14 +9,14 @@ import numpy as np
 from ...ir.codes import LOOKUPS, mask_of, tabulate
 from ...ir.tile.program import Full, Load, TileApply, TileType, Value
 from ...ir.types import f32, i32
-from .library import Function
+from .library import LibraryFunction
 
 SIZE = 16
 """Numbers that a register holds, and lanes that are looked up together."""
 FEATURE = "avx512f"
 
 
-def functions() -> dict[str, Function]:
+def functions() -> dict[str, LibraryFunction]:
     """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements of as many numbers that the low bits of each lane say."""
     pairs = [f"_mm512_permutex2var_ps((__m512){low}, (__m512i)x, (__m512){high})" for low, high in ("ab", "cd")]
     texts = {
@@ -30,7 +30,7 @@ def functions() -> dict[str, Function]:
         64: "(x & 32 ? x & 16 ? d : c : x & 16 ? b : a)[x & 15]",
     }
     return {
-        f"lookup{count}_f32": Function(
+        f"lookup{count}_f32": LibraryFunction(
             "f32x@N",
             (*(f"f32x{SIZE} {name}" for name in "abcd"[: count // SIZE]), "i32x@N x"),
             lane=one[count],
@@ -41,14 +41,14 @@ def functions() -> dict[str, Function]:
 
 
 @dataclass(frozen=True)
-class Table:
+class LookupTable:
     """A value as one of 16, 32 or 64 numbers; the low bits of `index` say which."""
 
     index: Value
     numbers: tuple[float, ...]
 
 
-def read_table(value: TileApply) -> Table | None:
+def read_table(value: TileApply) -> LookupTable | None:
     """The table of a value that is computed from one code alone, and by more operations than a lookup takes."""
     found = tabulate(value, max(LOOKUPS)) if value.dtype == f32 else None
     if found is None:
@@ -57,7 +57,7 @@ def read_table(value: TileApply) -> Table | None:
     numbers = np.tile(found.numbers, max(1, SIZE // len(found.numbers)))
     if found.operations < LOOKUPS[len(numbers).bit_length() - 1][0]:
         return None
-    return Table(_wide(found.code), tuple(float(number) for number in numbers))
+    return LookupTable(_wide(found.code), tuple(float(number) for number in numbers))
 
 
 def _wide(code: Value) -> Value:

@@ -33,7 +33,7 @@ UNROLLED_ROWS = 24
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """Choices for a whole launch: lanes of a full vector, axes that are printed as loops, axes held as scalars.
 
     Extents are given with each question: the rungs of a ladder open one axis with several.
@@ -68,7 +68,7 @@ class Tile:
     names: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
-def plan_launch(launch: Launch, level: CpuLevel, in_memory: Iterable[str] = ()) -> Plan:
+def plan_launch(launch: Launch, level: CpuLevel, in_memory: Iterable[str] = ()) -> LaunchPlan:
     """Decide which axes are printed as loops and which small tiles are kept as scalars; what has one of `in_memory` is an array."""
     extents = {axis.name: axis.step or 1 for axis in launch.grid}
     for statement in statements(launch.body):
@@ -79,9 +79,9 @@ def plan_launch(launch: Launch, level: CpuLevel, in_memory: Iterable[str] = ()) 
     types = list(_types(launch))
     lanes = max(4, level.vector_bits // (64 if _is_wide(types) else 32))
     spread = frozenset(axis for tile in types for axis in tile.axes[:-1])
-    looped = _looped(Plan(lanes, frozenset(), spread), types, extents)
+    looped = _looped(LaunchPlan(lanes, frozenset(), spread), types, extents)
     looped |= {axis for axis in _streamed(launch) if extents[axis] > UNROLLED_CHUNKS} | frozenset(in_memory)
-    return Plan(lanes, _with_sources(launch, looped), spread)
+    return LaunchPlan(lanes, _with_sources(launch, looped), spread)
 
 
 def _is_wide(types: Sequence[TileType]) -> bool:
@@ -128,7 +128,7 @@ def _placed(value: Value) -> Iterator[TileType]:
         yield from _placed(part)
 
 
-def _looped(plan: Plan, types: list[TileType], extents: Mapping[str, int]) -> frozenset[str]:
+def _looped(plan: LaunchPlan, types: list[TileType], extents: Mapping[str, int]) -> frozenset[str]:
     """Axes too long to be unrolled, then the longest axes of tiles that are still too large."""
     looped: set[str] = set()
     for tile in types:

@@ -16,7 +16,7 @@ from ...ir.types import DType, boolean, f32, i32
 from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
-from .tiles import Plan, Tile
+from .tiles import LaunchPlan, Tile
 from .writer import LANE, LOADED, Writer, at_lane, lane_stride
 
 Code = tuple[str, int]
@@ -28,7 +28,7 @@ Fold = Callable[["Values", Reduce, Spot], Code]
 class Values:
     """Evaluates values at spots; `scope` and `tiles` follow the statements, `fold` prints reductions."""
 
-    def __init__(self, writer: Writer, access: Access, plan: Plan, scope: Scope, fold: Fold) -> None:
+    def __init__(self, writer: Writer, access: Access, plan: LaunchPlan, scope: Scope, fold: Fold) -> None:
         self.writer = writer
         self.library = writer.library
         self.access = access
@@ -37,7 +37,7 @@ class Values:
         self._fold = fold
         self.tiles: list[dict[str, Tile]] = [{}]
         self._kept: list[Value] = []
-        self._tables: dict[int, tuple[Value, tables.Table | None]] = {}
+        self._tables: dict[int, tuple[Value, tables.LookupTable | None]] = {}
 
     # --- names ------------------------------------------------------------------------------------------------------
 

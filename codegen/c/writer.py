@@ -16,7 +16,7 @@ LOADED = "@loaded."
 
 
 @dataclass
-class Block:
+class TextBlock:
     """One pair of braces being written: its lines, and what was computed in it (index expressions, tile values)."""
 
     head: str
@@ -38,7 +38,7 @@ class Writer:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.blocks: list[Block] = [Block("")]
+        self.blocks: list[TextBlock] = [TextBlock("")]
         self.facts = Facts()
         self.vectors: dict[str, str] = {}
         self._known = _Known(self.facts)
@@ -62,7 +62,7 @@ class Writer:
 
     def open(self, head: str) -> None:
         """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
-        self.blocks.append(Block(self.library.scan(head)))
+        self.blocks.append(TextBlock(self.library.scan(head)))
 
     def close(self) -> None:
         block = self.blocks.pop()

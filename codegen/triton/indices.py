@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ir import dims
 from ...ir.dims import Atom, Dim, Expr, Function, Symbol
 from ...ir.errors import UnsupportedError
-from ...ir.tile import Check, simplify, varies_over
+from ...ir.tile import BoundsCheck, simplify, varies_over
 from ...ir.tile.scope import Scope
 from ...ir.types import i32, i64
 from .emitter import Emitter, Tile, check_extent
@@ -62,7 +62,7 @@ def pointer(emitter: Emitter, scope: Scope, name: str, address: Dim, axes: tuple
     return " + ".join(parts)
 
 
-def mask(emitter: Emitter, scope: Scope, checks: tuple[Check, ...], axes: tuple[str, ...]) -> str | None:
+def mask(emitter: Emitter, scope: Scope, checks: tuple[BoundsCheck, ...], axes: tuple[str, ...]) -> str | None:
     """All checks as one condition over `axes`; None if there is none."""
     block: list[str] = []
     single: list[str] = []

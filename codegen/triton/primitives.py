@@ -25,7 +25,7 @@ _SIGNATURE_NAMES = {
 
 
 @dataclass(frozen=True)
-class Operand:
+class PrintedOperand:
     """An operand of a primitive: its text, and the literal if it is one."""
 
     text: str
@@ -88,7 +88,7 @@ def cast(text: str, source: DType, target: DType, helpers: set[str]) -> str:
     return f"{text}.to({language_type(target)})"
 
 
-def apply(primitive: str, args: tuple[Operand, ...], dtype: DType, helpers: set[str]) -> str:
+def apply(primitive: str, args: tuple[PrintedOperand, ...], dtype: DType, helpers: set[str]) -> str:
     """The text of a primitive on operands of one dtype; floats narrower than f32 must have been widened."""
     family = "bool" if dtype.kind == "bool" else "float" if dtype.is_float else "uint" if dtype.kind == "uint" else "int"
     if dtype.kind in ("complex", "string"):
@@ -109,13 +109,13 @@ def apply(primitive: str, args: tuple[Operand, ...], dtype: DType, helpers: set[
     )
 
 
-def select(condition: str, left: Operand, right: Operand, dtype: DType) -> str:
+def select(condition: str, left: PrintedOperand, right: PrintedOperand, dtype: DType) -> str:
     """`where`; literals get their type written out where there is no tensor, or a narrow one, beside them."""
     x, y = _filled((left, right), dtype, keep=int(dtype.compute == dtype))
     return f"tl.where({condition}, {x}, {y})"
 
 
-def _filled(args: tuple[Operand, ...], dtype: DType, keep: int) -> tuple[str, ...]:
+def _filled(args: tuple[PrintedOperand, ...], dtype: DType, keep: int) -> tuple[str, ...]:
     """Operand texts with literals typed, unless at least `keep` operands are tensors that give them their type."""
     tensors = sum(arg.constant is None for arg in args)
     if keep and tensors >= keep:
@@ -123,12 +123,12 @@ def _filled(args: tuple[Operand, ...], dtype: DType, keep: int) -> tuple[str, ..
     return tuple(arg.text if arg.constant is None else full(Constant(arg.constant.value, dtype)) for arg in args)
 
 
-def _infix(operator: str, args: tuple[Operand, ...], dtype: DType) -> str:
+def _infix(operator: str, args: tuple[PrintedOperand, ...], dtype: DType) -> str:
     left, right = _filled(args, dtype, keep=1)
     return f"({left} {operator} {right})"
 
 
-def _shift(primitive: str, args: tuple[Operand, ...], dtype: DType) -> str:
+def _shift(primitive: str, args: tuple[PrintedOperand, ...], dtype: DType) -> str:
     operator = "<<" if primitive == "shift_left" else ">>"
     value, count = args
     if count.constant is not None and 0 <= int(count.constant.value.real) < dtype.bits:

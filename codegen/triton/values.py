@@ -14,7 +14,7 @@ from ...ir.types import DType, boolean, f32, i32
 from . import descriptors, indices, primitives
 from .dots import print_dot
 from .emitter import Emitter, Tile
-from .primitives import Operand, language_type
+from .primitives import PrintedOperand, language_type
 from .words import shape_text
 
 
@@ -130,7 +130,7 @@ def _apply(emitter: Emitter, scope: Scope, value: TileApply, order: tuple[str, .
     args = [tile(emitter, scope, arg, wanted) for arg in value.args]
     axes = tuple(axis for axis in wanted if any(axis in arg.axes for arg in args))
     emitter.shape(scope, axes)
-    texts = [Operand(_short(emitter, emitter.aligned(arg, axes), value.primitive), arg.constant) for arg in args]
+    texts = [PrintedOperand(_short(emitter, emitter.aligned(arg, axes), value.primitive), arg.constant) for arg in args]
     dtype = value.type.dtype
     if value.primitive in ("cast", "round"):
         return Tile(primitives.cast(_typed(texts[0]), args[0].dtype, dtype, emitter.helpers), axes, dtype)
@@ -154,15 +154,15 @@ def _short(emitter: Emitter, text: str, primitive: str) -> str:
     return text if simple or (len(text) <= 72 and primitive not in primitives.REPEATS) else emitter.assign("t", text)
 
 
-def _typed(operand: Operand) -> str:
+def _typed(operand: PrintedOperand) -> str:
     return primitives.full(operand.constant) if operand.constant is not None else operand.text
 
 
-def _widened(operand: Operand, source: DType) -> Operand:
+def _widened(operand: PrintedOperand, source: DType) -> PrintedOperand:
     """An operand of a narrow float in f32; Triton's own narrow arithmetic rounds after every step."""
     if operand.constant is not None:
-        return Operand(operand.text, Constant(operand.constant.value, f32))
-    return Operand(primitives.cast(operand.text, source, f32, set()))
+        return PrintedOperand(operand.text, Constant(operand.constant.value, f32))
+    return PrintedOperand(primitives.cast(operand.text, source, f32, set()))
 
 
 def _reduce(emitter: Emitter, scope: Scope, value: Reduce) -> Tile:

@@ -11,7 +11,7 @@ from ...passes.lower.build_plan import Lowered
 from ..options import BuildOptions
 from ..progress import Progress
 from ..targets.target import Target
-from .built import Built, Packed
+from .built import Built, PackedConstants
 from .tuning import Tuning
 
 
@@ -22,7 +22,14 @@ class Backend(Protocol):
         """What a target has a part for where it is built for this module, best first."""
 
     def compile(
-        self, module: Module, target: Target, machine: Any, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+        self,
+        module: Module,
+        target: Target,
+        machine: Any,
+        options: BuildOptions,
+        progress: Progress,
+        tuning: Tuning,
+        packed: PackedConstants,
     ) -> Built:
         """The part for one machine."""
 

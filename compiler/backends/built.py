@@ -37,7 +37,7 @@ class Built:
         return [{**vars(row), "where": list(row.where)} for row in self.decisions]
 
 
-class Packed:
+class PackedConstants:
     """A module's constants as plans want them in memory: each is packed once, however many parts hold it."""
 
     def __init__(self, module: Module) -> None:

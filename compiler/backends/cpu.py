@@ -28,7 +28,7 @@ from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
 from ..targets.target import NATIVE, Target
-from .built import Built, Packed
+from .built import Built, PackedConstants
 from .tuning import Tuning
 
 
@@ -40,7 +40,14 @@ class CpuBackend:
         return levels_for(target, module)[::-1]
 
     def compile(
-        self, module: Module, target: Target, machine: CpuLevel, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+        self,
+        module: Module,
+        target: Target,
+        machine: CpuLevel,
+        options: BuildOptions,
+        progress: Progress,
+        tuning: Tuning,
+        packed: PackedConstants,
     ) -> Built:
         """A shared object for one level."""
         compiler = find_compiler(options.environment.compiler)

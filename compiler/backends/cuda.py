@@ -29,7 +29,7 @@ from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
 from ..targets.target import Target
-from .built import Built, Packed
+from .built import Built, PackedConstants
 from .tuning import Tuning
 
 VECTOR = 16
@@ -53,7 +53,14 @@ class CudaBackend:
         return [gpu_target(name) for name in target.machines]
 
     def compile(
-        self, module: Module, target: Target, machine: GpuTarget, options: BuildOptions, progress: Progress, tuning: Tuning, packed: Packed
+        self,
+        module: Module,
+        target: Target,
+        machine: GpuTarget,
+        options: BuildOptions,
+        progress: Progress,
+        tuning: Tuning,
+        packed: PackedConstants,
     ) -> Built:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)

@@ -14,7 +14,7 @@ from ...autotune.choose import SHORTLIST, Chooser, Shelves
 from ...autotune.lock import Lock, LockedLevel
 from ...autotune.measure import Measurer, Policy
 from ...autotune.record import Data
-from ...autotune.store import Store, open_store
+from ...autotune.store import RecordStore, open_store
 from ...codegen.c.compile import Compiler
 from ...ir.errors import EngineError, UsageError
 from ...ir.target import CpuLevel, GpuTarget
@@ -164,7 +164,7 @@ class Tuning:
         return [dict(row) for row in rows]
 
 
-def _stores(options: BuildOptions) -> list[Store]:
+def _stores(options: BuildOptions) -> list[RecordStore]:
     """The stores in use: the first is the user's own, the others must be signed where keys are trusted."""
     local, *others = options.environment.stores
     return [open_store(local), *(open_store(url, options.trust.believed) for url in others)]

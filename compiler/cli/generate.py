@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import click
 
 from ...ir.errors import UsageError
+from ..engines.kinds import check_order
 from ..engines.trust import Trust
-from .frame import READABLE
+from .frame import Readable
 from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
@@ -19,9 +21,19 @@ from .streams import say, tell
 from .trust import trusted_key_option
 
 
+class EngineBeforePrompt(Readable):
+    """An engine; where it is given as the prompt, the right order is told."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        prompt = None if ctx is None else ctx.params.get("prompt")
+        if prompt is not None and os.path.isfile(prompt):
+            check_order(Path(value), Path(prompt), "ourcc generate {} PROMPT")
+        return super().convert(value, param, ctx)
+
+
 @frame("generate", has_tables=False)
-@click.argument("engine", type=READABLE)
-@click.argument("prompt", required=False)
+@click.argument("engine", type=EngineBeforePrompt(exists=True, dir_okay=False, readable=True, path_type=Path))
+@click.argument("prompt", required=False, is_eager=True)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the model's chat template.")
 @click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
 @generation_options

@@ -10,7 +10,7 @@ from ...autotune.objects import MAX_OBJECT
 from ...autotune.plausible import believable
 from ...autotune.record import Data, Record, RecordError, digest, record_id
 from ...autotune.signed import UnbelievedError, seal, unseal
-from ...autotune.store import Store, open_store
+from ...autotune.store import RecordStore, open_store
 from ...codegen.c.compile import find_compiler
 from ...ir.errors import UsageError
 from ...ir.target import CPU_LEVELS, cpu_level
@@ -34,18 +34,18 @@ def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
     return _ACTIONS[options.action](options, progress)
 
 
-def _stores(options: CacheOptions) -> list[Store]:
+def _stores(options: CacheOptions) -> list[RecordStore]:
     """The store that was named, else all in use."""
     return [_foreign(url, options) for url in options.arguments[:1]] or [
         open_store(url, options.trust.believed) for url in options.environment.stores
     ]
 
 
-def _local(options: CacheOptions) -> Store:
+def _local(options: CacheOptions) -> RecordStore:
     return open_store(options.environment.stores[0])
 
 
-def _foreign(url: str, options: CacheOptions) -> Store:
+def _foreign(url: str, options: CacheOptions) -> RecordStore:
     """A store of others, of which trusted keys must have signed what is read."""
     folder = url.removeprefix("file://")
     if "://" not in folder and not Path(folder).is_dir():
@@ -53,12 +53,12 @@ def _foreign(url: str, options: CacheOptions) -> Store:
     return open_store(url, options.trust.believed)
 
 
-def _written(url: str, options: CacheOptions) -> Store:
+def _written(url: str, options: CacheOptions) -> RecordStore:
     """A store to write to, signing what is written."""
     return open_store(url, signing_key=options.trust.signing_key)
 
 
-def _notes(stores: Sequence[Store], progress: Progress) -> None:
+def _notes(stores: Sequence[RecordStore], progress: Progress) -> None:
     for store in stores:
         for note in store.notes:
             progress.note(note)
@@ -74,7 +74,7 @@ def _list(options: CacheOptions, progress: Progress) -> Report:
     return Report({"stores": ", ".join(store.name for store in stores)}, (Table("records", COLUMNS, tuple(rows), (), BRIEF),))
 
 
-def _row(record: Record, store: Store) -> tuple[Cell, ...]:
+def _row(record: Record, store: RecordStore) -> tuple[Cell, ...]:
     measured = [trial for trial in record.trials if trial.times]
     best = min(measured, key=lambda trial: trial.times[0], default=None)
     env = record.environment
@@ -108,7 +108,7 @@ def _verify(options: CacheOptions, progress: Progress) -> Report:
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
-def _copy(sources: Sequence[Store], destination: Store, progress: Progress) -> Report:
+def _copy(sources: Sequence[RecordStore], destination: RecordStore, progress: Progress) -> Report:
     count = 0
     refused: list[str] = []
     for source in sources:
@@ -229,7 +229,7 @@ def _kernel(name: str, options: CacheOptions) -> tuple[list[Mapping[str, Any]], 
 
 
 def _explain(
-    problem: Data, architecture: str, options: CacheOptions, stores: Sequence[Store]
+    problem: Data, architecture: str, options: CacheOptions, stores: Sequence[RecordStore]
 ) -> tuple[tuple[Cell, ...], list[tuple[str, str, str]]]:
     """(what stores say now, record, store), and the fields in which the nearest record differs."""
     if architecture not in {level.name for level in CPU_LEVELS}:
@@ -240,7 +240,7 @@ def _explain(
         if store.get(id) is not None:
             return ("a record serves", id, store.name), []
     wanted = {"problem": problem, "environment": environment}
-    nearest: tuple[tuple[bool, int, str], Record, Store, list[tuple[str, str, str]]] | None = None
+    nearest: tuple[tuple[bool, int, str], Record, RecordStore, list[tuple[str, str, str]]] | None = None
     for store in stores:
         for record in store.list():
             differing = list(_differences(wanted, {"problem": record.problem, "environment": record.environment}))

@@ -24,7 +24,7 @@ from ..pipeline import lower, simplify
 from ..report.fusion import VERDICTS, largest_kept
 from ..report.table import Report, Table
 from ..torch.backend import CompiledGraph, aot, unboxed, with_target
-from ..torch.sharing import Place, Program, admit_ones, place_of
+from ..torch.sharing import Place, SharedProgram, admit_ones, place_of
 from ..torch.telling import may_leave, tell_left
 
 WIDTH = 80
@@ -248,7 +248,7 @@ class _Planned:
     """The programs that are planned so far, with the number of their graph and their launches."""
 
     def __init__(self) -> None:
-        self.known: list[tuple[Program, int, int]] = []
+        self.known: list[tuple[SharedProgram, int, int]] = []
 
     def plan(self, number: int, listed: _Listed) -> _Plan:
         """The plan of a graph on the first target, by the cost model's schedules."""
@@ -264,7 +264,7 @@ class _Planned:
     def _plan(self, number: int, listed: _Listed) -> _Plan:
         module, options = listed.seen().module, listed.options
         missed = simplify(module, options)
-        program = Program.of(module, options, listed.places)
+        program = SharedProgram.of(module, options, listed.places)
         for earlier, owner, launches in self.known:
             if earlier.serves(program):
                 return _Plan(0, launches, f"shared with graph {owner}")

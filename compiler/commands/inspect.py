@@ -92,7 +92,7 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     """What the options choose of an engine's contents."""
     name = _part(options, contents)
     if options.source is not None:
-        return Report(text=_source(contents, name, options.source))
+        return Report(text=_source(options, contents, name, options.source))
     tables: list[Table] = []
     if options.kernels:
         tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
@@ -141,7 +141,7 @@ def describe_engine_contract(report: object) -> Table:
     return Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
 
 
-def _source(contents: EngineContents, part: str, kernel: str) -> str:
+def _source(options: InspectOptions, contents: EngineContents, part: str, kernel: str) -> str:
     """The text of one kernel among the source members of a part."""
     found = _texts(contents.parts[part].files, kernel)
     if found:
@@ -150,8 +150,10 @@ def _source(contents: EngineContents, part: str, kernel: str) -> str:
     known = [row["kernel"] for row in rows if row.get("kind", "kernel") == "kernel"]
     others = [row["kernel"] for row in rows if row.get("kind", "kernel") != "kernel"]
     if kernel in others:
-        raise UsageError(f"{kernel} has no source: it runs outside of kernels", hint="ourcc inspect --kernels lists what does")
-    raise UsageError(f"there is no kernel {kernel!r} in the engine", hint=nearest(kernel, known) or "ourcc inspect --kernels lists them")
+        hint = f"ourcc inspect {options.subject} --kernels lists what does"
+        raise UsageError(f"{kernel} has no source: it runs outside of kernels", hint=hint)
+    hint = nearest(kernel, known) or f"ourcc inspect {options.subject} --kernels lists them"
+    raise UsageError(f"there is no kernel {kernel!r} in the engine", hint=hint)
 
 
 def _texts(files: Mapping[str, bytes], kernel: str) -> list[str]:

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from ...autotune.store import Store, open_store
+from ...autotune.store import RecordStore, open_store
 from ...ir.errors import UnsupportedError
 from ...ir.target import CpuLevel, cpu_level
 from ...runtime.contents import CPU, EngineContents
 from ...runtime.file import write_engine
 from ...runtime.native import cpu_flags, why_not
-from ..backends.built import Packed
+from ..backends.built import PackedConstants
 from ..backends.cpu import CpuBackend
 from ..backends.reopen import exchange, module_of
 from ..backends.tuning import Tuning
@@ -36,7 +36,7 @@ def tune(options: TuneOptions, progress: Progress = SILENT) -> Report:
     workload = recorded_workload(contents)
     build = BuildOptions(workload=workload, tune=options.budget, environment=options.environment)
     module, tuning = module_of(contents), Tuning(build, progress)
-    packed, built = Packed(module), []
+    packed, built = PackedConstants(module), []
     for level in levels:
         progress.stage(f"compile for {level.name}")
         built.append(CpuBackend().compile(module, parse_target(asked[level.name]), level, build, progress, tuning, packed))
@@ -61,7 +61,7 @@ def _levels(contents: EngineContents) -> list[CpuLevel]:
     return found
 
 
-def _report(contents: EngineContents, tuning: Tuning, path: str, store: Store) -> Report:
+def _report(contents: EngineContents, tuning: Tuning, path: str, store: RecordStore) -> Report:
     before = {(row["architecture"], row["kernel"]): row["schedule"] for row in contents.report.get("tuning", {}).get("rows", ())}
     rows = [
         (row["kernel"], row["architecture"], old, row["schedule"], _gain(store, row, old), row["source"], row["why"])
@@ -76,7 +76,7 @@ def _report(contents: EngineContents, tuning: Tuning, path: str, store: Store) -
     return Report({"engine": path, "candidates_measured": measured, "changed": changed}, (table,))
 
 
-def _gain(store: Store, row: Mapping[str, Any], old: str | None) -> float | None:
+def _gain(store: RecordStore, row: Mapping[str, Any], old: str | None) -> float | None:
     """How many times as fast the new schedule is as the old one, by the medians of their measurements."""
     record = store.get(row["record"]) if row["record"] is not None else None
     times = {str(trial.schedule): trial.times for trial in (record.trials if record is not None else ())}

@@ -66,15 +66,16 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
         compared.alike = _changed_alike(options.model, built, engine, progress)
     sets = _input_sets(options, engine, name, module)
     progress.stage("verify", len(sets))
-    rows, violations = [], []
+    rows, shapes, violations = [], [], []
     for number, arrays in enumerate(sets):
         for precision, (output, verdict, change) in zip(compared.precisions, compared.once(arrays, options.tolerance), strict=True):
             rows.append((number, _sizes(arrays), output, precision.name, *_shown(verdict), change))
+            shapes.append([list(array.shape) for array in arrays])
             if not verdict.passed:
                 violations.append(f"set {number}: {output}: {verdict.reason}")
         progress.advance()
     columns = ("set", "sizes", "output", "precision", "error", "allowed", "passed", "pruning")
-    table = Table("outputs", columns, tuple(rows), tuple(_notes(options, compared, sparsity)))
+    table = Table("outputs", columns, tuple(rows), tuple(_notes(options, compared, sparsity)), numbers={"sizes": tuple(shapes)})
     return Report(
         {
             "engine": str(options.engine),
@@ -266,9 +267,9 @@ def _drawn(engine: Engine, function: str, module: Module, seed: int) -> list[Arr
     return seeded_inputs(module, seed, bind_symbols(module.main.arguments, stand_ins))
 
 
-def _shown(verdict: Verdict) -> tuple[float, float, str]:
+def _shown(verdict: Verdict) -> tuple[float, float, bool]:
     """Error and bound as people compare them, two digits each, and the outcome."""
-    return float(f"{verdict.error:.2g}"), float(f"{verdict.allowed:.2g}"), "yes" if verdict.passed else "no"
+    return float(f"{verdict.error:.2g}"), float(f"{verdict.allowed:.2g}"), verdict.passed
 
 
 def _sizes(arrays: Sequence[Array]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...ir.errors import EngineError, UsageError
+from ...ir.errors import NotAnEngineError, UsageError
 
 ENGINE = "an engine"
 FOLDER = "the folder of a language model"
@@ -80,9 +80,9 @@ def check_order(engine: Path, other: Path, usage: str) -> None:
 
 
 def check_engine(path: str | os.PathLike[str]) -> None:
-    """EngineError for a file that is known to be something else, with the way from a model to an engine."""
+    """NotAnEngineError for a file that is known to be something else, with the way from a model to an engine."""
     kind = kind_of(path)
     if kind is None or kind == ENGINE:
         return
     hint = how_to_build(Path(path)) or "name an engine, as ourcc build writes it"
-    raise EngineError(f"{os.fspath(path)!r} is {kind}, expected an engine", hint=hint)
+    raise NotAnEngineError(f"{os.fspath(path)!r} is {kind}, expected an engine", hint=hint)

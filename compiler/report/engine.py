@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PORT = ("name", "kind", "type")
 KEPT = ("value", "source", "why")
+SOURCES = (".c", ".py")
+"""Suffixes of the texts of kernels; other members of a part are run."""
 
 
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
@@ -29,13 +31,14 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
     kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
-    weights = _weights(contents)
+    weights, code = _weights(contents), _code(contents)
     facts: dict[str, Cell] = {
         "engine": str(path),
         "bytes": path.stat().st_size,
         "targets": ", ".join(contents.targets),
         "parts": ", ".join(contents.parts),
         "weights": f"{weights['stored']} bytes stored" + ("" if weights["model"] is None else f", {weights['model']} in the model"),
+        "code": f"{code['native']} bytes of native code, {code['sources']} of sources",
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
@@ -47,7 +50,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         *([fold(contract, ("source",))] if rows else []),
         *([fold(values, ("value", "source", "why"))] if kept else []),
     )
-    return Report(facts, tables, numbers={"weights": weights})
+    return Report(facts, tables, numbers={"weights": weights, "code": code})
 
 
 def _weights(contents: EngineContents) -> dict[str, int | None]:
@@ -55,6 +58,15 @@ def _weights(contents: EngineContents) -> dict[str, int | None]:
     stored = sum(constant.data.nbytes for group in contents.weights.values() for constant in group.values())
     brought = contents.report.get("model_bytes")
     return {"stored": stored, "model": brought if isinstance(brought, int) else None}
+
+
+def _code(contents: EngineContents) -> dict[str, int | None]:
+    """The bytes of what all parts run, and of the texts that it was made from."""
+    found: dict[str, int | None] = {}
+    members = [(Path(name).suffix in SOURCES, len(data)) for part in contents.parts.values() for name, data in part.files.items()]
+    for kind, is_source in (("native", False), ("sources", True)):
+        found[kind] = sum(size for of_source, size in members if of_source == is_source)
+    return found
 
 
 def signature(contents: EngineContents) -> Table:

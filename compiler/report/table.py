@@ -24,10 +24,16 @@ class Table:
     """Columns of names that other options take: they are always whole."""
     folded: Table | None = None
     """A shorter table that people see in its place, unless they ask for everything."""
+    numbers: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What machines read in the place of the cells of these columns, which are words: one value a row."""
 
-    def to_data(self) -> list[dict[str, Cell]]:
+    def to_data(self) -> list[dict[str, Any]]:
         """One object a row."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        rows: list[dict[str, Any]] = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        for name, values in self.numbers.items():
+            for row, value in zip(rows, values, strict=True):
+                row[name] = value
+        return rows
 
     def __str__(self) -> str:
         cells = [self.columns, *(tuple("-" if cell is None else str(cell) for cell in row) for row in self.rows)]

@@ -27,7 +27,7 @@ from ..options import BuildOptions, build_options
 from ..targets.registry import target_names, target_of_gpu
 from ..targets.target import Here, Target
 from .mutations import WrittenTensors, overwrite
-from .sharing import KeptEngine, Program, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
+from .sharing import KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused, tell_workload
 
 REPACKS = 4
@@ -300,7 +300,7 @@ class CompiledGraph:
         if not imported.module.main.outputs and all(op.definition.is_pure for op in imported.module.main):
             return Build(imported, None, watched)
         missed = simplify(imported.module, self.options)
-        program = Program.of(imported.module, self.options, (each.place for each in watched))
+        program = SharedProgram.of(imported.module, self.options, (each.place for each in watched))
         tell_workload(self.options.workload, program.module.facts)
         kept = kept_engines().find(program) if program.is_shareable else None
         build = Build(imported, kept or self._make(imported, program, asked, missed, watched), watched, is_shared=kept is not None)
@@ -313,7 +313,12 @@ class CompiledGraph:
         return build
 
     def _make(
-        self, imported: Imported, program: Program, asked: Mapping[Source, SourceOp], missed: Sequence[Missed], watched: Sequence[Watched]
+        self,
+        imported: Imported,
+        program: SharedProgram,
+        asked: Mapping[Source, SourceOp],
+        missed: Sequence[Missed],
+        watched: Sequence[Watched],
     ) -> KeptEngine:
         """An engine of this graph's own, which later graphs may find."""
         from ..pipeline import compile_simplified

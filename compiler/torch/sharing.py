@@ -86,7 +86,7 @@ def packed_weights() -> PackedWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class SharedProgram:
     """A simplified module with all else that decides its engine: the options, and the frozen parameters it rests on."""
 
     module: Module
@@ -95,16 +95,16 @@ class Program:
     places: frozenset[Place]
 
     @staticmethod
-    def of(module: Module, options: BuildOptions, frozen: Iterable[Place]) -> Program:
+    def of(module: Module, options: BuildOptions, frozen: Iterable[Place]) -> SharedProgram:
         """The program of a module that is not changed any more."""
-        return Program(module, tuple(op.name for op in module.main), options, frozenset(frozen))
+        return SharedProgram(module, tuple(op.name for op in module.main), options, frozenset(frozen))
 
     @property
     def is_shareable(self) -> bool:
         """Whether an engine may serve several graphs: calls back into torch and states are those of one graph."""
         return "aten_call" not in self.ops and not self.module.states
 
-    def serves(self, other: Program) -> bool:
+    def serves(self, other: SharedProgram) -> bool:
         """Whether an engine of this program gives the other's answers: it is this one with sizes in the place of symbols.
 
         An engine may read parameters where they lie. So all that this one rests on must be watched by the other's graph,
@@ -144,7 +144,7 @@ def forget_values(module: Module) -> None:
 class KeptEngine:
     """An engine and its program."""
 
-    program: Program
+    program: SharedProgram
     engine: Engine
 
 
@@ -159,7 +159,7 @@ class KeptEngines:
     def __len__(self) -> int:
         return len(self._held)
 
-    def find(self, program: Program) -> KeptEngine | None:
+    def find(self, program: SharedProgram) -> KeptEngine | None:
         """The first engine that serves a program."""
         with self._lock:
             held = list(self._held.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, TypeAlias, final
@@ -393,6 +394,10 @@ def floor_divide(value: Dim, by: Dim) -> Dim:
             if nested is not None and isinstance(nested.right, int):
                 # (x // a + c) // b is (x + c*a) // (a*b), whatever the signs of x, a and c.
                 return whole + carry + floor_divide(nested.left + constant * nested.right, nested.right * by)
+            common = _common_factor(rest, by)
+            if common > 1:
+                # (c*x + r) // (c*b) is (x + r // c) // b, whatever the signs of x and r.
+                return whole + carry + floor_divide(_divided_terms(rest, common), by // common)
             return whole + carry + applied("div", rest, by)
         return applied("div", value, by)
     exact = exact_quotient(value, by)
@@ -414,11 +419,26 @@ def remainder(value: Dim, by: Dim) -> Dim:
             inner = _single_function(rest, "mod")
             if inner is not None and isinstance(inner.right, int) and inner.right <= by:
                 return rest
+            common = _common_factor(rest, by)
+            if common > 1:
+                # (c*x + r) % (c*b) is c * ((x + r // c) % b) + r % c, whatever the signs of x and r.
+                constant = sum(f for m, f in rest.terms if not m)
+                return remainder(_divided_terms(rest, common), by // common) * common + constant % common
             return applied("mod", rest, by)
         return applied("mod", value, by)
     if exact_quotient(value, by) is not None:
         return 0
     return applied("mod", value, by)
+
+
+def _common_factor(value: Dim, by: int) -> int:
+    """The greatest number that divides `by` and all of a value but its constant."""
+    return math.gcd(by, *(factor for monomial, factor in terms_of(value) if monomial))
+
+
+def _divided_terms(value: Dim, by: int) -> Dim:
+    """value // by where `by` divides all of it but its constant."""
+    return built([(monomial, factor // by) for monomial, factor in terms_of(value)])
 
 
 def _extreme(kind: str, left: Dim, right: Dim) -> Dim:

@@ -21,6 +21,7 @@ from .expr import (
     exact_quotient,
     floor_divide,
     rebuild,
+    remainder,
     symbols,
     terms_of,
 )
@@ -234,12 +235,26 @@ def _simplify_function(atom: Function, facts: Facts) -> Dim:
         if bounds.low is not None and bounds.high is not None and bounds.low // right == bounds.high // right:
             quotient = bounds.low // right
             return quotient if atom.kind == "div" else left - quotient * right
+        split = _steps_and_rest(left, right, facts)
+        if split is not None:
+            steps, rest, size = split
+            return floor_divide(steps, right // size) if atom.kind == "div" else remainder(steps, right // size) * size + rest
     if atom.kind in ("max", "min"):
         if at_most(left, right, facts):
             return right if atom.kind == "max" else left
         if at_most(right, left, facts):
             return left if atom.kind == "max" else right
     return APPLY[atom.kind](left, right)
+
+
+def _steps_and_rest(left: Dim, right: int, facts: Facts) -> tuple[Dim, Dim, int] | None:
+    """(steps, rest, size): left is steps * size + rest, `size` divides `right`, and rest lies in 0..size-1; None if there are none."""
+    for size in sorted({math.gcd(right, factor) for monomial, factor in terms_of(left) if monomial} - {1}, reverse=True):
+        rest = built([(monomial, factor) for monomial, factor in terms_of(left) if factor % size])
+        bounds = range_of(rest, facts)
+        if rest != 0 and bounds.low is not None and bounds.low >= 0 and bounds.high is not None and bounds.high < size:
+            return built([(monomial, factor // size) for monomial, factor in terms_of(left) if factor % size == 0]), rest, size
+    return None
 
 
 def _divide_by_symbol(kind: str, left: Dim, right: Expr, facts: Facts) -> Dim:

@@ -165,12 +165,17 @@ class Format:
         if not x.size:
             return {field.name: np.zeros(kind.shape, kind.dtype.numpy) for field, kind in zip(self.fields, types, strict=True)}
         rows = wide.reshape(1, -1) if wide.ndim == 1 else wide
-        found = self.encode(np.ascontiguousarray(rows))
+        # What is beyond a field's dtype is refused below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.encode(np.ascontiguousarray(rows))
+            arrays = {field.name: found[field.name].astype(field.dtype.numpy, copy=False) for field in self.fields}
         result = {}
         for field, type in zip(self.fields, types, strict=True):
-            array = found[field.name]
+            array = arrays[field.name]
+            if field.dtype.is_float and not np.isfinite(array).all():
+                raise VerifyError(f"{self.name}: {field.name} is beyond {field.dtype}")
             array = array.reshape(array.shape[-1]) if wide.ndim == 1 else array
-            result[field.name] = np.ascontiguousarray(np.moveaxis(array, -1, axis)).astype(field.dtype.numpy, copy=False)
+            result[field.name] = np.ascontiguousarray(np.moveaxis(array, -1, axis))
             if result[field.name].shape != type.shape:
                 raise VerifyError(f"{self.name}: encoding gives {field.name} of {result[field.name].shape}, expected {type}")
         return result

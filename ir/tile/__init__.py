@@ -2,7 +2,7 @@
 
 from .address import Rearranged, at_lanes, flatten, rearranged, stride_of
 from .bounds import (
-    Check,
+    BoundsCheck,
     absolute_axes,
     access_checks,
     bounds_checks,
@@ -18,7 +18,7 @@ from .scope import Axis, Scope, launch_scope
 
 __all__ = [
     "Axis",
-    "Check",
+    "BoundsCheck",
     "Rearranged",
     "Scope",
     "absolute_axes",

@@ -17,7 +17,7 @@ from .proof import at_most, non_negative, simplify, starts
 from .scope import Axis, Scope, launch_scope
 
 __all__ = [
-    "Check",
+    "BoundsCheck",
     "Scope",
     "absolute_axes",
     "access_checks",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Check:
+class BoundsCheck:
     """low <= index < high must be tested at run time; None where that side is proved.
 
     `axes` are the tile axes over which the outcome varies, empty for one scalar test.
@@ -66,14 +66,14 @@ def _axes_of_values(scope: Scope, names: set[str]) -> set[str]:
     return {axis for type_ in values for axis in type_.axes}
 
 
-def domain_checks(scope: Scope, axes: Iterable[str]) -> tuple[Check, ...]:
+def domain_checks(scope: Scope, axes: Iterable[str]) -> tuple[BoundsCheck, ...]:
     """The tests that keep these tile axes inside their domains; none for an axis that its tiles cover exactly."""
-    checks: list[Check] = []
+    checks: list[BoundsCheck] = []
     for name in axes:
         axis = scope.axis(name)
         if axis.kind == "tile":
             index = dims.symbol(name)
-            checks += [Check(index, None, high, (name,)) for high in open_ends(scope, axis)]
+            checks += [BoundsCheck(index, None, high, (name,)) for high in open_ends(scope, axis)]
     return tuple(checks)
 
 
@@ -87,23 +87,23 @@ def open_ends(scope: Scope, axis: Axis) -> tuple[Dim, ...]:
     return inherited if parent.extent % axis.extent == 0 else (*inherited, own)
 
 
-def bounds_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[Check, ...]:
+def bounds_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[BoundsCheck, ...]:
     """The tests that keep the subscripts inside an operand of this shape, for elements inside their axes' domains."""
-    checks: list[Check] = []
+    checks: list[BoundsCheck] = []
     for size, index in zip(shape, subscripts, strict=True):
         low = None if at_most(scope, 0, index) else 0
         high = None if _below(scope, index, size) else size
         if low is not None or high is not None:
-            checks.append(Check(index, low, high, varies_over(scope, index, size)))
+            checks.append(BoundsCheck(index, low, high, varies_over(scope, index, size)))
     return tuple(checks)
 
 
-def access_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[Check, ...]:
+def access_checks(scope: Scope, shape: tuple[Dim, ...], subscripts: tuple[Dim, ...]) -> tuple[BoundsCheck, ...]:
     """All that an access must test: domains first, then the operand's bounds."""
     return domain_checks(scope, absolute_axes(scope, subscripts)) + bounds_checks(scope, shape, subscripts)
 
 
-def checks_of(scope: Scope, access: Load | Store) -> tuple[Check, ...]:
+def checks_of(scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
     """What this access must test.
 
     A store tests its domain; outside the operand it is an error, but for subscripts that name a value (a scatter),

@@ -16,7 +16,7 @@ from .. import dims
 from ..dims import NO_FACTS, Facts
 from ..errors import InputError, InternalError, VerifyError
 from . import evaluate
-from .bounds import Check, absolute_axes, checks_of, names_value
+from .bounds import BoundsCheck, absolute_axes, checks_of, names_value
 from .evaluate import Array, Tile
 from .frame import Frame, Memory, aligned_lanes
 from .ladder import expand_ladders, expand_launch
@@ -52,7 +52,7 @@ from .scope import Scope, launch_scope
 from .text import statement_lines, untyped
 from .verify import verify
 
-Checks = Callable[[Scope, Load | Store], tuple[Check, ...]]
+Checks = Callable[[Scope, Load | Store], tuple[BoundsCheck, ...]]
 
 
 def run(
@@ -141,7 +141,7 @@ def _written(param: Param, memory: Memory, symbols: Mapping[str, int]) -> Array:
 class _Analysed:
     """What is the same of an access at every point: its checks, the axes whose domains bound it, which subscripts name values."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[BoundsCheck, ...]
     axes: tuple[str, ...]
     found: tuple[bool, ...]
 
@@ -288,7 +288,7 @@ class _Machine:
             self.accesses[key] = _Analysed(self.checks(scope, access), absolute_axes(scope, access.subscripts), found)
         return self.accesses[key]
 
-    def passed(self, frame: Frame, checks: tuple[Check, ...], axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+    def passed(self, frame: Frame, checks: tuple[BoundsCheck, ...], axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         result = np.ones(shape, bool)
         for check in checks:
             index = frame.index(check.index, axes)

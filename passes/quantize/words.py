@@ -16,6 +16,8 @@ _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 NARROWED = {("fp32", "bf16"), ("fp32", "fp16")}
 """The precisions that products come in and are made of, where they are not the same."""
+MULTIPLYING = ("matmul", "conv", "conv_transpose", "attention")
+"""Ops whose precision is that of what they multiply; attention's first factors are queries and keys."""
 SPARSITY = "2:4"
 """What a pruned weight is called."""
 
@@ -29,7 +31,7 @@ def computed_in(op: Op) -> str:
     """The precision that an op computes in: that of its result, or of what it multiplies."""
     if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
         return INTEGER
-    factor = op.operands[0] if op.name in narrow_products.FACTORS else None
+    factor = op.operands[0] if op.name in MULTIPLYING else None
     if factor is not None and factor.dtype.is_float:
         return precision_name(factor.dtype)
     return precision_name(op.results[0].dtype) if op.results else ""

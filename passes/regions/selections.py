@@ -154,10 +154,17 @@ class _Joining:
         """One index expression for all members, which are each what it is at the member's number."""
         if len(members) != self.chosen:
             return None
-        for found in (self._counted(members[0]), dims.substitute(members[0], {self.group: dims.symbol(self.kept) // self.chosen})):
+        for found in (self._counted(members[0]), self._stepped(members)):
             if found is not None and all(self._is_at(found, n, member) for n, member in enumerate(members)):
                 return found
         return None
+
+    def _stepped(self, members: list[Dim]) -> Dim:
+        """The first member's expression, and for each after it the step from the first to the second."""
+        kept, step = dims.symbol(self.kept), members[1] - members[0] if self.chosen > 1 else 0
+        found = dims.substitute(members[0], {self.group: kept // self.chosen})
+        # Numbers that are read backwards are left as they stand.
+        return found + step * (kept % self.chosen) if isinstance(step, int) and step > 0 else found
 
     def _is_at(self, found: Dim, number: int, member: Dim) -> bool:
         place = dims.substitute(found, {self.kept: dims.symbol(self.group) * self.chosen + number})

@@ -229,12 +229,12 @@ def test_redis_through_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     import types
 
     from ourcc.autotune.objects import Redis
-    from ourcc.autotune.store import Store
+    from ourcc.autotune.store import RecordStore
 
     module = types.ModuleType("redis")
     module.RedisError = type("RedisError", (Exception,), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "redis", module)
-    store = Store(Redis("redis://user:secret@host/0", FakeRedis()))
+    store = RecordStore(Redis("redis://user:secret@host/0", FakeRedis()))
     assert store.name == "redis://host/0"
     store.put(record(Trial(PACKED, (sample(1),))))
     store.put(record(Trial(PACKED, (sample(2),))))

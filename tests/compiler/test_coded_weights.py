@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -30,6 +27,7 @@ from ourcc.passes.quantize import QUANTIZATIONS, name_of
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.runtime.engine import Engine
 
+from ..ir.formats.shown import FIVE
 from .test_gpu_kernels import run_plan
 
 CODED = {name: each.format for name, each in QUANTIZATIONS.items() if each.is_coded and each.format is not None}
@@ -152,28 +150,15 @@ def drawn(random: np.random.Generator, kind: TensorType) -> np.ndarray:
 
 # --- one that exists nowhere ----------------------------------------------------------------------------------------------
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "add-a-format.md"
 
-
-def pasted(folder: Path) -> ModuleType:
-    """The file that contributors are shown, as a module beside those of the tree."""
-    (folder / "five.py").write_text(PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("ourcc.ir.formats.five", folder / "five.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Declaring it is all: it is coded, decoded, spelled, built for the CPU and run in Triton's interpreter."""
-    (five,) = pasted(tmp_path).FORMATS
-    monkeypatch.setitem(FORMATS, "five", five)
+    monkeypatch.setitem(FORMATS, "five", FIVE)
     x = np.random.default_rng(0).standard_normal((9, 192)).astype(np.float32)
-    fields = five.encoded(x)
+    fields = FIVE.encoded(x)
     assert {name: array.shape for name, array in fields.items()} == {"codes": (9, 96), "high": (9, 24), "fine": (9, 4), "upper": (9, 2)}
-    assert np.abs(five.decoded(fields) - x).max() < 0.15
-    np.testing.assert_allclose(five.decoded(five.encoded(five.decoded(fields))), five.decoded(fields), rtol=2e-3, atol=1e-6)
+    assert np.abs(FIVE.decoded(fields) - x).max() < 0.15
+    np.testing.assert_allclose(FIVE.decoded(FIVE.encoded(FIVE.decoded(fields))), FIVE.decoded(fields), rtol=2e-3, atol=1e-6)
 
     module, data = mlp(k=192, hidden=96)
     PassManager(parse_pipeline("encode_weights{format=five}, eliminate_dead_code"), strict=True).run(module)
@@ -183,6 +168,18 @@ def test_a_format_that_exists_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path:
     lowered = lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {}))
     (got,) = run_plan(module, lowered, [data], {"B": data.shape[0]})
     expect_right(module, data, got)
+
+
+def test_its_numbers_are_kept_sparse_in_the_packed_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept numbers are found whatever runs of bytes their codes lie in: the product is one of register blocks, built in seconds."""
+    monkeypatch.setitem(FORMATS, "five", FIVE)
+    module, data = mlp(k=384, hidden=192)
+    PassManager(parse_pipeline("sparsify_two_four, encode_weights{format=five}, eliminate_dead_code"), strict=True).run(module)
+    assert [op.attrs["format"] for op in module.main if op.name == "decode"] == ["2:4.five"] * 2
+    contents = compile_module(module, build_options({"target": "x86-64-v4", "tune": "off"}))
+    rows = [row for row in contents.report["kernels"]["x86-64-v4"] if "matmul" in str(row["source_ops"])]
+    assert rows and all(row["strategy"].startswith("packed") for row in rows)
+    expect_right(module, data, Engine(compile_module(module, build_options({"target": "native"})), threads=1)(data))
 
 
 # --- the table ------------------------------------------------------------------------------------------------------------

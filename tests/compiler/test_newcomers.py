@@ -73,7 +73,7 @@ def test_a_file_of_another_kind_is_named(name: str, capsys: pytest.CaptureFixtur
         ourcc.load(name)
     assert caught.value.hint == hint
     for line in (["run", name], ["tune", name], ["verify", name, "m.onnx"]):
-        assert run(line) == 1
+        assert run(line) == 2
         assert f"is {KINDS[name]}, expected an engine" in capsys.readouterr().err
 
 
@@ -91,7 +91,7 @@ def test_archives_and_damaged_engines_are_told_apart(files: Path) -> None:
 
 
 def test_a_lock_that_is_an_archive_of_arrays(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["build", "m.onnx", "-o", "z.ourcc", "--locked", "x.npz"]) == 1
+    assert run(["build", "m.onnx", "-o", "z.ourcc", "--locked", "x.npz"]) == 2
     assert "'x.npz' is an .npz file of arrays, expected an engine" in capsys.readouterr().err
     with pytest.raises(UsageError, match="locked: there is no file 'nofile'"):
         ourcc.build("m.onnx", locked="nofile")

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ourcc.ir import dims
 from ourcc.ir.dims import NO_FACTS, Dim, Range
@@ -30,6 +32,41 @@ def test_nested_divisions_have_one_form(a: int, b: int, c: int, d: int) -> None:
     nested = ((x + c) // a + d) // b
     assert str(nested).count("//") == (1 if b > 0 else 2)
     assert all(dims.evaluate(nested, {"x": n}) == ((n + c) // a + d) // b for n in range(-40, 40))
+
+
+@given(a=st.integers(-4, 4), b=st.integers(-4, 4), c=st.integers(1, 6), r=st.integers(-30, 30), d=st.integers(1, 24))
+def test_factors_that_all_terms_share_with_the_divisor_go(a: int, b: int, c: int, r: int, d: int) -> None:
+    value = dims.symbol("x") * (a * c) + dims.symbol("y") * (b * c) + r
+    for found, expected in ((value // (c * d), "__floordiv__"), (value % (c * d), "__mod__")):
+        for x in range(-9, 10):
+            for y in (-7, 0, 1, 5):
+                got = dims.evaluate(found, {"x": x, "y": y})
+                assert got == getattr(a * c * x + b * c * y + r, expected)(c * d)
+    x = dims.symbol("x")
+    assert (x * (2 * c) + 1) // (16 * c) == x // 8 and (x * (2 * c) + c) % (16 * c) == x % 8 * (2 * c) + c
+
+
+@given(
+    steps=st.integers(-4, 4),
+    size=st.sampled_from([2, 3, 4, 6, 8]),
+    more=st.integers(1, 6),
+    extent=st.integers(1, 8),
+    factor=st.integers(1, 3),
+    start=st.integers(-2, 2),
+)
+def test_what_lies_within_a_step_goes(steps: int, size: int, more: int, extent: int, factor: int, start: int) -> None:
+    """With 0 <= r < 4 is (4*g + r) // 32 the same as g // 8, and (4*g + r) % 32 as 4 * (g % 8) + r."""
+    g, r = dims.symbol("g"), dims.symbol("r")
+    facts = NO_FACTS.with_axis("r", extent)
+    value, by = g * (steps * size) + r * factor + start, size * more
+    for written, exact in ((value // by, int.__floordiv__), (value % by, int.__mod__)):
+        found = dims.simplify(written, facts)
+        for lane in range(extent):
+            for place in range(-9, 10):
+                assert dims.evaluate(found, {"g": place, "r": lane}) == exact(steps * size * place + factor * lane + start, by)
+    four = NO_FACTS.with_axis("r", 4)
+    assert dims.simplify((g * 4 + r) // 32, four) == g // 8 and dims.simplify((g * 4 + r) % 32, four) == g % 8 * 4 + r
+    assert dims.simplify((g * 4 + r) // 32, NO_FACTS.with_axis("r", 5)) == (g * 4 + r) // 32
 
 
 def test_sums_and_products_with_integers_keep_the_canonical_form() -> None:

@@ -108,7 +108,7 @@ def _texts(tree: ast.Module) -> Iterator[str]:
 
 ADDED = {"add-a-format.md": "*five.FORMATS, "}
 """What the reader of a page adds to an excerpt."""
-FILES = {"add-a-format.md": "tests/compiler/test_coded_weights.py"}
+FILES = {"add-a-format.md": "tests/ir/formats/shown.py"}
 """Pages that show a whole file, which begins with its sentence, and the test that runs it."""
 EXAMPLES = [
     (page, block.replace(ADDED.get(page.name, "nothing"), ""))

@@ -104,6 +104,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["inspect", "m.onnx", "--source", "kernel_7"], "there is no kernel 'kernel_7' in the engine\n  help: did you mean 'kernel_0'?"),
+        (["inspect", "m.onnx", "--source", "zzz"], "in the engine\n  help: ourcc inspect m.onnx --kernels lists them"),
         (["inspect", "m.onnx", "--source", "top_k"], "top_k has no source: it runs outside of kernels"),
         (["inspect", "m.onnx", "--ir", "tile"], "unknown stage: got 'tile', expected one of import, simplify"),
         (["inspect", "m.onnx", "--ir", "c", "--target", "sm_90a"], "stage c: the kernels of sm_90a are triton\n  help: --ir triton"),

@@ -88,12 +88,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *(
             (
                 words,
-                1,
+                2,
                 "'m.gguf' is a GGUF file of a language model, expected an engine\n help: build it first: ourcc build m.gguf -o m.ourcc",
             )
             for words in (["run", "m.gguf"], ["generate", "m.gguf", "hi"], ["eval", "m.gguf", "t.txt"], ["verify", "m.gguf", "lm"])
         ),
-        (["cache", "why", "lm:kernel_0"], 1, "'lm' is the folder of a language model, expected an engine"),
+        (["cache", "why", "lm:kernel_0"], 2, "'lm' is the folder of a language model, expected an engine"),
         (
             ["verify", "e.ourcc", "lm"],
             2,
@@ -106,6 +106,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             2,
             "'e.ourcc' is an engine, and stands where 't.txt' should\n help: the engine comes first: ourcc eval e.ourcc t.txt",
         ),
+        (["generate", "t.txt", "e.ourcc"], 2, "'e.ourcc' is an engine, and stands where 't.txt' should\n help: the engine comes first:"),
+        (
+            ["generate", "hello there", "e.ourcc"],
+            2,
+            "stands where 'hello there' should\n help: the engine comes first: ourcc generate e.ourcc",
+        ),
+        (["generate", "nothing", "hello"], 2, "File 'nothing' does not exist"),
         (["inspect", "empty"], 1, "'empty' holds no config.json"),
         (["bench", "empty"], 1, "'empty' holds no config.json"),
         (["opt", "empty", "--pipeline", "canonicalize"], 1, "'empty' holds no config.json"),

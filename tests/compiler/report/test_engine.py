@@ -46,7 +46,11 @@ def test_the_bytes_of_weights_are_told(
     assert f"{stored} bytes stored, {BROUGHT} in the model\n" in capsys.readouterr().out
     for command in (["inspect", engine], ["build", "--rebuild", engine]):
         assert run([*command, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["weights"] == {"stored": stored, "model": BROUGHT}
+        told = json.loads(capsys.readouterr().out)
+        assert told["weights"] == {"stored": stored, "model": BROUGHT}
+        parts = read_engine(Path(engine)).parts.values()
+        sources = sum(len(data) for part in parts for name, data in part.files.items() if name.endswith(".c"))
+        assert told["code"] == {"native": sum(len(part.files["engine.so"]) for part in parts), "sources": sources}
 
 
 def test_an_engine_that_does_not_say_what_its_model_had(model: Path, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from ourcc.ir.formats import FORMATS, Format, format_of, sparse_name
 from ourcc.ir.formats.sparse import plain, pruned
 from ourcc.ir.types import DTYPES, TensorType
 
+from .shown import FIVE
+
 DTYPES_KEPT = ("f32", "f16", "bf16", "i8", "f64")
-KEPT: dict[str, Format] = {**{name: plain(DTYPES[name]) for name in DTYPES_KEPT}, **FORMATS}
+KEPT: dict[str, Format] = {**{name: plain(DTYPES[name]) for name in DTYPES_KEPT}, **FORMATS, FIVE.name: FIVE}
 MADE = [name for name, format in KEPT.items() if format.encode is not None and name != "i8"]
 
 

@@ -14,7 +14,7 @@ from ourcc.ir.dims import NO_FACTS, Dim, Facts, symbol
 from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.errors import VerifyError
 from ourcc.ir.expression import Constant
-from ourcc.ir.tile.bounds import Check, access_checks, bounds_checks, domain_checks, varies_over
+from ourcc.ir.tile.bounds import BoundsCheck, access_checks, bounds_checks, domain_checks, varies_over
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.program import AxisDecl, For, GridAxis, Index, Launch, Let, Load, Local, Param, Statement, TileProgram, TileType
 from ourcc.ir.tile.proof import at_most, simplify
@@ -96,7 +96,7 @@ def test_a_loaded_index_is_always_checked_over_its_own_axes() -> None:
     load = Load("table", (symbol("i"),), TileType(types.i32, ("i",)))
     gathered = scope.enter(Let("row", load))
     index = symbol("%row")
-    assert access_checks(gathered, (B,), (index,)) == (Check(index, 0, B, ("i",)),)
+    assert access_checks(gathered, (B,), (index,)) == (BoundsCheck(index, 0, B, ("i",)),)
     assert varies_over(gathered, index) == ("i",)
 
 

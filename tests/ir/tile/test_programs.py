@@ -15,7 +15,7 @@ from ourcc.ir import types
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.errors import InternalError, VerifyError
 from ourcc.ir.graph import reference
-from ourcc.ir.tile.bounds import Check, checks_of
+from ourcc.ir.tile.bounds import BoundsCheck, checks_of
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.parse import parse
 from ourcc.ir.tile.program import Load, Store, TileProgram
@@ -267,13 +267,13 @@ def test_interpreter_agrees_with_numpy(name: str) -> None:
         judge(case, run(tile, case.packed(tile), case.symbols, case.facts))
 
 
-def describe(check: Check) -> str:
+def describe(check: BoundsCheck) -> str:
     low = "" if check.low is None else f"{check.low} <= "
     high = "" if check.high is None else f" < {check.high}"
     return f"{low}{check.index}{high}"
 
 
-def halves(check: Check) -> Iterator[Check | None]:
+def halves(check: BoundsCheck) -> Iterator[BoundsCheck | None]:
     """What is left of a check when one of its conditions is dropped."""
     if check.low is not None and check.high is not None:
         yield dataclasses.replace(check, low=None)
@@ -284,11 +284,11 @@ def halves(check: Check) -> Iterator[Check | None]:
 class Dropper:
     """The bounds analysis with one condition of one access missing; `seen` collects all there are."""
 
-    def __init__(self, access: str = "", check: Check | None = None, rest: Check | None = None) -> None:
+    def __init__(self, access: str = "", check: BoundsCheck | None = None, rest: BoundsCheck | None = None) -> None:
         self.access, self.check, self.rest = access, check, rest
-        self.seen: dict[tuple[str, Check], None] = {}
+        self.seen: dict[tuple[str, BoundsCheck], None] = {}
 
-    def __call__(self, scope: Scope, access: Load | Store) -> tuple[Check, ...]:
+    def __call__(self, scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
         shown = untyped(access) if isinstance(access, Load) else statement_lines(access)[0]
         found = checks_of(scope, access)
         self.seen.update({(shown, check): None for check in found})

@@ -21,6 +21,8 @@ from ourcc.passes.regions.selections import Selection, find_selections, with_pla
 from ourcc.passes.regions.simplify_region import simplify_region, split_axis
 
 KEPT = ("f32", "bf16", "i8", *FORMATS)
+GROUPED = [f"{sign}int{bits}.g{group}" for sign in ("", "u") for bits in (2, 3, 4, 5, 6) for group in (8, 16, 24, 40, 48, 80, 96)]
+"""Codes whose planes fill bytes in runs of 8, 16 or 32."""
 
 
 def decoding(name: str, groups: int = 2, rows: int = 3) -> tuple[Region, str, dict[str, np.ndarray]]:
@@ -60,8 +62,8 @@ def spelled(region: Region, along: str, found: Selection) -> Region:
     return replace(region, body=(*region.body[:-1], replace(store, value=made)))
 
 
-@settings(deadline=None, max_examples=60)
-@given(name=st.sampled_from(KEPT), groups=st.integers(1, 3), rows=st.integers(1, 4), simplified=st.booleans())
+@settings(deadline=None, max_examples=100)
+@given(name=st.sampled_from((*KEPT, *GROUPED)), groups=st.integers(1, 3), rows=st.integers(1, 4), simplified=st.booleans())
 def test_kept_numbers_are_found_in_every_format(name: str, groups: int, rows: int, simplified: bool) -> None:
     region, along, arrays = decoding(name, groups, rows)
     region = simplify_region(region, dims.NO_FACTS) if simplified and rows > 1 else region

@@ -16,7 +16,7 @@ from .....ir.graph import Value
 from .....ir.types import f32
 from ..context import Node, cast, rule
 from .pointwise import constant
-from .resize_symbolic import Sampling, cubic_kernel, resampled_along
+from .resize_symbolic import ResizeSampling, cubic_kernel, resampled_along
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -26,8 +26,8 @@ DENOMINATOR = 1 << 36
 """A symbolic size times a scale is a division by its denominator, exact as far as sizes go."""
 
 
-def _sampling(n: Node) -> Sampling:
-    sampling = Sampling(
+def _sampling(n: Node) -> ResizeSampling:
+    sampling = ResizeSampling(
         mode=n.attr_string("mode", "nearest"),
         coordinates=n.attr_string("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
         nearest=n.attr_string("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor"),
@@ -50,7 +50,7 @@ def _upsample(n: Node) -> Value:
         scales = list(n.attr_floats("scales") or ())
     if len(scales) != x.type.rank:
         raise n.fail(f"got {len(scales)} scales for rank {x.type.rank}")
-    sampling = Sampling(n.attr_string("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
+    sampling = ResizeSampling(n.attr_string("mode", "nearest"), "asymmetric", "floor", -0.75, False, False, 0.0)
     targets = [_scaled(size, scale) for size, scale in zip(x.shape, scales, strict=True)]
     return _resampled(n, x, targets, scales, sampling, None)
 
@@ -139,7 +139,12 @@ def _region(n: Node, axes: tuple[int, ...], rank: int) -> list[tuple[float, floa
 
 
 def _resampled(
-    n: Node, x: Value, targets: list[Dim], scales: Sequence[float | None], sampling: Sampling, region: list[tuple[float, float]] | None
+    n: Node,
+    x: Value,
+    targets: list[Dim],
+    scales: Sequence[float | None],
+    sampling: ResizeSampling,
+    region: list[tuple[float, float]] | None,
 ) -> Value:
     excess = x.type.with_shape(tuple(targets)).excess()
     if excess is not None or any(isinstance(target, int) and target > LONGEST for target in targets):
@@ -167,7 +172,7 @@ def _resampled(
     return result
 
 
-def _places(n: Node, size: int, target: int, scale: float, sampling: Sampling, region: tuple[float, float] | None) -> Array:
+def _places(n: Node, size: int, target: int, scale: float, sampling: ResizeSampling, region: tuple[float, float] | None) -> Array:
     """Where each result index lies in the input."""
     index = np.arange(target, dtype=np.float64)
     exact = size * scale
@@ -194,7 +199,7 @@ def _places(n: Node, size: int, target: int, scale: float, sampling: Sampling, r
     raise n.fail(f"coordinate_transformation_mode {kind!r} is not known")
 
 
-def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: Sampling) -> Value:
+def _along(n: Node, x: Value, axis: int, size: int, places: Array, scale: float, sampling: ResizeSampling) -> Value:
     if sampling.mode == "nearest":
         index = np.clip(_nearest(n, places, sampling.nearest), 0, size - 1).astype(np.int64)
         nearest: Value = n.b.take(x, constant(n, index), axis=axis)
@@ -227,7 +232,7 @@ def _nearest(n: Node, places: Array, kind: str) -> Array:
     raise n.fail(f"nearest_mode {kind!r} is not known")
 
 
-def _weights(places: Array, size: int, scale: float, sampling: Sampling) -> tuple[list[Array], list[Array]]:
+def _weights(places: Array, size: int, scale: float, sampling: ResizeSampling) -> tuple[list[Array], list[Array]]:
     """For each tap: the input index and the weight at every place; the weights of a place add up to one."""
     shrink = min(scale, 1.0) if sampling.antialias else 1.0
     reach = 2 if sampling.mode == "cubic" else 1

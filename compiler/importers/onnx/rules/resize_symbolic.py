@@ -13,7 +13,7 @@ from .window import number
 
 
 @dataclass(frozen=True)
-class Sampling:
+class ResizeSampling:
     """How result indices become places in the input, and places become weights."""
 
     mode: str
@@ -30,7 +30,7 @@ def cubic_kernel(a: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
 
 
-def resampled_along(n: Node, x: Value, axis: int, target: Dim, scale: float | None, sampling: Sampling) -> Value:
+def resampled_along(n: Node, x: Value, axis: int, target: Dim, scale: float | None, sampling: ResizeSampling) -> Value:
     """x with `target` elements along one axis; `scale` is None where it is target / size."""
     if sampling.antialias and sampling.mode != "nearest":
         raise UnsupportedError(f"antialiasing of the symbolic size {x.shape[axis]}", hint="fix that size at import (shapes)")
@@ -75,7 +75,7 @@ def _clamped(n: Node, index: Value, size: Dim) -> Value:
     return result
 
 
-def _places(n: Node, size: Dim, target: Dim, scale: float | None, sampling: Sampling) -> Value:
+def _places(n: Node, size: Dim, target: Dim, scale: float | None, sampling: ResizeSampling) -> Value:
     """Where each result index lies in the input; all in f64, as places decide between neighbours."""
     b, kind = n.b, sampling.coordinates
     index = cast(n, b.iota(shape=(target,), axis=0, dtype=i64), f64)
@@ -116,7 +116,7 @@ def _nearest(n: Node, places: Value, kind: str) -> Value:
     return rounded[kind]()  # type: ignore[no-any-return]
 
 
-def _weight(n: Node, distance: Value, sampling: Sampling) -> Value:
+def _weight(n: Node, distance: Value, sampling: ResizeSampling) -> Value:
     """The weight of an element at a distance."""
     b, zero = n.b, n.b.scalar(0.0, f64)
     result: Value
