@@ -260,6 +260,8 @@ def accepts(run: Run, op: Op) -> bool:
         return False
     if not all(_converts(run.wide[value], result.dtype) for value in operands for result in op.results if op.name in ("cast", "quantize")):
         return False
+    if op.name in ("prod", "cumprod") and not all(_stays_finite(run.wide[value], value.dtype) for value in operands):
+        return False
     for n, result in enumerate(op.results):
         others = [_rounded(run, op, result, values[n], wide[n]) for values in noisy]
         # A size below zero means that the window does not fit at this binding.
@@ -286,6 +288,13 @@ def _converts(array: Array, dtype: DType) -> bool:
         return True
     limits = np.iinfo(dtype.numpy)
     return bool(np.isfinite(array).all() and array.min() > limits.min - 1.0 and array.max() < limits.max)
+
+
+def _stays_finite(array: Array, dtype: DType) -> bool:
+    """Whether no product of some elements is infinite: the order of a product decides if infinity meets a zero in it, and NaN comes of it."""
+    with np.errstate(all="ignore"):
+        grown = np.log2(np.abs(array[np.isfinite(array)].astype(np.float64)))
+    return array.dtype.kind != "f" or float(grown[grown > 0].sum()) < (1000 if dtype == f64 else 120)
 
 
 def _moved(run: Run, array: Array, unit: float) -> Array:
