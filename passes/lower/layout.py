@@ -110,7 +110,7 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
             continue
         images = [v for v in op.operands if v is not None and v in orders and v.type.rank == op.result.type.rank]
         follows = (op.definition.kind == "pointwise" or op.name in SIDEWAYS | CODED) and bool(images)
-        if op.name not in IMAGE_OPS and not follows and not _turns_back(op):
+        if op.name not in IMAGE_OPS and not follows and not (_turns_back(op) and op.operands[0] not in orders):
             continue
         # The end of a convolution's kernel is in it whatever its order is, and gains what the convolution does.
         ends = (op.definition.kind == "pointwise" or op.name in CODED) and any(gains[v] and len(v.uses) == 1 for v in images)
@@ -121,7 +121,10 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
 
 
 def _turns_back(op: Op) -> bool:
-    """Whether a transpose puts channels that lie innermost in front, for an op on images: with them innermost nothing moves."""
+    """Whether a transpose puts channels that lie innermost in front, for an op on images: with them innermost nothing moves.
+
+    Of three dimensions the one that goes to the front may be the places of an image instead: one that has an order already.
+    """
     if op.name != "transpose" or op.attrs["permutation"] != (0, op.result.type.rank - 1, *range(1, op.result.type.rank - 1)):
         return False
     return any(user.name in IMAGE_OPS or user.definition.kind == "pointwise" for user in op.result.uses)

@@ -105,3 +105,21 @@ def test_channels_that_were_normalized_innermost_stay_there_for_the_next_convolu
     text = program(body, filters="f32[32, 1, 3, 3]")
     found = {value.name: order for value, order in channels_last(parse_module(text).main).items()}
     assert found["b"] == (0, 2, 3, 1)
+
+
+def test_what_a_transpose_makes_of_an_image_of_one_dimension_is_none() -> None:
+    """Places in front and channels innermost are row-major: what follows the image is a sequence."""
+    text = """module @m {
+  func @main(%x: f32[1, 64, 30], %w: f32[96, 64, 3], %p: f32[15, 96]) -> f32[1, 15, 96] {
+    %c = conv(%x, %w, _) {strides = [2], dilations = [1], before = [1], after = [1]} : f32[1, 96, 15]
+    %g = gelu(%c) : f32[1, 96, 15]
+    %t = transpose(%g) {permutation = [0, 2, 1]} : f32[1, 15, 96]
+    %a = add(%t, %p) : f32[1, 15, 96]
+    %y = layer_norm(%a, _, _) {axes = [2], epsilon = 1e-06} : f32[1, 15, 96]
+    return %y
+  }
+}"""
+    module = parse_module(text)
+    assert {value.name: order for value, order in channels_last(module.main).items()} == {"c": (0, 2, 1), "g": (0, 2, 1)}
+    lowered = lower_cpu(module, AVX512, cheapest(AVX512))
+    assert [unit.schedule.strategy for unit in lowered.scheduled.values()] == ["packed", "nest"]
