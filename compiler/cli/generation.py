@@ -61,7 +61,8 @@ def asked(given: dict[str, Any], as_json: bool) -> dict[str, Any]:
     found = {name: given[name] for name in NAMES if given[name] not in (None, ())}
     for name, value in found.items():
         try:
-            read_generation({name: value})  # type: ignore[misc]
+            # Each by itself, as if tokens were drawn: whether they are is looked at below.
+            read_generation({"temperature": 1.0, name: value})  # type: ignore[misc]
         except InputError as error:
             raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
     idle = [f"--{name.replace('_', '-')}" for name in DRAWING if name in found] if not found.get("temperature") else []

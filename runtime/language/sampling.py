@@ -21,7 +21,7 @@ LOOKED_AT = 64
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; temperature 0 takes the likeliest, the smallest of equals.
+    """How the next token is chosen; temperature 0 takes the likeliest, the smallest of equals, and nothing is left to keep from.
 
     `top_k` keeps so many tokens (0: all), `top_p` the fewest whose probabilities add up to it, `min_p` those at least so many
     times as likely as the likeliest. `repetition_penalty` divides positive logits of tokens that are there already, and
@@ -56,6 +56,10 @@ class Sampling:
         for holds, message in checks:
             if not holds:
                 raise InputError(message)
+        kept = [name for name, all_ in (("top_k", 0), ("top_p", 1), ("min_p", 0)) if getattr(self, name) != all_]
+        if self.temperature == 0 and kept:
+            hint = f"give temperature=0.7, say, or leave out {', '.join(kept)}"
+            raise InputError(f"{kept[0]} has no effect: the temperature is 0, which takes the likeliest token", hint=hint)
 
     def choose(self, logits: Array, before: Sequence[int]) -> int:
         """The token after `before`, from f32[vocabulary]; InputError where no logit is a number."""

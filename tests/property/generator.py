@@ -291,7 +291,7 @@ def _converts(array: Array, dtype: DType) -> bool:
 
 
 def _stays_finite(array: Array, dtype: DType) -> bool:
-    """Whether no product of some elements is infinite: the order of a product decides if infinity meets a zero in it, and NaN comes of it."""
+    """Whether no product of some elements is infinite: its order decides if infinity meets a zero in it, and NaN comes of it."""
     with np.errstate(all="ignore"):
         grown = np.log2(np.abs(array[np.isfinite(array)].astype(np.float64)))
     return array.dtype.kind != "f" or float(grown[grown > 0].sum()) < (1000 if dtype == f64 else 120)
