@@ -23,6 +23,7 @@ from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import Dim
 from ourcc.ir.graph import Module, Value
 from ourcc.ir.graph.reference import Array, bind_symbols
+from ourcc.ir.plan import Copy
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.region.verify import verify_region
 from ourcc.ir.target import AVX2, AVX512
@@ -204,7 +205,8 @@ def test_a_compiler_that_fails_at_random_still_builds_what_is_right(
     for number, (kind, case) in enumerate(share):
         with pytest.MonkeyPatch.context() as patch:
             lowered, failed = broken_build(case, request.config.getoption("--seed", 0) + number, patch)
-        assert lowered.kernels, kind
+        # What only hands an input on is a copy.
+        assert lowered.kernels or all(isinstance(step, Copy) for step in lowered.plan.steps), kind
         reasons = " ".join(row.why for row in lowered.kept)
         assert failed.count("scheduling") == 0 or "injected into scheduling" in reasons
         fusion = Fusion(case.module, case.module.main)
