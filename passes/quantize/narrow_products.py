@@ -76,7 +76,7 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
 def why_not(op: Op) -> str | None:
     """Why an op keeps its factors as they are, or None."""
     if op.name not in FACTORS:
-        return "only products, convolutions and attention have factors that are worth rounding"
+        return f"only the factors of matmul, conv and attention are rounded, {op.name} takes them as they are"
     factors = [value for value in op.operands[: FACTORS[op.name]] if value is not None]
     if any(value.dtype != f32 for value in factors):
         return f"its factors are {' and '.join(dict.fromkeys(value.dtype.name for value in factors))}, not f32"

@@ -135,5 +135,5 @@ def test_refusals_have_sentences() -> None:
     assert [why_not(op) for op in ops] == [
         "its factors are f64, not f32",
         "its factors are bf16, not f32",
-        "only the factors of matmul and conv are rounded, add takes them as they are",
+        "only the factors of matmul, conv and attention are rounded, add takes them as they are",
     ]
