@@ -17,6 +17,7 @@ from ...ir.codes import number_of
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Constant, Index
 from ...ir.region import Load, Ref, Region, Scalar, transform, walk
+from ...ir.tile.address import recombined
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class _Joining:
         kept, step = dims.symbol(self.kept), members[1] - members[0] if self.chosen > 1 else 0
         found = dims.substitute(members[0], {self.group: kept // self.chosen})
         # Numbers that are read backwards are left as they stand.
-        return found + step * (kept % self.chosen) if isinstance(step, int) and step > 0 else found
+        return recombined(found + step * (kept % self.chosen)) if isinstance(step, int) and step > 0 else found
 
     def _is_at(self, found: Dim, number: int, member: Dim) -> bool:
         place = dims.substitute(found, {self.kept: dims.symbol(self.group) * self.chosen + number})
