@@ -298,7 +298,7 @@ def broken(*arguments: Any, **keywords: Any) -> Any:
     raise InternalError("no strategy takes it")
 
 
-@pytest.mark.parametrize("step", ["import_graph", "Program.of", "Engine"])
+@pytest.mark.parametrize("step", ["import_graph", "SharedProgram.of", "Engine"])
 def test_a_fault_of_ours_is_told_and_torch_answers(step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path))
     name, _, method = step.partition(".")
