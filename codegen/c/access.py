@@ -337,7 +337,7 @@ class Access:
         if operand.dtype.bits < 8:
             hint = "store bytes and pack the fields with shifts"
             raise UnsupportedError(f"the c printer does not store single elements of {operand.dtype} to %{value.operand}", hint=hint)
-        address = self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)
+        address = self._address(scope, operand, value, spot)
         guard = self.guard(scope, self.checks(scope, value), spot)
         storage, _ = storage_type(operand.dtype)
         ctype = self.library.vector(storage, spot.lanes)
@@ -355,9 +355,7 @@ class Access:
         """Write vectors whose elements lie side by side: pairs of 16 bits as words of 32, others one after the other."""
         operand, pointer = self.operand(scope, value.operand)
         if len(spots) == 2 and operand.dtype.bits == 16 and operand.dtype.is_float:
-            places = [
-                self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes) for spot in spots
-            ]
+            places = [self._address(scope, operand, value, spot) for spot in spots]
             guards = [self.guard(scope, self.checks(scope, value), spot) for spot in spots]
             if lane_stride(places[0]) == 2 and places[1] - places[0] == 1 and guards[0] == guards[1] and guards[0].whole:
                 lanes = spots[0].lanes

@@ -281,7 +281,7 @@ def _stream_fours(
     values.writer.open(f"for (int64_t {variable} = 0; {variable} < {trip or extent // found.count}; ++{variable})")
     values.writer.bind(f"@{variable}", variable)
     reached = frozenset[Test]().union(*(_reached(values, axis, position * found.count + n) for n in range(found.count)))
-    with values.access.passing(reached if ends else frozenset()):
+    with values.access.passing(reached):
         fits = quads.fits(values, found, here, axis, position * found.count)
         if fits:
             quads.multiply(values, found, here, names, axis, position * found.count)

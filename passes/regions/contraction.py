@@ -8,6 +8,7 @@ from ...ir import dims
 from ...ir.codes import FOUR
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Index
+from ...ir.ops.rounding import holds
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
 from ...ir.types import bf16, f32, i8, i32, u8
 
@@ -183,6 +184,13 @@ def innermost(region: Region, store: Store) -> str:
         if names:
             return names[-1]
     return ""
+
+
+def unwidened(value: Scalar) -> Scalar:
+    """A factor before it was widened."""
+    while isinstance(value, Apply) and value.primitive == "cast" and holds(value.dtype, value.args[0].dtype):
+        value = value.args[0]
+    return value
 
 
 def plain_load(value: Scalar) -> Load | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.graph import Builder, Module, Op
+from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Rule
+from ...ir.types import DType
 from ..base import RulePass
 from ..match import Replacement, matched, operand, producer
 
@@ -24,7 +25,7 @@ class SinkCasts(RulePass):
 
     def rules(self) -> Sequence[Rule]:
         """Down and up; no cast is both."""
-        return (SinkWidening(), HoistNarrowing(), HoistOfParts())
+        return (SinkWidening(), HoistNarrowing())
 
 
 class SinkWidening(Rule):
@@ -46,43 +47,28 @@ class SinkWidening(Rule):
 
 
 class HoistNarrowing(Rule):
-    """cast(move(x), narrow) -> move(cast(x, narrow)), for reshape, transpose, broadcast_to"""
+    """cast(move(x), narrow) -> move(cast(x, narrow)), for reshape, transpose, broadcast_to; for slice where all that is read of x is"""
 
     ops = ("cast",)
+    moves = (*SAME_ELEMENTS, "broadcast_to", "slice")
 
     def check(self, op: Op, module: Module) -> str | None:
-        move = producer(op.operands[0], *SAME_ELEMENTS, "broadcast_to")
+        move = producer(op.operands[0], *self.moves)
         if move is None:
             return "the operand is no movement"
         if operand(op, 0).dtype.bits <= op.result.dtype.bits:
             return "the cast does not narrow"
+        if move.name == "slice":
+            return None if _is_read_as(operand(move, 0), op.result.dtype) else "something else is read of the whole"
         return None if sum(move.result.uses.values()) == 1 else "the movement has other users"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
-        move = matched(op.operands[0], *SAME_ELEMENTS, "broadcast_to")
+        move = matched(op.operands[0], *self.moves)
         narrowed = g.cast(operand(move, 0), dtype=op.result.dtype)
         return g.build(move.definition, (narrowed,), move.attrs)
 
 
-class HoistOfParts(Rule):
-    """cast(slice(x), narrow) -> slice(cast(x, narrow)), where nothing else is read of x than what such casts read"""
-
-    ops = ("cast",)
-
-    def check(self, op: Op, module: Module) -> str | None:
-        part = producer(op.operands[0], "slice")
-        if part is None:
-            return "the operand is no slice"
-        if operand(op, 0).dtype.bits <= op.result.dtype.bits:
-            return "the cast does not narrow"
-        whole = operand(part, 0)
-        if whole.op is None:
-            return "the whole is not computed here"
-        readers = [reader for user in whole.uses for reader in (user.result.uses if user.name == "slice" else (user,))]
-        same = all(reader.name == "cast" and reader.result.dtype == op.result.dtype for reader in readers)
-        return None if same and readers else "something else is read of the whole"
-
-    def rewrite(self, op: Op, g: Builder) -> Replacement:
-        part = matched(op.operands[0], "slice")
-        narrowed = g.cast(operand(part, 0), dtype=op.result.dtype)
-        return g.build(part.definition, (narrowed,), part.attrs)
+def _is_read_as(whole: Value, dtype: DType) -> bool:
+    """Whether a value that is computed here is read by casts to one type alone, whole or in slices."""
+    readers = [reader for user in whole.uses for reader in (user.result.uses if user.name == "slice" else (user,))]
+    return whole.op is not None and all(reader.name == "cast" and reader.result.dtype == dtype for reader in readers)

@@ -15,11 +15,11 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
 from ....ir.layout import Factor
-from ....ir.ops.rounding import holds
 from ....ir.region import Load, Ref, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
 from ....ir.types import DType
+from ...regions.contraction import unwidened
 from ..lower import Block, parameters, upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
@@ -84,8 +84,8 @@ class _Groups:
 
 def _groups(problem: Problem, found: Attention, target: CpuLevel) -> _Groups | None:
     """How the target multiplies factors of 16 bits; None where they are wider, or computed one by one."""
-    dtype = _unwidened(found.query).dtype
-    sides = (_unwidened(found.key), _unwidened(found.value))
+    dtype = unwidened(found.query).dtype
+    sides = (unwidened(found.key), unwidened(found.value))
     instruction = target.dot(dtype.name, dtype.name, found.product.dtype.name)
     if instruction is None or dtype != found.weights or any(side.dtype != dtype for side in sides):
         return None
@@ -125,13 +125,6 @@ def _sharing(problem: Problem, found: Attention) -> tuple[str, int] | None:
     return None
 
 
-def _unwidened(value: Scalar) -> Scalar:
-    """A factor before it was widened."""
-    while isinstance(value, Apply) and value.primitive == "cast" and holds(value.dtype, value.args[0].dtype):
-        (value,) = value.args
-    return value
-
-
 def _in(dtype: DType, value: Scalar) -> Scalar:
     return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 
@@ -150,7 +143,7 @@ class _Launch:
         self.problem, self.schedule, self.found, self.groups = problem, schedule, found, groups
         self.query, self.key, self.value = found.query, found.key, found.value
         if groups is not None:
-            self.query, self.key, self.value = map(_unwidened, (found.query, found.key, found.value))
+            self.query, self.key, self.value = map(unwidened, (found.query, found.key, found.value))
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
@@ -315,14 +308,12 @@ class _Launch:
     def _step(self, block: Block, rows: str | None) -> None:
         """One register block: each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
         self._score(block, rows)
-        if rows is None:
-            for part in (self._look, self._rescale, self._weigh):
+        for part, count in ((self._look, 1), (self._rescale, self.mr), (self._weigh, 1), (self._add, self.mr)):
+            if rows is None:
                 part(block, 0, self.base)
-            self._add(block, 0, self.base)
-        else:
-            for part, count in ((self._look, 1), (self._rescale, self.mr), (self._weigh, 1), (self._add, self.mr)):
-                with block.loop("r", "walk", 0, 0, count, parent=rows) as row:
-                    part(block, *self._places(dims.symbol(f"{row}.first" if count == 1 else row), rows))
+                continue
+            with block.loop("r", "walk", 0, 0, count, parent=rows) as row:
+                part(block, *self._places(dims.symbol(f"{row}.first" if count == 1 else row), rows))
         self._accumulate(block, rows)
 
     def _places(self, index: Dim, rows: str) -> tuple[Dim, Dim]:

@@ -343,14 +343,17 @@ class _Counter:
         lane = lane or (type_.axes[-1] if type_.axes else None)
         elements, rates = self._count(type_, extents, 0, None), self.rates
         if lane in type_.axes and lane is not None:
-            way = self._rearranged(operand, subscripts, type_, extents) if is_store else None
+            is_near = abs(self._stride(operand, subscripts, lane, env)) <= depth
+            # In groups the first two lanes are neighbours, and those after them are not.
+            is_laid = self.operands[operand].layout is not None
+            way = self._rearranged(operand, subscripts, type_, extents) if is_store and (is_laid or not is_near) else None
             if way is not None:
                 vectors = self._count(type_, extents, NARROWEST, lane)
                 work.arithmetic += vectors * (math.log2(self.target.lanes) if way.turned else 0)
                 work.arithmetic += vectors * JOINED if way.grouped else 0
                 work.stores += vectors / way.count / rates.stores
                 return
-            if abs(self._stride(operand, subscripts, lane, env)) <= depth:
+            if is_near:
                 vectors = self._count(type_, extents, type_.dtype.bits, lane)
                 if not self.whole[lane] and any(lane in dims.symbols(subscript) for subscript in subscripts):
                     work.arithmetic += vectors * rates.masked / rates.arithmetic
@@ -414,10 +417,9 @@ class _Counter:
             return left, right, matrix.depth, matrix
         if dot.type.dtype.name == "i32" and left.type.dtype.bits == right.type.dtype.bits == 8:
             return left, right, 4, None
-        found = [each for each in self.target.instructions if (each.left, each.right, each.accumulator) == names and not each.is_matrix]
-        for each in found:
-            if each.depth > 1 and layout is not None and layout.in_groups(each.lanes, each.depth):
-                return left, right, each.depth, None
+        found = self.target.dot(*names)
+        if found is not None and layout is not None and layout.in_groups(found.lanes, found.depth):
+            return left, right, found.depth, None
         return dot.left, dot.right, 1, None
 
 

@@ -13,7 +13,7 @@ from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
 from ....ir.types import DType, f32
-from ...regions.contraction import Contraction, plain_load
+from ...regions.contraction import Contraction, plain_load, unwidened
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
@@ -38,9 +38,7 @@ class Operands:
 
 def factor_dtype(value: Scalar) -> DType:
     """The element type of a factor before it was widened for the sum."""
-    while isinstance(value, Apply) and value.primitive == "cast" and holds(value.dtype, value.args[0].dtype):
-        value = value.args[0]
-    return value.dtype
+    return unwidened(value).dtype
 
 
 def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
