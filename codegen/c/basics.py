@@ -374,6 +374,11 @@ def _sixteen_bits() -> Iterator[tuple[str, LibraryFunction]]:
             ("u16x@N x",),
             "return (f32x@N)(__builtin_convertvector(x, u32x@N) << 16);",
             scalar="return bits_u32_f32_1((uint32_t)x << 16);",
+            # gcc widens halves of a vector and joins them again.
+            fast={
+                (16, "avx512f"): "(f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16)",
+                (8, "avx2"): "(f32x8)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)x), 16)",
+            },
         ),
     )
     # A value that is already rounded: its upper half is the bf16.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .library import ELEMENTS, LibraryFunction
+from .pieces import erf_in_pieces
 
 V = "f32x@N"
 
@@ -176,7 +177,6 @@ q = fma_f32_@N(q, x, x);
 return select_f32_@N(a < 1.0f, q, copysign_f32_@N(y, x));
 """
 
-
 # The argument is reduced in f64 by two parts of pi/2: exact enough up to 2**26, beyond which libm is asked.
 _TRIGONOMETRIC = f"""
 f64x@N d = __builtin_convertvector(x, f64x@N);
@@ -211,7 +211,7 @@ def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
         "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
     }
     for name, body in bodies.items():
-        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body)
+        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=erf_in_pieces() if name == "erf" else {})
     for name in ("sin", "cos"):
         yield (
             f"far_{name}_f32",

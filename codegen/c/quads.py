@@ -17,7 +17,7 @@ from ...ir.codes import FOUR, dtype_of, mask_of, number_of, tabulate
 from ...ir.dims import Dim
 from ...ir.target import CpuLevel
 from ...ir.tile.program import Dot, Load, TileApply, Value, walk
-from ...ir.types import bf16, f32, i8, i32, u8
+from ...ir.types import DType, bf16, f32, i8, i32, u8
 from . import primitives
 from .access import Spot
 from .library import LibraryFunction
@@ -73,6 +73,9 @@ def functions() -> dict[str, LibraryFunction]:
     dots = {(lanes, "avx512_bf16"): _accumulated("vdpbf16ps") for lanes in (16, 8, 4)}
     found["pair_bf16"] = LibraryFunction("f32x@N", vectors, _PAIR)
     found["vdpbf16ps"] = LibraryFunction("f32x@N", vectors, _DOT, fast=dots)
+    for dtype, feature in (("f32", "avx512_bf16"), ("i32", "avx512_vnni")):
+        kept = {(lanes, feature): '__asm__("" : "+v"(x));\nreturn x;' for lanes in (16, 8, 4)}
+        found[f"settled_{dtype}"] = LibraryFunction(f"{dtype}x@N", (f"{dtype}x@N x",), "return x;", fast=kept)
     found["flush_f32"] = LibraryFunction("f32x@N", ("f32x@N x",), _FLUSH)
     shuffles = {
         (16, "avx512bw"): "return (i32x16)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)table), (__m512i)x);",
@@ -110,6 +113,11 @@ class Quads:
     function: str
     count: int
     turned: bool = False
+
+    @property
+    def sum(self) -> DType:
+        """The dtype of the sums."""
+        return i32 if self.count == FOUR else f32
 
 
 def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
@@ -182,6 +190,12 @@ def multiply(values: Values, found: Quads, spots: Sequence[Spot], names: Sequenc
         left = _spread(values, _bytes(values, found.left, spot, axis, first, found.count), spot.lanes)
         sides = (right, left) if found.turned else (left, right)
         values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, *sides)};")
+
+
+def settle(values: Values, found: Quads, spots: Sequence[Spot], names: Sequence[str]) -> None:
+    """Say after the loop that sums stay as they are: gcc, which joins them with what is made of them, then keeps them in registers."""
+    for spot, name in zip(spots, names, strict=True):
+        values.writer.line(f"{name} = {values.library.call(f'settled_{found.sum}', spot.lanes, name)};")
 
 
 def _spread(values: Values, code: Code, lanes: int) -> str:

@@ -21,6 +21,7 @@ from ...passes.lower.build_plan import Lowered
 from ...passes.lower.layout import channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
+from ...passes.quantize.words import MULTIPLYING
 from ...passes.tile.cpu import STRATEGIES
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
@@ -72,8 +73,11 @@ class CpuBackend:
 
 
 def _resources(compiled: SharedObject) -> dict[str, dict[str, object]]:
-    """What `inspect` shows of each kernel: registers, spills, instructions."""
-    return {name: {"registers": code.registers, "spills": code.spills, "instructions": code.mix} for name, code in compiled.kernels.items()}
+    """What `inspect` shows of each kernel: registers, spills (those of innermost loops too), instructions."""
+    return {
+        name: {"registers": code.registers, "spills": code.spills, "inner_spills": code.inner_spills, "instructions": code.mix}
+        for name, code in compiled.kernels.items()
+    }
 
 
 def levels_of(target: Target) -> list[CpuLevel]:
@@ -92,7 +96,7 @@ def levels_for(target: Target, module: Module) -> list[CpuLevel]:
 
 def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
     """The levels without those that have nothing for the module which the one below has not."""
-    operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in ("matmul", "conv")]
+    operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in MULTIPLYING]
     products = {tuple(_multiplied(value) for value in pair if value is not None) for pair in operands}
     # Blocks of codes are unsigned on the right (passes/regions/affine.py), where instructions want them first.
     products |= {("u8", "i8")} & {pair[::-1] for pair in products}

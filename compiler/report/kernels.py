@@ -15,8 +15,8 @@ from ...passes.lower.schedule import Scheduled
 from .table import Table
 
 COLUMNS = (
-    *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "instructions"),
-    *("megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
+    *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "inner_spills"),
+    *("instructions", "megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
 BRIEF = ("kernel", "function", "source_ops", "predicted_us", "share", "roofline", "when", "calls", "strategy", "kind")
 
@@ -61,6 +61,7 @@ def kernel_rows(
                 "registers": found.get("registers"),
                 "shared_bytes": found.get("shared_bytes"),
                 "spills": found.get("spills"),
+                "inner_spills": found.get("inner_spills"),
                 "instructions": found.get("instructions"),
                 "notes": found.get("notes"),
                 "operations": str(operations),
@@ -124,7 +125,7 @@ def _other_row(
         "sources": [list(step.sources) for step in uses],
         "strategy": None,
         "refusals": [],
-        **dict.fromkeys(("registers", "shared_bytes", "spills", "instructions", "notes", "megaflop")),
+        **dict.fromkeys(("registers", "shared_bytes", "spills", "inner_spills", "instructions", "notes", "megaflop")),
         "megabytes": round(moved / 1e6, 3),
         "predicted_us": round(moved / bytes_per_second * 1e6, 2),
         "roofline": 1.0,

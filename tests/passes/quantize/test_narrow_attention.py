@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.disassembly import PROGRAMS
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
@@ -54,6 +56,20 @@ def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str) -> Non
     (step,), (right,) = interpret(module, given), exact
     got = np.asarray(Engine(contents, threads=1)(*given))
     assert judge(got, step, right, digits={"bf16": 8, "fp16": 11}[precision]).passed
+
+
+@pytest.mark.skipif(not any(map(shutil.which, PROGRAMS)), reason="no disassembler is installed")
+@pytest.mark.parametrize(("columns", "scale"), [(1500, 0.125), (197, 0.125), (128, 1.0)])
+def test_sums_stay_in_registers(columns: int, scale: float) -> None:
+    """gcc once kept twelve rows of scores in memory, which took four times as long."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    q, k, v = (graph.add_input(name, TensorType(f32, (1, 2, columns, 64))) for name in "qkv")
+    graph.set_outputs([Builder(module, graph).attention(q, k, v, None, scale=scale, causal=False, safe=False)])
+    contents = compile_module(module, build_options({"target": "x86-64-v4-bf16", "precision": "bf16"}))
+    (rows,) = contents.report["kernels"].values()
+    (row,) = (row for row in rows if row["kind"] == "kernel" and "attention" in row["source_ops"])
+    assert row["inner_spills"] <= 12
 
 
 TEXT = """module @m {

@@ -1,0 +1,71 @@
+"""Functions whose argument is cut into pieces, each with a polynomial of its own: coefficients are looked up in registers.
+
+It pays where a register holds sixteen lanes and one instruction looks sixteen numbers up in a table of two registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+_EIGHTHS, _DEGREE = 32, 4
+# 2.1 ulp. The lowest bits of the sum with 1.5 * 2**20 are the number of the nearest eighth; a NaN stays one, since the
+# smaller of two operands is the second one then.
+_ERF_PIECES = """
+f32x16 a = (f32x16)((i32x16)x & 0x7fffffff);
+a = (f32x16)_mm512_min_ps(_mm512_set1_ps(3.9f), (__m512)a);
+f32x16 m = a + 1572864.0f;
+f32x16 r = a - (m - 1572864.0f);
+i32x16 i = (i32x16)m;
+f32x16 p = {4};
+p = fma_f32_16(p, r, {3});
+p = fma_f32_16(p, r, {2});
+p = fma_f32_16(p, r, {1});
+p = fma_f32_16(p, r, {0} + r);
+return (f32x16)(((i32x16)p & 0x7fffffff) | ((i32x16)x & (int32_t)0x80000000));
+"""
+
+
+def erf_in_pieces() -> Mapping[tuple[int, str], str]:
+    """erf by lanes and feature. Few lanes are taken as part of sixteen, so that an element is the same wherever it lies."""
+    return {
+        (16, "avx512f"): _all_lanes(),
+        (8, "avx512f"): "(f32x8)_mm512_castps512_ps256((__m512)erf_f32_16((f32x16)_mm512_castps256_ps512((__m256)x)))",
+        (4, "avx512f"): "(f32x4)_mm512_castps512_ps128((__m512)erf_f32_16((f32x16)_mm512_castps128_ps512((__m128)x)))",
+        (1, "avx512f"): "erf_f32_16((f32x16)_mm512_set1_ps(x))[0]",
+    }
+
+
+def _all_lanes() -> str:
+    pieces = [_erf_piece(n) for n in range(_EIGHTHS)]
+    looked_up = []
+    for power in range(_DEGREE + 1):
+        numbers = [f"{float(np.float32(piece[power])).hex()}f" for piece in pieces]
+        halves = (f"(__m512)(f32x16){{{', '.join(half)}}}" for half in (numbers[:16], numbers[16:]))
+        looked_up.append("(f32x16)_mm512_permutex2var_ps({}, (__m512i)i, {})".format(*halves))
+    return _ERF_PIECES.format(*looked_up)
+
+
+def _erf_piece(number: int) -> list[float]:
+    """Coefficients of erf(number / 8 + r) - r on +-1/16, lowest first; relative to r where `number` is 0, so that small ones are right."""
+    radius = 1 / 16
+    if number == 0:
+        nodes = [radius / 2 * (1 + math.cos(math.pi * (n + 0.5) / _DEGREE)) for n in range(_DEGREE)]
+        return [0.0, *_through(nodes, [math.erf(r) / r - 1 for r in nodes])]
+    nodes = [radius * math.cos(math.pi * (n + 0.5) / (_DEGREE + 1)) for n in range(_DEGREE + 1)]
+    return _through(nodes, [math.erf(number / 8 + r) - r for r in nodes])
+
+
+def _through(nodes: Sequence[float], values: Sequence[float]) -> list[float]:
+    """Coefficients, lowest first, of the polynomial that has these values at these nodes (Newton's divided differences)."""
+    differences = list(values)
+    for order in range(1, len(nodes)):
+        for n in range(len(nodes) - 1, order - 1, -1):
+            differences[n] = (differences[n] - differences[n - 1]) / (nodes[n] - nodes[n - order])
+    result: list[float] = []
+    for node, difference in zip(reversed(nodes), reversed(differences), strict=True):
+        result = [below - node * here for below, here in zip([0.0, *result], [*result, 0.0], strict=True)]
+        result[0] += difference
+    return result
