@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...ir.errors import VerifyError
 from ...ir.formats import FORMATS, sparse_name
 from ...ir.graph import Module, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
@@ -38,10 +39,28 @@ class QuantizeInt8Weight(Pass):
         for graph in module.functions.values():
             rewriter = context.rewriter(module, graph, self.name)
             for weight in weights_of(graph):
-                if why_not_coded(weight) is None and context.spend():
-                    _quantize(rewriter, weight, known)
+                found = coded(weight)
+                if not isinstance(found, str) and context.spend():
+                    _quantize(rewriter, weight, found, known)
                     changed = True
         return changed
+
+
+def coded(weight: Weight) -> tuple[Array, Array] | str:
+    """A weight's codes and scales, or why it stays as it is."""
+    common = why_not_coded(weight)
+    if common is not None:
+        return common
+    try:
+        return quantized(values_of(weight.stored), weight.channel)
+    except VerifyError as error:
+        return error.message
+
+
+def why_not(weight: Weight) -> str | None:
+    """Why a weight stays as it is, or None."""
+    found = coded(weight)
+    return found if isinstance(found, str) else None
 
 
 def quantized(weights: Array, channel: int) -> tuple[Array, Array]:
@@ -54,10 +73,10 @@ def quantized(weights: Array, channel: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(np.moveaxis(codes, 0, channel)), np.where(scales == 0, np.float32(1), scales)
 
 
-def _quantize(rewriter: Rewriter, weight: Weight, known: dict[Value, tuple[Value, Value]]) -> None:
+def _quantize(rewriter: Rewriter, weight: Weight, found: tuple[Array, Array], known: dict[Value, tuple[Value, Value]]) -> None:
     stored, module = weight.stored, rewriter.module
     if stored not in known:
-        codes, scales = quantized(values_of(stored), weight.channel)
+        codes, scales = found
         names = f"{stored.name}.int8", f"{stored.name}.scale"
         known[stored] = module.add_constant(names[0], codes, stored.source), module.add_constant(names[1], scales, stored.source)
     value, scale = known[stored]

@@ -9,8 +9,8 @@ from ...ir.graph import Op
 from ...ir.types import DType, i8
 from ..match import operand
 from ..sparsify import two_four
-from ..weights.weights import Weight, why_not_coded
-from . import ACTIVATION, INTEGER, QUANTIZATIONS, activations, encode_weights, name_of, narrow_products
+from ..weights.weights import Weight
+from . import ACTIVATION, INTEGER, QUANTIZATIONS, activations, encode_weights, int8_weight, name_of, narrow_products
 
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
@@ -99,7 +99,7 @@ def why_not_quantized(weight: Weight, name: str) -> str | None:
     known = QUANTIZATIONS[name]
     if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.coded) is not None):
         return activations.why_not(weight)
-    return encode_weights.why_not(weight, known.format) if known.is_coded else why_not_coded(weight)
+    return encode_weights.why_not(weight, known.format) if known.is_coded else int8_weight.why_not(weight)
 
 
 def why_not_sparse(weight: Weight) -> str | None:

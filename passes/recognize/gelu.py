@@ -9,10 +9,14 @@ from typing import ClassVar
 
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
+from ...ir.types import DType, bf16, f16
 from ..base import RulePass
 from ..match import Replacement, operand, producer, same_shape, uniform
 
 MAXIMUM_FACTORS = 8
+FIVE_DIGITS = 5e-6
+ROUNDED = {f16: 2.0**-10, bf16: 2.0**-7}
+"""How far apart numbers may be that are the same one rounded to a dtype; factors of two roundings."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +65,20 @@ def _is_gated(op: Op) -> bool:
 
 @dataclass
 class Product:
-    """A product as a number and its other factors."""
+    """A product as a number, which is rounded to `dtype`, and its other factors."""
 
+    dtype: DType
     number: float = 1.0
     factors: list[Value] = field(default_factory=list)
 
     def is_about(self, number: float) -> bool:
-        """Whether the number is this one, up to how exporters write it."""
-        return math.isclose(self.number, number, rel_tol=1e-3)
+        """Whether the number is this one: rounded to the dtype, or written with the five digits that exporters write at least."""
+        return math.isclose(self.number, number, rel_tol=ROUNDED.get(self.dtype, FIVE_DIGITS))
 
 
 def product_of(value: Value) -> Product:
     """`value` as a product: multiplications, divisions by a number, squares and cubes are taken apart."""
-    result = Product()
+    result = Product(value.dtype)
     pending = [value]
     while pending:
         part = pending.pop()

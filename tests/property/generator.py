@@ -243,8 +243,12 @@ def accepts(run: Run, op: Op) -> bool:
         return table.run(op.definition, operands, attrs, types, wide)
 
     operands = [value for value in op.operands if value is not None]
-    unit = 0.0 if op.name in EXACT else math.sqrt(_terms(op, run.bindings)) * 2.0**-24
-    moved = [{value: _moved(run, values[value], unit) for value in operands} for values in run.noisy]
+    units = dict.fromkeys(operands, 0.0 if op.name in EXACT else math.sqrt(_terms(op, run.bindings)) * 2.0**-24)
+    weighed = op.operands[2] if op.name == "attention" else None
+    if weighed is not None:
+        # Weights are rounded to the type of the values that they meet, which moves each term as much.
+        units[weighed] = max(units[weighed], 2.0 ** -DIGITS.get(weighed.dtype.name, 3))
+    moved = [{value: _moved(run, values[value], units[value]) for value in operands} for values in run.noisy]
     try:
         with warnings.catch_warnings():
             # Means of nothing and the like are meant: NaN is the answer.

@@ -12,8 +12,8 @@ from ourcc.ir.types import TensorType, f16, f32
 from ourcc.passes.base import PassContext
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.quantize.int8_weight import QuantizeInt8Weight, quantized
-from ourcc.passes.weights.weights import weight_of, why_not_coded
+from ourcc.passes.quantize.int8_weight import QuantizeInt8Weight, quantized, why_not
+from ourcc.passes.weights.weights import weight_of
 
 
 def started(*shape: int) -> tuple[Module, Builder]:
@@ -120,12 +120,12 @@ def test_why_a_weight_stays() -> None:
         assert op is not None
         weight = weight_of(op)
         assert weight is not None
-        found = why_not_coded(weight)
+        found = why_not(weight)
         if found is None:
             QuantizeInt8Weight().run(module, PassContext())
             again = weight_of(op)
             assert again is not None
-            return why_not_coded(again)
+            return why_not(again)
         assert not QuantizeInt8Weight().run(module, PassContext())
         return found
 
@@ -133,6 +133,7 @@ def test_why_a_weight_stays() -> None:
     broken[1, 2] = np.nan
     assert reason(random(4, 4)) == "the weight is quantized already, to i8"
     assert reason(broken) == "the weight holds infinities or NaN"
+    assert reason(np.full((4, 4), 1e-39, np.float32)) == "the largest scale is 7.87e-42, which f32 does not hold"
     assert reason(random(4, 4), "exp") == "the weight is also read by exp, and would be stored twice"
     for other in ("other axis", "both sides"):
         assert reason(random(4, 4), other) == "the weight is also read by matmul, and would be stored twice"
@@ -148,7 +149,7 @@ def test_integers_and_missing_values_stay() -> None:
     integers = b.matmul(x8, module.add_constant("w", np.ones((4, 3), np.int8)))
     missing = b.matmul(x, module.add_constant("v", ConstantData(load=lambda: random(4, 3), available=False), type=TensorType(f32, (4, 3))))
     b.graph.set_outputs([integers, missing])
-    reasons = [why_not_coded(weight) for op in b.graph if (weight := weight_of(op)) is not None]
+    reasons = [why_not(weight) for op in b.graph if (weight := weight_of(op)) is not None]
     assert reasons == ["the weight is i8, expected a float", "the values of the weight are not given"]
     assert not QuantizeInt8Weight().run(module, PassContext())
 

@@ -15,6 +15,9 @@ HEAD = """module @m {
   const @inverse : f32[] = 0.70710677
   const @outer : f32[] = 0.7978845834732056
   const @inner : f32[] = 0.044714998453855515
+  const @short : f32[] = 1.41421
+  const @nearly : f32[] = 1.4135
+  const @more : f32[] = 0.5004
   func @main(%x: f32[4, 64]) -> f32[4, 64] {
 """
 
@@ -36,6 +39,7 @@ TANH = ("%q = mul(%p, @inner)", "%r = add(%x, %q)", "%s = mul(%r, @outer)", "%u 
         ((*ERF, "%d = mul(@half, %x)", "%y = mul(%d, %c)"), ""),
         ((*ERF, "%d = mul(%x, %c)", "%y = div(%d, @two)"), ""),
         (("%a = mul(@inverse, %x)", "%b = erf(%a)", "%c = add(@one, %b)", "%d = mul(%x, %c)", "%y = mul(@half, %d)"), ""),
+        (("%a = div(%x, @short)", *ERF[1:], "%d = mul(%x, %c)", "%y = mul(%d, @half)"), ""),
         ((*CUBE, *TANH, "%d = mul(%x, @half)", "%y = mul(%d, %c)"), ' {approximate = "tanh"}'),
         (("%o = mul(%x, %x)", "%p = mul(%o, %x)", *TANH, "%d = mul(%x, %c)", "%y = mul(%d, @half)"), ' {approximate = "tanh"}'),
         (
@@ -55,6 +59,8 @@ def test_spellings(check_pass, lines, approximate):
     ("lines", "reason"),
     [
         ((*ERF, "%y = mul(%x, %c)"), "no product of 0.5 and two factors"),
+        ((*ERF, "%d = mul(%x, %c)", "%y = mul(%d, @more)"), "no product of 0.5 and two factors"),
+        (("%a = div(%x, @nearly)", *ERF[1:], "%d = mul(%x, %c)", "%y = mul(%d, @half)"), "the argument of erf is another"),
         ((*ERF, "%o = exp(%x)", "%d = mul(%o, %c)", "%y = mul(%d, @half)"), "the argument of erf is another"),
         (
             ("%a = mul(%x, @half)", "%b = erf(%a)", "%c = add(%b, @one)", "%d = mul(%x, %c)", "%y = mul(%d, @half)"),
