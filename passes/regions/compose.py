@@ -147,6 +147,7 @@ class _Composer:
     body: list[Statement] = field(default_factory=list)
     inputs: dict[Value, Operand] = field(default_factory=dict)
     ops: dict[Op, None] = field(default_factory=dict)
+    within: frozenset[Op] = frozenset()
     value_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[tuple[Value, tuple[Dim, ...], bool], Scalar] = field(default_factory=dict)
     copies: dict[Value, int] = field(default_factory=dict)
@@ -159,6 +160,7 @@ class _Composer:
         self.roundings = Roundings(self.regions, lambda value: self.is_inlined(value) and value not in self.beside)
 
     def compose(self, root: Op, views: Sequence[Op]) -> Group:
+        self.within = self._reached(root)
         region = self._region(root)
         results = views[-1].results if views else root.results
         outputs = tuple(Operand(f"y{n}", in_order(result, self.orders)) for n, result in enumerate(results))
@@ -178,6 +180,16 @@ class _Composer:
         self._check_folds()
         result = Region(results[0].name, tuple(self.inputs.values()), (*outputs, *extra), tuple(self.axes), tuple(self.body))
         return Group(result, tuple(self.inputs), (*results, *self.beside), (*reversed(self.ops), *views))
+
+    def _reached(self, root: Op) -> frozenset[Op]:
+        """The ops that the group computes: what has several readers among them gets a name when it is met first."""
+        found, pending = {root}, [root]
+        while pending:
+            for value in pending.pop().operands:
+                if value is not None and value.op is not None and value.op not in found and self.is_inlined(value):
+                    found.add(value.op)
+                    pending.append(value.op)
+        return frozenset(found)
 
     def _store_beside(self, value: Value, operand: Operand) -> Store:
         """The store of a value that is computed inside, at a place where all of its elements pass once."""
@@ -373,7 +385,7 @@ class _Composer:
             self.copies[value] = self.copies.get(value, 0) + 1
             if self.copies[value] > COPIES:
                 raise CannotInline(value, f"one kernel reads it in more than {COPIES} ways, and would compute it in each")
-            inside = sum(count for user, count in value.uses.items() if user in self.ops)
+            inside = sum(count for user, count in value.uses.items() if user in self.within)
             if shared or inside > 1 or value in self.beside:
                 element = self._named(element)
         self.known[key] = element

@@ -117,7 +117,17 @@ def test_groups_grow_with_the_program(body: Body, shape: tuple[str | int, ...], 
     assert deepest(found) <= DEPTH + 3
 
 
-@pytest.mark.parametrize("body", [chain(300), branches(100), repeated(doubled, 40), repeated(twice, 5)])
+def turned(b: Builder, x: Value) -> Value:
+    return b.mul(b.sin(x), b.cos(x))
+
+
+def chosen(b: Builder, x: Value) -> Value:
+    return b.where(b.lt(x, b.sin(x)), b.neg(x), b.exp(x))
+
+
+@pytest.mark.parametrize(
+    "body", [chain(300), branches(100), repeated(doubled, 40), repeated(twice, 5), repeated(turned, 12), repeated(chosen, 7)]
+)
 def test_groups_keep_the_meaning(body: Body) -> None:
     module = program(body, 5)
     x = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -131,7 +141,10 @@ def test_groups_keep_the_meaning(body: Body) -> None:
     np.testing.assert_array_equal(values[module.main.outputs[0]], expected)
 
 
-@pytest.mark.parametrize(("step", "few", "many"), [(doubled, 10, 40), (twice, 6, 12)], ids=["v + v", "concat(v, v)"])
+STEPS = [(doubled, 10, 40), (twice, 6, 12), (turned, 10, 40), (chosen, 10, 40)]
+
+
+@pytest.mark.parametrize(("step", "few", "many"), STEPS, ids=["v + v", "concat(v, v)", "sin(v) cos(v)", "where(v < sin(v), -v, exp(v))"])
 def test_the_code_of_shared_values_is_linear(step: Callable[[Builder, Value], Value], few: int, many: int) -> None:
     """Each op adds the same number of lines, where each used to double them."""
     some, more = lines(program(repeated(step, few), 8)), lines(program(repeated(step, many), 8))
