@@ -40,11 +40,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Case:
-    """How to build a graph, the size of its symbol S if it has one, and how its weights are coded."""
+    """How to build a graph, the size of its symbol S if it has one, how its weights are coded, and what of them is pruned."""
 
     build: Callable[[Made], Value]
     rows: int | None = None
     quantize: str | None = None
+    sparsity: str | None = None
 
     def module(self) -> Module:
         """The graph as kernels are made of it."""
@@ -57,7 +58,8 @@ class Case:
         return module
 
     def options(self) -> Any:
-        return build_options({"tune": "off", **({} if self.quantize is None else {"quantize": self.quantize})})
+        asked = {"quantize": self.quantize, "sparsity": self.sparsity}
+        return build_options({"tune": "off", **{name: value for name, value in asked.items() if value is not None}})
 
     def workload(self) -> Workload | None:
         return None if self.rows is None else Workload((Point((("S", self.rows),)),))
@@ -153,6 +155,8 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for name in ("int8-weight", "int4-weight", "mxfp4-weight", "int4-a8", "mxfp4-a8"):
         for rows in (1, 16, 128):
             yield f"product {rows}x1024x512 {name}", Case(product(rows, 1024, 512), None, name)
+    for rows, depth, width, coded in ((1, 1024, 512, None), (128, 768, 768, None), (128, 1024, 512, None), (128, 1024, 512, "int4-weight")):
+        yield f"product {rows}x{depth}x{width} 2:4 {coded or ''}".strip(), Case(product(rows, depth, width), None, coded, "2:4")
     for format, depth, width in (("q4_1", 576, 1536), ("q4_1", 1536, 576), ("q4_0", 2048, 2048), ("q8_0", 576, 4096), ("q4_k", 2048, 2048)):
         yield f"product S=1x{depth}x{width} {format} a8", Case(partial(stored, "S", depth, width, format), 1, "a8")
         yield f"product S=1x{depth}x{width} {format}", Case(partial(stored, "S", depth, width, format), 1)

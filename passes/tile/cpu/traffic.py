@@ -14,7 +14,24 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.target import Cache
 from ....ir.tile.address import flatten
-from ....ir.tile.program import AxisDecl, Dot, For, If, Launch, Let, Load, Local, Param, Statement, Store, TileType, Value, parts
+from ....ir.tile.program import (
+    AxisDecl,
+    Dot,
+    Expand2to4,
+    For,
+    If,
+    Launch,
+    Let,
+    Load,
+    Local,
+    Param,
+    Statement,
+    Store,
+    TileType,
+    Unpack,
+    Value,
+    parts,
+)
 from .work import opened, value_of
 
 LINE = 64
@@ -67,12 +84,13 @@ class _Reader:
         self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
         self.inside: dict[str, set[str]] = {}
         """The axes that walk each axis, by its name."""
+        self.root = _Node("", 1, 1.0, 0)
         self.met: set[tuple[int, int]] = set()
         """Values and the loops in which they were read: one that is used several times is read once."""
 
     def read(self) -> _Node:
         """A tree of the grid's loops and the body's."""
-        root = node = _Node("", 1, 1.0, 0)
+        root = node = self.root
         env, lengths, loops = dict(self.sizes), dict[str, int](), list[_Node]()
         for axis in self.launch.grid:
             low, step = value_of(axis.low, env), axis.step or 1
@@ -135,9 +153,22 @@ class _Reader:
                     loops = [*loops, node]
             for side in (value.left, value.right):
                 self._value(side, env, lengths, node, loops)
+        elif isinstance(value, (Expand2to4, Unpack)) and any(loop.name == value.after for loop in loops):
+            loops = self._beside(value.after, value.before, lengths, loops)
+            for part in parts(value):
+                self._value(part, env, lengths | {value.before: 1}, loops[-1], loops)
         else:
             for part in parts(value):
                 self._value(part, env, lengths, node, loops)
+
+    def _beside(self, after: str, before: str, lengths: dict[str, int], loops: list[_Node]) -> list[_Node]:
+        """The loops that hold one along `after`, with one along `before` in its place: what is expanded is read in steps of its own."""
+        place = next(n for n, loop in enumerate(loops) if loop.name == after)
+        found = loops[:place]
+        for loop in (_Node(before, max(1, lengths[before]), max(1.0, lengths[before]), 1), *loops[place + 1 :]):
+            found.append(_Node(loop.name, loop.trips, loop.covered, loop.step))
+            (found[-2] if len(found) > 1 else self.root).inner.append(found[-1])
+        return found
 
     def _access(
         self,
