@@ -89,6 +89,37 @@ def grouped(bits: int, group: int | None, zero_points: bool = False, scales: DTy
     )
 
 
+def with_offsets(bits: int, group: int, scales: DType = f16) -> Format:
+    """Unsigned codes of 2 to 8 bits in groups of `group` along the contracted axis, times a scale, plus an f32 offset.
+
+    What has a zero point that is no whole number is stored so: the offset is the scale times the zero point, negated.
+    """
+    run, most = _run(group), (1 << bits) - 1
+
+    def encode(x: Tensor) -> Mapping[str, Tensor]:
+        parts = x.reshape(*x.shape[:-1], -1, group)
+        least = parts.min(-1, keepdims=True)
+        wanted = (parts.max(-1, keepdims=True) - least) / np.float32(most)
+        scale = in_range(wanted, scales)
+        if np.any((scale == 0) & (wanted > 0)):
+            raise VerifyError(f"a scale is {wanted[scale == 0].max():.3g}, which {scales} does not hold")
+        codes = np.clip(np.rint(divided(parts - least, scale)), 0, most).reshape(x.shape)
+        return {**pack_codes(codes, bits, run), "scale": scale[..., 0].astype(scales.numpy), "offset": least[..., 0]}
+
+    return Format(
+        offset_name(bits, group, scales),
+        f"{bits}-bit integers, {scales} scales and f32 offsets for groups of {group}",
+        (*code_fields(bits, run), Field("scale", scales, group), Field("offset", f32, group)),
+        group,
+        lambda reader, place: read_code(reader, place, bits, run),
+        scale=lambda reader, place: reader.word("scale", place // group),
+        offset=lambda reader, place: reader.word("offset", place // group),
+        least=0,
+        most=most,
+        encode=encode,
+    )
+
+
 WHOLE_RUN = 32
 """Codes whose bytes lie together where a whole channel is one group."""
 
@@ -99,11 +130,20 @@ def grouped_name(bits: int, group: int | None, zero_points: bool = False, scales
     return ".".join(words)
 
 
+def offset_name(bits: int, group: int, scales: DType = f16) -> str:
+    """`uint4.g32.f32.offset`."""
+    return f"{grouped_name(bits, group, True, scales)}.offset"
+
+
 _GROUPED = re.compile(r"(u?)int([2-6])\.(?:g([0-9]{1,6})|channel)(?:\.(f32|bf16))?")
+_WITH_OFFSETS = re.compile(r"uint([2-68])\.g([0-9]{1,6})(?:\.(f32|bf16))?\.offset")
 
 
 def parse_grouped(name: str) -> Format | None:
-    """The format that `grouped_name` names: of any group that eight divides."""
+    """The format that `grouped_name` or `offset_name` names: of any group that eight divides."""
+    offsets = _WITH_OFFSETS.fullmatch(name)
+    if offsets is not None and int(offsets[2]) and int(offsets[2]) % 8 == 0:
+        return with_offsets(int(offsets[1]), int(offsets[2]), DTYPES[offsets[3] or "f16"])
     match = _GROUPED.fullmatch(name)
     if match is None or (match[3] is not None and (int(match[3]) % 8 or not int(match[3]))):
         return None
@@ -180,4 +220,5 @@ FORMATS = (
     whole_bytes("uint8.g128", "unsigned bytes with f32 scales and zero points for groups of 128", signed=False, group=128),
     *(grouped(4, group, zero_points) for group in (32, 64, 128) for zero_points in (False, True)),
     *(grouped(bits, group, zero_points) for bits in (2, 3) for group in (32, 64) for zero_points in (False, True)),
+    *(with_offsets(bits, 32, f32) for bits in (2, 4, 8)),
 )

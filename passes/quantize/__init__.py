@@ -71,6 +71,6 @@ QUANTIZATIONS: dict[str, Quantization] = {
 
 def name_of(format: str) -> str:
     """What users call a weight in a number format; integers in groups of another size go by their bits."""
-    bits = re.match(r"u?(int[2-6])\.", format)
+    bits = re.match(r"u?(int[2-68])\.", format)
     known = next((each.name for each in QUANTIZATIONS.values() if each.format == format), None)
     return known or f"{bits[1] if bits else format}-weight"

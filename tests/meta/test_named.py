@@ -23,6 +23,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "codegen/c/basics.py",
         "codegen/c/elementary.py",
         "codegen/c/folds.py",
+        "codegen/c/pieces.py",
         "codegen/c/placement.py",
         "codegen/c/quads.py",
         "codegen/c/tiles.py",

@@ -268,8 +268,10 @@ class Chain:
         value = self.pick()
         name = self.choices.choice(("is_inf", "is_inf", "is_nan", "lt", "eq", "le"))
         test = self.add(name, [value] if name.startswith("is") else [value, self.beside(value)])
-        if test is not None and self.choices.randrange(2):
-            self.add("where", [test, value, self.beside(value)])
+        other = self.beside(value) if test is not None and self.choices.randrange(2) else value
+        # A choice between a value and itself is none: its test goes, and nothing tells whether the value was rounded.
+        if test is not None and other is not value:
+            self.add("where", [test, value, other])
 
     def quantized(self) -> None:
         """To a quantized type and back."""

@@ -84,7 +84,8 @@ def test_every_code_of_a_small_float_is_its_number(name: str) -> None:
 def test_every_code_of_an_integer_is_its_number(name: str) -> None:
     format = FORMATS[name]
     fields = format.encoded(random(1, max(256, 2 * format.group)))
-    scale = {field: np.ones_like(array) for field, array in fields.items() if field == "scale"}
+    plain = {"scale": np.ones_like, "offset": np.zeros_like}
+    scale = {field: plain[field](array) for field, array in fields.items() if field in plain}
     numbers = format.decoded({**fields, **scale})
     assert set(np.unique(numbers)) <= set(range(-256, 256))
     if "zero" in fields:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .....ir.errors import UnsupportedError
+from .....ir.formats import format_of
+from .....ir.formats.affine import WHOLE_RUN, offset_name, pack_codes
 from .....ir.graph import Value
-from .....ir.types import DTYPES, DType, f32, i32
+from .....ir.types import DTYPES, DType, f32, from_numpy, i32
 from ..context import Node, cast, rule
 from .contraction import product
 from .pointwise import constant
 from .quantization import MICROSOFT, Parameters, dequantized, is_single, quantized, quantized_dynamically, scalar
 from .shape import unsqueeze
 from .window import convolve
+
+Codes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 def along(n: Node, parameter: Value, trailing: int) -> Value:
@@ -143,17 +149,28 @@ def _matmul_bits(n: Node) -> Value:
     scale = n.b.reshape(n.x(2), shape=(rows, blocks))
     value: Value
     if n.given(3) and n.x(3).dtype.is_float:
-        # Float zero points: codes as floats, less the zero point of their block.
-        plain = dequantized(n, weight, Parameters(n.b.scalar(1.0, scale.dtype), None))
-        zeros = n.array(3, "the zero points").reshape(rows, blocks).repeat(block, axis=1)[:, :depth]
-        spread = n.array(2, "the scales").reshape(rows, blocks).repeat(block, axis=1)[:, :depth]
-        value = n.b.mul(n.b.sub(plain, constant(n, np.ascontiguousarray(zeros))), constant(n, np.ascontiguousarray(spread)))
+        value = _with_offsets(n, codes, n.array(3, "the zero points").reshape(rows, blocks), bits, block)
     else:
         packed = unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
         zero = np.full((rows, blocks), 1 << (bits - 1), np.uint8) if packed is None else packed
         value = dequantized(n, weight, Parameters(scale, constant(n, zero.astype(dtype.numpy)), 1, block))
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
     return result if not n.given(5) else n.b.add(result, n.x(5))
+
+
+def _with_offsets(n: Node, codes: Codes, zeros: np.ndarray[Any, Any], bits: int, block: int) -> Value:
+    """(code - zero) * scale where zero points are floats: each block's offset is -zero * scale."""
+    depth, scales = codes.shape[1], n.array(2, "the scales").reshape(zeros.shape)
+    offsets = -zeros.astype(np.float32) * scales.astype(np.float32)
+    if depth % block or block % 8:
+        # No whole groups of bytes: the numbers themselves.
+        wide = [each.astype(np.float32).repeat(block, axis=1)[:, :depth] for each in (scales, offsets)]
+        return constant(n, (codes * wide[0] + wide[1]).astype(scales.dtype))
+    format = format_of(offset_name(bits, block, from_numpy(scales.dtype)))
+    fields = {**pack_codes(codes, bits, format.fields[0].per or WHOLE_RUN), "scale": scales, "offset": offsets}
+    held = [constant(n, np.ascontiguousarray(fields[field.name])) for field in format.fields]
+    result: Value = n.b.decode(*held, format=format.name, axis=1, dtype=from_numpy(scales.dtype))
+    return result
 
 
 def _expect(n: Node, position: int, what: str, count: int) -> None:
@@ -163,9 +180,7 @@ def _expect(n: Node, position: int, what: str, count: int) -> None:
         raise n.fail(f"{what} {elements} elements, expected {count}")
 
 
-def unpacked(
-    n: Node, data: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], bits: int, rows: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def unpacked(n: Node, data: Codes, bits: int, rows: int) -> Codes:
     """Bytes as rows of numbers of `bits` bits, the first in the lowest bits."""
     if data.dtype != np.uint8 or data.size % rows:
         raise n.fail(f"got {data.dtype}{list(data.shape)}, expected bytes for {rows} rows")

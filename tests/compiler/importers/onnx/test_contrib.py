@@ -226,6 +226,20 @@ def test_drawn_nodes_compute_what_onnxruntime_computes(draw):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(("bits", "format"), [(2, "uint2.g32.f32.offset"), (4, "uint4.g32.f32.offset"), (8, "uint8.g32.f32.offset")])
+def test_codes_with_zero_points_that_are_floats_stay_codes(bits, format):
+    rng = np.random.default_rng(bits)
+    held = (
+        rng.integers(0, 256, (64, 8, 4 * bits)).astype(np.uint8),
+        rng.uniform(0.1, 2, 512).astype(F32),
+        rng.uniform(0, 9, 512).astype(F32),
+    )
+    operands = [np.zeros((2, 256), F32), *(Operand(array, (), True) for array in held)]
+    module, _ = node_model(NodeCase("MatMulNBits", operands, {"K": 256, "N": 64, "bits": bits, "block_size": 32}))
+    ops = [op for op in import_onnx(module).main if op.name == "decode"]
+    assert [op.attrs["format"] for op in ops] == [format]
+
+
 @pytest.mark.timeout(600)
 def test_engines_compute_what_the_reference_computes():
     assert not faults_of_engines(DRAWS, 2)
