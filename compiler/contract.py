@@ -46,6 +46,25 @@ _LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
 
 
 @dataclass(frozen=True)
+class Remedies:
+    """What to do about a broken promise of ops, and about one of targets (whose names are `{}`), on one road to an engine."""
+
+    ops: str
+    targets: str
+
+
+BUILT = Remedies(
+    "build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract",
+    "build for {} as well, with --target (targets=[...] in Python)",
+)
+TRACED = Remedies(
+    "ourcc.explain(model, *inputs) shows what is compiled and what falls back, and why; or leave the requirement out",
+    "name {} in options={{'targets': [...]}} too; without it torch.compile builds for the device that the inputs are on",
+)
+"""The same under torch.compile, where no engine file is written."""
+
+
+@dataclass(frozen=True)
 class SourceOp:
     """An op of the user's model: its kind, and the precision that it came with."""
 
@@ -124,16 +143,19 @@ def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:
     return "is done in part: " + ", ".join(f"{part} for {count or 'none'} of {len(found)} weights" for part, count in counts.items())
 
 
-def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str]) -> None:
+def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str], remedies: Remedies = BUILT) -> None:
     """ContractError if a promise does not hold, with the rows that break it."""
-    broken = {str(requirement): lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
+    broken = {requirement: lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
     if broken:
         count = len(broken)
-        lines = [f"{name}: {line}" for name, found in broken.items() for line in found]
+        lines = [f"{requirement}: {line}" for requirement, found in broken.items() for line in found]
+        missing = [str(requirement.value) for requirement in broken if requirement.subject == "target"]
+        hints = [remedies.targets.format(" and ".join(missing))] if missing else []
+        hints += [remedies.ops] if len(missing) < count else []
         raise ContractError(
-            f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(broken)}",
+            f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(map(str, broken))}",
             note="\n".join(lines),
-            hint="build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract",
+            hint="; ".join(hints),
         )
 
 

@@ -23,7 +23,7 @@ from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
-from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
+from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
 from .engines.recorded import CHANGES, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
@@ -60,10 +60,12 @@ def compile_simplified(
     options: BuildOptions,
     progress: Progress = SILENT,
     brought: int | None = None,
+    remedies: Remedies = BUILT,
 ) -> EngineContents:
     """Compile a simplified module for every target of the options.
 
-    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights.
+    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights;
+    `remedies` are told with a promise that does not hold.
     """
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
@@ -82,7 +84,7 @@ def compile_simplified(
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
     rest["assets"] = module.assets
     contents = EngineContents.of({part.name: part.contents for part in parts}, {part.name: part.weights for part in parts}, **rest)
-    enforce(contract, options.require, names_of(options, contents))
+    enforce(contract, options.require, names_of(options, contents), remedies)
     return contents
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.contract import contract_of, enforce, is_notable, source_ops, unmet, violations
+from ourcc.compiler.contract import BUILT, contract_of, enforce, is_notable, source_ops, unmet, violations
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.requests import parse_requirement
@@ -223,6 +223,13 @@ def test_all_broken_promises_are_named() -> None:
     assert error.value.message == "2 promises do not hold: linear:int8, relu:bf16"
     assert error.value.exit_status == 3 and "relu:bf16: act (relu) is fp32" in str(error.value.note)
     assert error.value.hint == "build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract"
+
+
+def test_the_remedy_for_a_target_is_to_build_for_it() -> None:
+    for texts, expected in ((("target:sm_90a",), BUILT.targets), (("target:sm_90a", "relu:bf16"), f"{BUILT.targets}; {BUILT.ops}")):
+        with pytest.raises(ContractError, match="target:sm_90a") as error:
+            enforce(ROWS, [parse_requirement(text) for text in texts], ["cpu"])
+        assert error.value.hint == expected.format("sm_90a") and "--target" in error.value.hint
 
 
 @pytest.mark.parametrize("value", ["fp8", "nvfp4"])
