@@ -67,6 +67,7 @@ def compile_simplified(
     `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights;
     `remedies` are told with a promise that does not hold.
     """
+    options = options.bounded(module)
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
@@ -179,7 +180,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     target = options.targets[0]
     if stage in LANGUAGES and stage != target.language:
         raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
-    lowered = lower(module, target, options.workload_for(module.facts))
+    lowered = lower(module, target, options.bounded(module).workload_for(module.facts))
     if stage == "plan":
         return "\n".join(
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
