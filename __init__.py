@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from .runtime.engine import Engine
+    from .runtime.language.model import LanguageModel
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "EngineError",
     "InputError",
     "InternalError",
+    "LanguageModel",
     "ModelError",
     "Options",
     "ToolchainError",
@@ -43,7 +45,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("build", "explain", "load"), "compiler.api"),
-    **{"Engine": "runtime.engine", "Options": "compiler.options"},
+    **{"Engine": "runtime.engine", "LanguageModel": "runtime.language.model", "Options": "compiler.options"},
 }
 
 # A library speaks only to who listens: logging.getLogger("ourcc") is there for the caller's handlers.

@@ -41,6 +41,7 @@ def load(
 ) -> Engine:
     """Open an engine file for this machine, to run on `threads` (default: all that this process may use); every byte is checked.
 
+    That of a language model is an `ourcc.LanguageModel`.
     Weights are hashed when a file is first loaded, and again when it changed since; `verify` hashes them in any case.
     `trusted_keys` (raw Ed25519 public keys) refuses what none of them signed; an empty list trusts nobody. Weights stay
     mapped: a file that is cut off or overwritten in place takes the process with it, unless `copy_weights` has put them

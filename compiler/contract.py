@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..ir.dims import Facts
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
 from ..ir.ops.structure import region_of
@@ -19,6 +21,7 @@ from ..passes.quantize.words import (
     is_narrowed,
     is_served_by,
     multiplied_as,
+    only_moves,
     precision_name,
     promised,
     read_as,
@@ -40,6 +43,25 @@ NO_KERNEL = "computed by the host, in Python: no kernel does it"
 MERGED = "merged into other ops, or computed while building"
 _LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What to do about a broken promise of ops, and about one of targets (whose names are `{}`), on one road to an engine."""
+
+    ops: str
+    targets: str
+
+
+BUILT = Remedies(
+    "build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract",
+    "build for {} as well, with --target (targets=[...] in Python)",
+)
+TRACED = Remedies(
+    "ourcc.explain(model, *inputs) shows what is compiled and what falls back, and why; or leave the requirement out",
+    "name {} in options={{'targets': [...]}} too; without it torch.compile builds for the device that the inputs are on",
+)
+"""The same under torch.compile, where no engine file is written."""
 
 
 @dataclass(frozen=True)
@@ -90,34 +112,50 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
         if source not in left:
             rows.append(ContractRow(source.name, original.kind, precision, precision, MERGED))
             continue
-        row = _row(source, _whole(left[source], original.kind), precision, options)
+        op = _whole(left[source], original.kind)
+        if computed_in(op) == options.precision and only_moves(op, module.facts):
+            precision = options.precision  # it moves what a product reads or gives, in the precision asked of that
+        row = _row(source, op, precision, options, module.facts)
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
 
 def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
-    """What to tell of requests for weights that none of them met: why most did not."""
-    promises = {} if options.quantize is None else {options.quantize: QUANTIZATIONS[options.quantize].promises}
-    promises |= {} if options.sparsity is None else {options.sparsity: (options.sparsity,)}
-    for name, words in promises.items():
+    """What to tell of requests for weights that none of them met whole: which part was done, and why most lack the rest."""
+    requests = [] if options.quantize is None else [QUANTIZATIONS[options.quantize]]
+    asked = [(each.name, each.promises, each.parts) for each in requests]
+    asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
+    for name, words, parts in asked:
         rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
-        if any(set(words) <= implied(row.realised.split(", ")) for row in rows):
-            continue
-        whys = Counter(row.why for row in rows).most_common(1)
-        why = f"none of {len(rows)} weights is: {whys[0][0]}" if whys else "no product of the model has a constant weight"
-        yield f"{name} changes nothing: {why}"
+        found = [implied(row.realised.split(", ")) for row in rows]
+        if not rows:
+            yield f"{name} changes nothing: no product of the model has a constant weight"
+        elif not any(set(words) <= realised for realised in found):
+            why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common(1)[0][0]
+            yield f"{name} {_done(parts, found)}: {why}"
 
 
-def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str]) -> None:
+def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:
+    """How many weights each part of a request was done to."""
+    counts = {part: sum(part in realised for realised in found) for part in parts}
+    if not any(counts.values()):
+        return f"changes nothing: none of {len(found)} weights is"
+    return "is done in part: " + ", ".join(f"{part} for {count or 'none'} of {len(found)} weights" for part, count in counts.items())
+
+
+def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str], remedies: Remedies = BUILT) -> None:
     """ContractError if a promise does not hold, with the rows that break it."""
-    broken = {str(requirement): lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
+    broken = {requirement: lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
     if broken:
         count = len(broken)
-        lines = [f"{name}: {line}" for name, found in broken.items() for line in found]
+        lines = [f"{requirement}: {line}" for requirement, found in broken.items() for line in found]
+        missing = [str(requirement.value) for requirement in broken if requirement.subject == "target"]
+        hints = [remedies.targets.format(" and ".join(missing))] if missing else []
+        hints += [remedies.ops] if len(missing) < count else []
         raise ContractError(
-            f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(broken)}",
+            f"{count} {'promise does' if count == 1 else 'promises do'} not hold: {', '.join(map(str, broken))}",
             note="\n".join(lines),
-            hint="build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract",
+            hint="; ".join(hints),
         )
 
 
@@ -142,10 +180,10 @@ def is_notable(row: ContractRow) -> bool:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> ContractRow:
+def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: Facts) -> ContractRow:
     if op.name == "aten_call":
         return _fallback(source.name, op, precision)
-    requested, realised, why = [precision], [computed_in(op)], []
+    requested, realised, why = [precision], [computed_in(op)], list[tuple[str, str]]()
     weight = weight_of(op)
     stored = [] if weight is None else list(stored_as(weight))
     if weight is not None:
@@ -153,12 +191,20 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions) -> Contr
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
             if wanted not in implied(realised):
-                why.append(f"{wanted}: {reason}")
+                why.append((wanted, reason))
     if not is_served_by(precision, realised[0]):
-        why.append(f"{precision}: {why_not_narrowed(op) or f'the op computes in {realised[0]}'}")
+        why.append((precision, why_not_narrowed(op, facts) or f"the op computes in {realised[0]}"))
     held = read_as(op) if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
-    said = (", ".join(requested), ", ".join(realised), "; ".join(why))
+    said = (", ".join(requested), ", ".join(realised), "; ".join(f"{word}: {reason}" for word, reason in why))
     return ContractRow(source.name, kind_of(op), *said, runs=KERNEL, stored=held, summed=_summed(op))
+
+
+def _reasons(row: ContractRow) -> Iterator[tuple[str, str]]:
+    """What a row says why it lacks, and why, as `_row` wrote it: reasons may hold semicolons, but none before a word of the request."""
+    words = "|".join(map(re.escape, row.requested.split(", ")))
+    for said in re.split(f"; (?=(?:{words}): )", row.why):
+        word, _, reason = said.partition(": ")
+        yield word, reason
 
 
 def _summed(op: Op) -> str:

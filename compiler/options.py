@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ..ir.dims import Facts
 from ..ir.errors import UsageError
 from ..ir.spelling import nearest
-from ..ir.workload import Workload, parse_workload
+from ..ir.workload import Point, Workload, parse_workload
 from .engines.outputs import check_output
 from .engines.trust import NOBODY_ASKED, Trust
 from .environment import Environment, environment, parse_threads
@@ -35,6 +35,9 @@ from .requests import (
 )
 from .targets.registry import TARGETS, parse_targets
 from .targets.target import Target
+
+if TYPE_CHECKING:
+    from ..ir.graph import Module
 
 PEERS = ("onnxruntime", "eager", "inductor", "openvino")
 
@@ -67,9 +70,20 @@ class BuildOptions:
         """The workload with sizes for all symbols of a model, if one is given; UsageError where it does not fit them."""
         return None if self.workload is None else self.workload.of(facts)
 
+    def bounded(self, module: Module) -> BuildOptions:
+        """These options where sizes that only the data decide are typical ones of what can be found in the rest of the workload."""
+        from ..ir.graph.found import most_found
+
+        most = most_found(module)
+        return replace(self, workload=(self.workload or ANY_SIZES).of(module.facts, most)) if most else self
+
     def within(self, facts: Facts) -> BuildOptions:
         """These options for one of several graphs: of the workload what its symbols can be."""
         return self if self.workload is None else replace(self, workload=self.workload.within(facts))
+
+
+ANY_SIZES = Workload((Point(()),))
+"""The workload of which nothing is said."""
 
 
 def _path(value: Any) -> Path:

@@ -23,7 +23,7 @@ from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
-from .contract import SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
+from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
 from .engines.recorded import CHANGES, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
@@ -60,11 +60,14 @@ def compile_simplified(
     options: BuildOptions,
     progress: Progress = SILENT,
     brought: int | None = None,
+    remedies: Remedies = BUILT,
 ) -> EngineContents:
     """Compile a simplified module for every target of the options.
 
-    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights.
+    `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights;
+    `remedies` are told with a promise that does not hold.
     """
+    options = options.bounded(module)
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
@@ -82,7 +85,7 @@ def compile_simplified(
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
     rest["assets"] = module.assets
     contents = EngineContents.of({part.name: part.contents for part in parts}, {part.name: part.weights for part in parts}, **rest)
-    enforce(contract, options.require, names_of(options, contents))
+    enforce(contract, options.require, names_of(options, contents), remedies)
     return contents
 
 
@@ -177,7 +180,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     target = options.targets[0]
     if stage in LANGUAGES and stage != target.language:
         raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
-    lowered = lower(module, target, options.workload_for(module.facts))
+    lowered = lower(module, target, options.bounded(module).workload_for(module.facts))
     if stage == "plan":
         return "\n".join(
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()

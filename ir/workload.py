@@ -1,7 +1,8 @@
 """The workload: the sizes, with weights, that schedules are chosen for, reports print, tuning measures and `bench` runs.
 
 `B=1,S=128` is a point of weight 1, `B=8,S=512:0.2` one of weight 0.2. Where nothing is said there is one point: 1 for the
-first of several symbols (the batch), 128 for the others, each within its range and a multiple of its divisor.
+first of several symbols (the batch), 128 for the others, each within its range and a multiple of its divisor, and a size that only
+the data decide within what can be found at all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from . import dims
 from .dims import Dim, Facts
@@ -17,6 +19,7 @@ from .errors import UsageError
 
 TYPICAL = 128
 """What is reckoned with for a symbol of which nothing is said."""
+NO_MOST: Mapping[str, Dim] = MappingProxyType({})
 _SIZE = re.compile(r"[0-9]{1,15}")
 _WEIGHT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}")
 
@@ -47,9 +50,12 @@ class Workload:
         """The sizes of the heaviest point, the first of equals: what stands for all where there can be one only."""
         return dict(heaviest(self.points).sizes)
 
-    def of(self, facts: Facts) -> Workload:
-        """The points with sizes for all symbols; UsageError for one that calls of these symbols cannot have."""
-        return Workload(tuple(_completed(point, facts) for point in self.points))
+    def of(self, facts: Facts, most: Mapping[str, Dim] = NO_MOST) -> Workload:
+        """The points with sizes for all symbols; UsageError for one that calls of these symbols cannot have.
+
+        `most` says what some symbols are at most, in others (`most_found`): it bounds the sizes of which a point says nothing.
+        """
+        return Workload(tuple(_completed(point, facts, most) for point in self.points))
 
     def within(self, facts: Facts) -> Workload:
         """As `of`, for one of several graphs that calls are spread over: what it does not know or take is left out."""
@@ -127,14 +133,16 @@ def _parse_point(text: str) -> Point:
     return Point(tuple(sizes.items()), float(weight) if colon else 1.0)
 
 
-def _completed(point: Point, facts: Facts) -> Point:
+def _completed(point: Point, facts: Facts, most: Mapping[str, Dim]) -> Point:
     if (why := _why_not(point.sizes, facts)) is not None:
         known = ", ".join(f"{name} in {bounds}{_multiple(name, facts)}" for name, bounds in facts.ranges.items())
         raise UsageError(
             f"workload {str(point)!r}: {why}", hint=f"the symbols are {known}" if known else "all sizes of the model are fixed"
         )
-    given = dict(point.sizes)
-    return replace(point, sizes=tuple((name, given.get(name, size)) for name, size in default_sizes(facts).items()))
+    sizes = default_sizes(facts) | dict(point.sizes)
+    for name in (name for name in most if name in sizes and name not in dict(point.sizes)):
+        sizes[name] = nearest_size(min(sizes[name], size_at(most[name], sizes)), name, facts)
+    return replace(point, sizes=tuple(sizes.items()))
 
 
 def _why_not(sizes: Sequence[tuple[str, int]], facts: Facts) -> str | None:

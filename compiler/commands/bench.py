@@ -71,7 +71,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         tables.append(_weighed(timed))
     if options.kernels:
         heaviest = max(cases, key=lambda case: case.point.weight)
-        tables += _launches(options, engine, function, heaviest.arrays, timed[heaviest][0].median, progress)
+        tables += _launches(options, engine, function, heaviest.arrays, timed[heaviest][0].minimum, progress)
     return Report({**facts, "cpu": cpu.model, **files}, tuple(tables))
 
 
@@ -114,14 +114,14 @@ def _launches(
     options: BenchOptions, engine: Engine, function: str, arrays: list[Array], call: float, progress: Progress
 ) -> Iterator[Table]:
     """A row for each launch; the trace and the picture are written beside."""
-    from .profile import draw_roofline, measured_rates, profile, profile_table, trace
+    from .profile import draw_roofline, profile_beside_rates, profile_table, trace
 
-    profiles, rates = profile(engine, function, arrays, options.threads, options.rounds, progress), measured_rates()
+    profiles, roof = profile_beside_rates(engine, function, arrays, options.threads, options.rounds, progress)
     if options.trace is not None:
         replace_file(options.trace, trace(profiles))
     if options.picture is not None:
-        replace_file(options.picture, draw_roofline(profiles, rates))
-    yield profile_table(profiles, rates, _sizes(arrays), call)
+        replace_file(options.picture, draw_roofline(profiles, roof.rates))
+    yield profile_table(profiles, roof, _sizes(arrays), call)
 
 
 def _built(options: BenchOptions, progress: Progress) -> Engine:

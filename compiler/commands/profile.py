@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -22,7 +22,7 @@ from ...runtime.launches import holds
 from ..models.inputs import Array
 from ..progress import Progress
 from ..report.table import Cell, Table
-from ..targets.machine import Rates, measure_rates, read_cpu
+from ..targets.machine import Rates, rate_samples, read_cpu
 
 COLUMNS = ("launch", "kernel", "source_ops", "strategy", "min_us", "median_us", "gflops", "gbytes_per_second", "roofline", "share")
 BRIEF = ("launch", "kernel", "source_ops", "median_us", "gflops", "roofline", "share")
@@ -55,8 +55,19 @@ class Profile:
         return max(self.operations / (rates.fma_gflops * 1e9), self.bytes / (rates.read_gbytes_per_second * 1e9))
 
 
-def profile(engine: Engine, function: str, inputs: Sequence[Array], threads: int, rounds: int, progress: Progress) -> list[Profile]:
-    """Each launch of a function in the part that runs, in every round, after two calls that warm up."""
+def profile(
+    engine: Engine,
+    function: str,
+    inputs: Sequence[Array],
+    threads: int,
+    rounds: int,
+    progress: Progress,
+    between: Callable[[], None] = lambda: None,
+) -> list[Profile]:
+    """Each launch of a function in the part that runs, in every round, after two calls that warm up.
+
+    `between` is called before the first round, halfway and behind the last one; calls that warm up follow it.
+    """
     contents = engine.contents
     if engine.part is None or engine.target != CPU:
         raise UnsupportedError("launches are timed on a cpu only, and the engine runs on none here", hint="bench it without --kernels")
@@ -64,13 +75,16 @@ def profile(engine: Engine, function: str, inputs: Sequence[Array], threads: int
     executor, states = part.executor(function), part.states()
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
-    for _ in range(2):
-        executor.run(inputs, states)
     progress.stage("time launches", rounds)
     samples = []
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number in (0, rounds // 2):
+            between()
+            for _ in range(2):
+                executor.run(inputs, states)
         samples.append(executor.times(inputs, states))
         progress.advance()
+    between()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
     rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get(engine.part, ())}
     kernels = [_serving(step, values) for step in launches]
@@ -95,13 +109,39 @@ def _cost(row: Mapping[str, Any], step: Launch, values: Mapping[str, int]) -> tu
     return float(operations), bits / 8
 
 
-def measured_rates() -> Rates:
-    """What one thread of this machine does."""
-    return measure_rates(find_compiler(), read_cpu())
+@dataclass(frozen=True)
+class Roof:
+    """What one thread can do, and where the rate of arithmetic is from."""
+
+    rates: Rates
+    source: str
 
 
-def profile_table(profiles: Sequence[Profile], rates: Rates, sizes: str = "", call: float | None = None) -> Table:
-    """One row a launch, the longest first; `sizes` are those of the inputs, `call` is how many seconds a whole call takes."""
+def profile_beside_rates(
+    engine: Engine, function: str, inputs: Sequence[Array], threads: int, rounds: int, progress: Progress
+) -> tuple[list[Profile], Roof]:
+    """The profile, and what the machine does before, between and after its rounds."""
+    found: list[Rates] = []
+    with rate_samples(find_compiler(), read_cpu()) as sample:
+        profiles = profile(engine, function, inputs, threads, rounds, progress, lambda: found.append(sample()))
+    return profiles, roof_of(found, profiles, threads)
+
+
+def roof_of(found: Sequence[Rates], profiles: Sequence[Profile], threads: int) -> Roof:
+    """The best of several samples, and no fewer operations than a thread of the fastest kernel was seen to do."""
+    best = Rates(max(rates.fma_gflops for rates in found), max(rates.read_gbytes_per_second for rates in found))
+    known = [item for item in profiles if not math.isnan(item.operations)]
+    fastest = max(known, key=lambda item: item.operations / item.minimum, default=None)
+    reached = 0.0 if fastest is None else fastest.operations / fastest.minimum * 1e-9 / threads
+    if fastest is None or reached <= best.fma_gflops:
+        return Roof(best, f"the best of {len(found)} samples before, between and after")
+    source = f"reached by {fastest.kernel}, above the best of {len(found)} samples, {best.fma_gflops:.0f}"
+    return Roof(Rates(reached, best.read_gbytes_per_second), source)
+
+
+def profile_table(profiles: Sequence[Profile], roof: Roof, sizes: str = "", call: float | None = None) -> Table:
+    """One row a launch, the longest first; `sizes` are those of the inputs, `call` is how many seconds the fastest whole call took."""
+    rates = roof.rates
     total = sum(item.median for item in profiles) or 1.0
     rows: list[tuple[Cell, ...]] = []
     for item in sorted(profiles, key=lambda item: -item.median):
@@ -116,19 +156,19 @@ def profile_table(profiles: Sequence[Profile], rates: Rates, sizes: str = "", ca
         )
         rows.append(row)
     notes = (
-        f"roofline: the least time one thread needs, at {rates.fma_gflops:.0f} GFLOP/s and {rates.read_gbytes_per_second:.1f} GB/s"
-        " (measured just now), over the median; operands in a cache may exceed it",
+        f"roofline: the least time one thread needs, at {rates.fma_gflops:.0f} GFLOP/s ({roof.source}) and"
+        f" {rates.read_gbytes_per_second:.1f} GB/s, over the median; operands in a cache may exceed it",
         f"all launches: {total * 1e6:.1f} us by their medians{f', of inputs {sizes}' if sizes else ''}",
-        *([] if call is None else [_outside(call, total)]),
+        *([] if call is None else [_outside(call, sum(item.minimum for item in profiles))]),
     )
     return Table("launches", COLUMNS, tuple(rows), notes, BRIEF, ("kernel",))
 
 
 def _outside(call: float, launches: float) -> str:
-    """What a call does beside its launches."""
+    """What a call does beside its launches, both at their fastest: noise only ever adds."""
     rest = max(call - launches, 0.0)
     what = "steps in Python, checks, memory, the caller"
-    return f"outside of launches: {rest * 1e6:.1f} us of the {call * 1e6:.1f} us that a call takes: {what}"
+    return f"outside of launches: {rest * 1e6:.1f} us of the {call * 1e6:.1f} us that the fastest call takes: {what}"
 
 
 def trace(profiles: Sequence[Profile]) -> list[bytes]:

@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -198,6 +199,13 @@ _READ_BYTES = 256 << 20
 
 def measure_rates(compiler: Compiler, cpu: Cpu) -> Rates:
     """Measure f32 multiply-adds and reading from memory, on one thread, by a small compiled loop (about a second)."""
+    with rate_samples(compiler, cpu) as sample:
+        return sample()
+
+
+@contextmanager
+def rate_samples(compiler: Compiler, cpu: Cpu) -> Iterator[Callable[[], Rates]]:
+    """What measures the rates once more, as often as it is called; other jobs on the core make single samples low."""
     width = 64 if "avx512f" in cpu.features else 32 if "avx2" in cpu.features else 16
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "rates.c").write_text(_RATES_SOURCE, encoding="utf-8")
@@ -210,6 +218,10 @@ def measure_rates(compiler: Compiler, cpu: Cpu) -> Rates:
         for function in (library.fma_gflops, library.read_gbytes):
             function.restype, function.argtypes = ctypes.c_double, (ctypes.c_long, ctypes.POINTER(ctypes.c_float))
         sink = ctypes.c_float(0.5)
-        library.fma_gflops(1_000_000, ctypes.byref(sink))  # wakes the clock
-        gflops = max(library.fma_gflops(5_000_000, ctypes.byref(sink)) for _ in range(5))
-        return Rates(gflops, library.read_gbytes(_READ_BYTES, ctypes.byref(sink)))
+
+        def sample() -> Rates:
+            library.fma_gflops(1_000_000, ctypes.byref(sink))  # wakes the clock
+            gflops = max(library.fma_gflops(5_000_000, ctypes.byref(sink)) for _ in range(5))
+            return Rates(gflops, library.read_gbytes(_READ_BYTES, ctypes.byref(sink)))
+
+        yield sample

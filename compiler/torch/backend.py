@@ -15,7 +15,7 @@ from ...ir.spelling import nearest
 from ...passes.base import Missed
 from ...runtime.contents import Contract
 from ...runtime.engine import Engine
-from ..contract import SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops
+from ..contract import TRACED, SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops
 from ..importers.torch.decompositions import decompositions
 from ..importers.torch.fallback import callback, with_strides
 from ..importers.torch.imported import Fallback, Imported, Result
@@ -282,7 +282,8 @@ class CompiledGraph:
 
     def _left(self, imported: Imported) -> Build:
         """The graph run by torch, if that is allowed."""
-        enforce(left_contract(imported.fallbacks), self.options.require, tuple(target.name for target in self.options.targets))
+        targets = tuple(target.name for target in self.options.targets)
+        enforce(left_contract(imported.fallbacks), self.options.require, targets, TRACED)
         return Build(imported, None, ())
 
     def _refused(self, values: Sequence[Any], error: EngineError | InputError) -> list[Any]:
@@ -306,9 +307,8 @@ class CompiledGraph:
         build = Build(imported, kept or self._make(imported, program, asked, missed, watched), watched, is_shared=kept is not None)
         if kept is not None:
             targets = (*(target.name for target in self.options.targets), *kept.engine.targets)
-            enforce(
-                contract_of(asked, imported.module, self.options, kept.engine.contents.best.plans.values()), self.options.require, targets
-            )
+            contract = contract_of(asked, imported.module, self.options, kept.engine.contents.best.plans.values())
+            enforce(contract, self.options.require, targets, TRACED)
         forget_values(imported.module)
         return build
 
@@ -325,7 +325,7 @@ class CompiledGraph:
 
         if program.is_shareable:
             admit_ones(program.module)
-        contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts))
+        contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts), remedies=TRACED)
         weights = {
             file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
         }

@@ -26,10 +26,15 @@ class Quantization:
     activations: bool = False
 
     @property
-    def promises(self) -> tuple[str, ...]:
-        """What the contract says where it is done, in its words."""
+    def parts(self) -> tuple[str, ...]:
+        """What is done to weights and to activations, either of which may be done alone, in the contract's words."""
         weights = () if self.format is None else (name_of(self.format),)
-        return (*weights, ACTIVATION) if self.is_coded and self.activations else (self.name,)
+        return (*weights, ACTIVATION) if self.activations else weights
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What the contract says where all of it is done, in its words."""
+        return self.parts if self.is_coded else (self.name,)
 
     @property
     def steps(self) -> tuple[str, ...]:

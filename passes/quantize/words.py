@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ...ir.dims import Facts
 from ...ir.formats import format_of
 from ...ir.graph import Op
 from ...ir.types import DType, i8
 from ..match import operand
+from ..regions.facts import describe
 from ..sparsify import two_four
 from ..weights.weights import Weight
 from . import ACTIVATION, INTEGER, QUANTIZATIONS, activations, encode_weights, int8_weight, name_of, narrow_products
@@ -87,9 +89,14 @@ def is_narrowed(given: str, wanted: str) -> bool:
     return given == wanted or (given, wanted) in NARROWED
 
 
-def why_not_narrowed(op: Op) -> str | None:
+def only_moves(op: Op, facts: Facts) -> bool:
+    """Whether an op computes nothing: it moves elements, or casts them, and has its precision from what it moves or is read by."""
+    return op.name == "cast" or describe(op, facts).kind == "movement"
+
+
+def why_not_narrowed(op: Op, facts: Facts) -> str | None:
     """Why the factors of an op keep their precision, or None; what only moves has that of what it moves."""
-    if op.definition.kind == "movement":
+    if only_moves(op, facts):
         return f"what it moves is kept in {precision_name(op.results[0].dtype)}, as products read it"
     return narrow_products.why_not(op)
 

@@ -368,17 +368,19 @@ def _behind(value: Value, name: str, through: Sequence[str] = ON_THE_WAY) -> Op 
 def _needed_elsewhere(product: Op, module: Module) -> str | None:
     """What else reads scores or weights: they are in memory then, and attention would compute them once more."""
     outputs = {value for graph in module.functions.values() for value in graph.outputs}
-    pending, seen = [product.result], {product.result}
+    pending, names = [product.result], {product.result: "scores"}
     for value in pending:
         if value in outputs:
-            return "scores are also an output"
+            return f"{names[value]} are also an output"
         for user in value.uses:
             if user.name == "matmul" and value is user.operands[0] is not user.operands[1]:
                 continue
             if user.name not in (*ON_THE_WAY, "softmax", "is_nan", "logical_not"):
-                return f"scores are also read by {user.name}"
-            pending += {*user.results} - seen
-            seen.update(user.results)
+                return f"{names[value]} are also read by {user.name}"
+            name = "weights" if user.name == "softmax" else names[value]
+            new = [result for result in user.results if result not in names]
+            pending += new
+            names.update(dict.fromkeys(new, name))
     return None
 
 

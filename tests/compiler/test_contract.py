@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.contract import contract_of, enforce, is_notable, source_ops, violations
+from ourcc.compiler.contract import BUILT, contract_of, enforce, is_notable, source_ops, unmet, violations
 from ourcc.compiler.options import BuildOptions, build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.requests import parse_requirement
@@ -225,6 +225,13 @@ def test_all_broken_promises_are_named() -> None:
     assert error.value.hint == "build without the requirement, then ourcc inspect ENGINE --precision shows the whole contract"
 
 
+def test_the_remedy_for_a_target_is_to_build_for_it() -> None:
+    for texts, expected in ((("target:sm_90a",), BUILT.targets), (("target:sm_90a", "relu:bf16"), f"{BUILT.targets}; {BUILT.ops}")):
+        with pytest.raises(ContractError, match="target:sm_90a") as error:
+            enforce(ROWS, [parse_requirement(text) for text in texts], ["cpu"])
+        assert error.value.hint == expected.format("sm_90a") and "--target" in error.value.hint
+
+
 @pytest.mark.parametrize("value", ["fp8", "nvfp4"])
 def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str) -> None:
     with pytest.raises(UnsupportedError, match=f"quantize {value} is not supported yet") as error:
@@ -273,3 +280,34 @@ def test_a_request_that_nothing_meets_is_told(
     assert run(["build", str(model), option, "-o", str(tmp_path / "net.ourcc")]) == 0
     lines = [line for line in capfd.readouterr().err.splitlines() if "changes nothing" in line]
     assert [line for line in lines if told in line] == lines and bool(lines) is bool(told)
+
+
+@pytest.mark.parametrize(("name", "part"), [("int4-a8", "int4-weight"), ("int8", "int8-weight")])
+def test_a_request_that_is_met_in_part_says_which(name: str, part: str) -> None:
+    """Weights are made small, activations are not; what keeps products wide is no reason of the quantization's."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (4, 64)))
+    for n in range(2):
+        b.source = Source(f"fc{n}")
+        x = b.matmul(x, module.add_constant(f"w{n}", np.random.default_rng(n).standard_normal((64, 64)).astype(np.float32)))
+    graph.set_outputs([x])
+    options = build_options({"quantize": name, "sparsity": "2:4", "precision": "bf16", "tune": "off"})
+    contract = Contract.from_json(compile_module(module, options).report["contract"])
+    assert all("; bf16: " in row.why for row in contract)
+    why = "the weight is 2:4 sparse: products with what it keeps are made in floats"
+    assert list(unmet(contract, options)) == [
+        f"{name} is done in part: {part} for 2 of 2 weights, int8-activation for none of 2 weights: {why}"
+    ]
+
+
+def test_reasons_of_several_words_are_told_apart() -> None:
+    """A reason may hold a semicolon; it is told whole, and alone."""
+    why = "the weight is quantized already, to i8; prune before quantizing"
+    row = ContractRow("fc", "linear", "bf16, int8-weight, 2:4", "fp32", f"int8-weight: it is a table; 2:4: {why}; bf16: its scales")
+    options = build_options({"quantize": "int8-weight", "sparsity": "2:4"})
+    assert list(unmet(Contract((row,)), options)) == [
+        "int8-weight changes nothing: none of 1 weights is: it is a table",
+        f"2:4 changes nothing: none of 1 weights is: {why}",
+    ]

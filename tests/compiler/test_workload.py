@@ -168,3 +168,14 @@ def test_graphs_of_torch_take_what_they_know_of_it() -> None:
     (graph,) = graphs
     assert graph.engine is not None
     assert list(workload_of(graph.engine.contents).sizes.values()) == [5, 128]
+
+
+def test_sizes_that_the_data_decide_are_bounded_by_the_others(tmp_path: Path) -> None:
+    """At N = 1 at most 8 elements of x[N, 8] are found: schedules, reports and the engine's own workload reckon with that."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [2, "K"])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["r"]), helper.make_node("NonZero", ["r"], ["y"])], "m", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
+    for given, sizes in (({}, {"N": 1, "found_0": 8}), ({"workload": "N=3"}, {"N": 3, "found_0": 24})):
+        contents = ourcc.build(tmp_path / "m.onnx", **given, tune="off").contents  # type: ignore[arg-type]
+        assert workload_of(contents).sizes == sizes

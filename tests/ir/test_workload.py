@@ -108,3 +108,11 @@ def test_drawn_facts_have_sizes_that_calls_may_have() -> None:
         sizes = default_sizes(facts)
         assert default_workload(facts).of(facts).sizes == sizes
         assert all(size >= 1 for size in sizes.values())
+
+
+def test_what_is_found_is_no_more_than_what_was_looked_at() -> None:
+    facts = Facts().with_range("N", 0, None).with_range("found", 0, None).with_range("kept", 0, None)
+    most = {"found": dims.symbol("N") * 8, "kept": dims.symbol("found")}
+    assert default_workload(facts).sizes == {"N": 1, "found": 128, "kept": 128}
+    for given, expected in (("N=1", (1, 8, 8)), ("N=100", (100, 128, 128)), ("N=2,found=3", (2, 3, 3)), ("N=4,kept=99", (4, 32, 99))):
+        assert tuple(parse_workload([given]).of(facts, most).sizes.values()) == expected

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from ourcc.compiler.options import BuildOptions, Options
 
 ROOT = Path(__file__).parents[2]
 ERRORS = ("CompilerError", "ContractError", "EngineError", "InputError", "InternalError", "ModelError", "ToolchainError")
-NAMES = {*ERRORS, "UnsupportedError", "UsageError", "Engine", "Options", "__version__", "build", "explain", "load"}
+NAMES = {*ERRORS, "UnsupportedError", "UsageError", "Engine", "LanguageModel", "Options", "__version__", "build", "explain", "load"}
 
 
 def test_the_public_names_are_these() -> None:
@@ -78,23 +80,46 @@ WRONG = {
 }
 
 
+BROUGHT = """
+from typing import Any
+
+model: torch.nn.Module
+ids: Any
+mask: Any
+program: torch.export.ExportedProgram
+"""
+"""What README's snippets take from their reader, as a stub says it."""
+
+
+def check_types(folder: Path, files: Sequence[str], *options: str) -> str:
+    """What mypy prints of files in a folder, without a configuration."""
+    environment = {**os.environ, "MYPYPATH": str(ROOT / ".typing")}
+    read = ["--config-file", os.devnull, "--follow-imports", "silent", "--ignore-missing-imports", "--cache-dir", str(folder / "cache")]
+    command = [sys.executable, "-m", "mypy", *read, *options, *files]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False).stdout
+
+
+def test_a_type_checker_passes_what_the_readme_shows(tmp_path: Path) -> None:
+    """Every Python snippet, strictly: with what it imports, and what its reader brings."""
+    pytest.importorskip("mypy")
+    pytest.importorskip("torch")
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert any(".generate(" in text for text in snippets)
+    files = {f"snippet{number}.py": "import torch\n" + BROUGHT + text for number, text in enumerate(snippets)}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert (
+        check_types(tmp_path, sorted(files), "--strict")
+        == f"Success: no issues found in {len(files)} source file{'s' * (len(files) > 1)}\n"
+    )
+
+
 def test_a_type_checker_knows_right_calls_from_wrong_ones(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text("import ourcc\n" + "\n".join(WRONG) + "\n")
-    environment = {**os.environ, "MYPYPATH": str(ROOT / ".typing")}
-    options = [
-        "--config-file",
-        os.devnull,
-        "--follow-imports",
-        "silent",
-        "--ignore-missing-imports",
-        "--cache-dir",
-        str(tmp_path / "cache"),
-    ]
-    command = [sys.executable, "-m", "mypy", *options, "right.py", "wrong.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    found = {line.split(":")[0] + ":" + line.split(":")[1]: line for line in done.stdout.splitlines() if ": error: " in line}
-    assert set(found) == {f"wrong.py:{number}" for number in range(2, len(WRONG) + 2)}, done.stdout
+    printed = check_types(tmp_path, ["right.py", "wrong.py"])
+    found = {line.split(":")[0] + ":" + line.split(":")[1]: line for line in printed.splitlines() if ": error: " in line}
+    assert set(found) == {f"wrong.py:{number}" for number in range(2, len(WRONG) + 2)}, printed
     for number, expected in enumerate(WRONG.values(), 2):
         assert expected in found[f"wrong.py:{number}"]

@@ -28,13 +28,13 @@ CENTRED = f"%m = mean(%x) {KEPT} : {ROW}\n%d = sub(%x, %m) : {ROWS}\n"
 ROOT = f"%e = add(%v, @epsilon) : {ROW}\n%r = sqrt(%e) : {ROW}\n%y = div(%d, %r) : {ROWS}"
 
 NEAR: Mapping[str, tuple[str, str, str, list[str]]] = {
-    "weights are returned": ("%y, %p", f"{HEADS}, {SQUARE}", WEIGHTS + PRODUCT, ["attention: scores are also an output"]),
+    "weights are returned": ("%y, %p", f"{HEADS}, {SQUARE}", WEIGHTS + PRODUCT, ["attention: weights are also an output"]),
     "scores are returned": ("%y, %a", f"{HEADS}, {SQUARE}", WEIGHTS + PRODUCT, ["attention: scores are also an output"]),
     "weights are averaged": (
         "%y, %u",
         f"{HEADS}, f32[B, S, S]",
         f"{WEIGHTS}%u = mean(%p) {{axes = [1], keepdims = false}} : f32[B, S, S]\n{PRODUCT}",
-        ["attention: scores are also read by mean"],
+        ["attention: weights are also read by mean"],
     ),
     "scores are capped": (
         "%y",

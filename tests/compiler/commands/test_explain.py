@@ -166,7 +166,7 @@ def test_explain_says_where_values_are_and_why() -> None:
     first, *others = report["largest in memory"]
     assert all(first["bytes"] >= row["bytes"] for row in others) and all(len(row["why"].split()) > 2 for row in (first, *others))
     (missed,) = report["patterns not recognised"]
-    assert (missed["pattern"], missed["why"]) == ("attention", "scores are also an output") and Path(__file__).name in missed["source"]
+    assert (missed["pattern"], missed["why"]) == ("attention", "weights are also an output") and Path(__file__).name in missed["source"]
 
 
 def test_explain_of_a_graph_where_all_is_well_has_no_table_of_patterns() -> None:

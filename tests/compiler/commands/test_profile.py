@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.commands.profile import Profile, draw_roofline, profile, profile_table, trace
+from ourcc.compiler.commands.profile import Profile, Roof, draw_roofline, profile, profile_table, roof_of, trace
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
-from ourcc.compiler.progress import SILENT
+from ourcc.compiler.progress import SILENT, Silent
 from ourcc.compiler.targets.machine import Rates
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.plan import Launch
@@ -101,7 +102,7 @@ def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineCont
 
 
 def test_the_table_is_sorted_by_time_and_shares_add_up(profiles: list[Profile]) -> None:
-    rows = profile_table(profiles, RATES).to_data()
+    rows = profile_table(profiles, Roof(RATES, "said")).to_data()
     medians = [float(row["median_us"] or 0) for row in rows]
     assert medians == sorted(medians, reverse=True) and sum(float(row["share"] or 0) for row in rows) == pytest.approx(1, abs=0.01)
     assert {row["launch"] for row in rows} == set(range(len(profiles)))
@@ -163,4 +164,43 @@ def test_the_report_says_at_which_sizes_and_what_is_outside_of_launches(engine_f
 
     *_, table = bench(BenchOptions(engine_file, rounds=2, kernels=True)).tables
     text = " ".join(table.notes)
-    assert "by their medians, of inputs " in text and "outside of launches: " in text and "us that a call takes" in text
+    assert (
+        "by their medians, of inputs " in text
+        and "outside of launches: " in text
+        and ("before, between and after" in text or "reached by" in text)
+        and "us that the fastest call takes" in text
+    )
+
+
+def test_the_roof_is_the_best_of_several_samples_and_what_kernels_reach(contents: EngineContents, profiles: list[Profile]) -> None:
+    """Another job on the core while one sample was taken lowers nothing; no kernel computes faster than the machine."""
+    low, high, middle = Rates(1e-3, 5.0), Rates(1e6, 4.0), Rates(50.0, 3.0)
+    found = roof_of([low, high, middle], profiles, 1)
+    assert found.rates == Rates(1e6, 5.0) and found.source == "the best of 3 samples before, between and after"
+    found = roof_of([low, low], profiles, 1)
+    fastest = max(profiles, key=lambda item: item.operations / item.minimum)
+    assert found.source.startswith(f"reached by {fastest.kernel}, above the best of 2 samples")
+    assert found.rates.fma_gflops == pytest.approx(fastest.operations / fastest.minimum * 1e-9)
+    assert roof_of([low], profiles, 2).rates.fma_gflops == pytest.approx(found.rates.fma_gflops / 2)
+    compute = dataclasses.replace(found.rates, read_gbytes_per_second=1e9)
+    assert all(item.floor(compute) <= item.minimum * (1 + 1e-9) for item in profiles)
+
+
+def test_rates_are_sampled_before_between_and_after_the_rounds(contents: EngineContents) -> None:
+    inputs, seen = [np.ones((24, 96), np.float32), np.ones((96, 128), np.float32)], list[int]()
+
+    class Counted(Silent):
+        count = 0
+
+        def advance(self, steps: int = 1) -> None:
+            self.count += steps
+
+    progress = Counted()
+    items = profile(Engine(contents), "main", inputs, 1, 4, progress, lambda: seen.append(progress.count))
+    assert seen == [0, 2, 4] and all(len(item.samples) == 4 for item in items)
+
+
+def test_what_is_outside_of_launches_is_told_of_the_fastest(profiles: list[Profile]) -> None:
+    slow = [dataclasses.replace(item, samples=(1000, 9000, 9000)) for item in profiles]
+    text = " ".join(profile_table(slow, Roof(RATES, "said"), "", 1e-6 * (len(slow) + 2)).notes)
+    assert f"outside of launches: 2.0 us of the {len(slow) + 2:.1f} us" in text

@@ -49,7 +49,7 @@ def test_what_a_reader_could_compute_comes_first(contents: EngineContents) -> No
     elements = 4 * 4 * 16 * 8  # at B = 4, the largest
     assert (e["bytes"], e["operations"]) == (2 * 4 * elements, 15 * elements)
     assert any("2 transpose" in note for note in table.notes) and any("B=4" in note for note in table.notes)
-    assert missed.to_data() == [{"pattern": "attention", "value": "y", "why": "scores are also an output", "source": None}]
+    assert missed.to_data() == [{"pattern": "attention", "value": "y", "why": "weights are also an output", "source": None}]
     lines = fit(table, 80)
     assert max(map(len, lines)) <= 80 and "left out for want of room: where" in lines[-1]
 

@@ -298,6 +298,23 @@ def test_a_workload_of_no_symbol_is_told(caplog: pytest.LogCaptureFixture) -> No
         assert "the workload names nonsense, which a graph does not have: its sizes are fixed" in caplog.text
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_broken_promise_names_what_torch_compile_can_do(leaves: bool) -> None:
+    """There is no engine file to inspect: neither for a new graph nor for a kept engine or a graph that is left to torch."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).to(torch.complex32).to(torch.complex64) if leaves else torch.tanh(x * 3)
+
+    for _ in range(2):
+        for promise in ("no-fallback" if leaves else "tanh:bf16", "target:sm_90a"):
+            with torch.no_grad(), pytest.raises(ContractError) as error:
+                compiled(function, require=[promise])(torch.randn(4))
+            assert "ENGINE" not in str(error.value) and "--" not in str(error.value)
+            assert ("options={'targets': [...]}" if "sm_90a" in promise else "ourcc.explain") in str(error.value)
+        if not leaves:
+            compiled(function)(torch.randn(4))  # the next round finds its engine
+
+
 def test_a_graph_that_no_module_holds_is_left_to_torch(graphs: list[backend.CompiledGraph]) -> None:
     """A dtype without an element type here stands between two others."""
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from ourcc.compiler.contract import is_notable
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module, lower
 from ourcc.compiler.targets.registry import TARGETS
@@ -117,6 +118,28 @@ def test_the_contract_says_what_was_narrowed_and_what_was_not() -> None:
         ourcc.build(Net(), (torch.randn(8, 16),), precision="bf16", require=["linear:bf16", "attention:bf16", "softmax:bf16"])
     with pytest.raises(UnsupportedError, match="linear at fp64 is not converted to bf16 yet"):
         ourcc.build(Net().double(), (torch.randn(8, 16, dtype=torch.float64),), precision="bf16")
+
+
+def test_moves_are_asked_for_in_the_precision_of_what_they_move() -> None:
+    """What attention gives, and what a product reads, is moved narrow and widened behind: the contract tells of no exception."""
+    import torch
+
+    import ourcc
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.inner(x).reshape(1, 8, 2, 8).transpose(1, 2)
+            z = torch.nn.functional.scaled_dot_product_attention(y, y, y).transpose(1, 2).reshape(8, 16)
+            return self.outer((x + z).reshape(4, 2, 16).transpose(0, 1))
+
+    rows = ourcc.build(Net(), (torch.randn(8, 16),), precision="bf16").contract
+    moves = [row for row in rows if row.op == "transpose" and row.runs == "kernel"]
+    assert {row.realised for row in moves} == {"bf16"}
+    assert [row for row in rows if is_notable(row)] == []
 
 
 def test_weights_with_scales_stay_as_they_are() -> None:
