@@ -2,21 +2,25 @@
 
 One linear layer whose weights are larger than the last cache of most machines. All engines of a row count take turns in
 interleaved rounds; bytes are those that are stored. Up to 16 rows the time is held against what the machine reads and multiplies.
+Beside them stands the format that docs/howto/add-a-format.md declares, which nothing in the tree knows: `added`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_goals import product_missed
-from children import RESULTS, write_json
+from children import RESULTS, chosen, write_json
 from machine_facts import machine_facts
 
 ROWS = (1, 4, 16, 128)
+SHOWN = Path(__file__).parents[1] / "tests" / "ir" / "formats" / "shown.py"
+ADDED = "added"
 
 
 def module(depth: int, width: int) -> Any:
@@ -32,6 +36,23 @@ def module(depth: int, width: int) -> Any:
     return made
 
 
+def added(depth: int, width: int, options: Any) -> Any:
+    """The contents of an engine with the weight in the format of the page."""
+    from ourcc.compiler.pipeline import compile_module
+    from ourcc.ir.formats import FORMATS
+    from ourcc.passes.manager import PassManager
+    from ourcc.passes.pipeline import parse_pipeline
+
+    spec = importlib.util.spec_from_file_location("shown", SHOWN)
+    assert spec is not None and spec.loader is not None
+    shown = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(shown)
+    FORMATS[shown.FIVE.name] = shown.FIVE
+    made = module(depth, width)
+    PassManager(parse_pipeline(f"encode_weights{{format={shown.FIVE.name}}}, eliminate_dead_code"), strict=True).run(made)
+    return compile_module(made, options)
+
+
 def main() -> None:
     """Every format at every number of rows."""
     from ourcc.compiler.commands.measure import compare
@@ -44,15 +65,18 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4096)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--formats", default="", help="which ones, separated by commas")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "weights.json")
     given = parser.parse_args()
     engines, stored = {}, {}
-    for name in (None, *(name for name, each in QUANTIZATIONS.items() if each.format is not None)):
-        options = build_options({"targets": ["native"], "threads": 1, "quantize": name})
-        contents = compile_module(module(given.depth, given.width), options)
-        engines[name or "f32"] = Engine(contents, threads=1)
-        stored[name or "f32"] = sum(constant.data.size for file in contents.weights.values() for constant in file.values())
-        print(f"{name or 'f32'} built", flush=True)
+    names = [name for name, each in QUANTIZATIONS.items() if each.format is not None]
+    for name in ("f32", *(chosen(given.formats, [*names, ADDED]) or (*names, ADDED))):
+        options = build_options({"targets": ["native"], "threads": 1, "quantize": name if name in names else None})
+        shape = given.depth, given.width
+        contents = added(*shape, options) if name == ADDED else compile_module(module(*shape), options)
+        engines[name] = Engine(contents, threads=1)
+        stored[name] = sum(constant.data.size for file in contents.weights.values() for constant in file.values())
+        print(f"{name} built", flush=True)
     rows, facts = [], machine_facts()
     for count in ROWS:
         x = np.random.default_rng(1).standard_normal((count, given.depth)).astype(np.float32)

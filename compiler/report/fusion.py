@@ -27,7 +27,7 @@ def fusion_tables(part: str, rows: Sequence[Mapping[str, Any]], missed: Sequence
         "kept: written to memory, and read from there; beside: written by a kernel that computes and reads it; view: written in another"
         " shape at once; inlined: computed where it is read, and never written",
         "bytes: what memory moves for a value that is kept, one write and all reads",
-        "operations: what those who read it compute again where it is not kept",
+        "operations: what those who read it compute again where it is not kept, at most: products compute a factor once for many rows",
         *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),
     ]
     folded = Counter(row["op"] for row in rows if is_folded(row))
