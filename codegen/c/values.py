@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ir import dims
-from ...ir.codes import number_of
+from ...ir.codes import mask_of, number_of
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
@@ -238,6 +238,12 @@ class Values:
         if amount == 0:
             return text, lanes
         by = self.writer.index(amount)
+        if dtype.name == "u8" and lanes >= 16 and value.primitive == "shift_left" and isinstance(amount, int) and amount > 1:
+            # gcc doubles bytes time and again; words are shifted at once, and what left a byte is cut off, if anything did.
+            mask = mask_of(value.args[0]) if isinstance(value.args[0], TileApply) else 0
+            cut = "" if mask and mask << amount < 256 else f" & {255 << amount & 255}"
+            pairs = self.library.vector("u16", lanes // 2)
+            return self.define(dtype, f"({self.ctype(dtype, lanes)})(({pairs}){text} << {amount}){cut}", lanes), lanes
         if isinstance(amount, int) or lanes == 1 or dtype.bits > 8:
             element = self.ctype(dtype, 1)
             shifted = f"({self.ctype(dtype, lanes)})({text} {primitives.SHIFTS[value.primitive]} ({element}){by})"
