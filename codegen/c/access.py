@@ -14,7 +14,7 @@ from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import BoundsCheck, Scope, checks_of, flatten
 from ...ir.tile.program import Counter, Load, Local, Param, Store
-from ...ir.types import DType
+from ...ir.types import DType, bf16
 from .basics import register
 from .primitives import constant, from_storage, storage_type, to_storage
 from .writer import Writer, at_lane, lane_stride
@@ -341,7 +341,11 @@ class Access:
         guard = self.guard(scope, self.checks(scope, value), spot)
         storage, _ = storage_type(operand.dtype)
         ctype = self.library.vector(storage, spot.lanes)
-        stored = self.writer.define(ctype, to_storage(self.library, operand.dtype, spot.lanes, text))
+        wide = self.writer.recall(("unrounded", text)) if operand.dtype == bf16 else None
+        if isinstance(wide, str):
+            stored = self.writer.define(ctype, self.library.call("narrow_bf16", spot.lanes, wide))
+        else:
+            stored = self.writer.define(ctype, to_storage(self.library, operand.dtype, spot.lanes, text))
         stride = lane_stride(address) if spot.lanes > 1 else 0
         if value.atomic is None and spot.lanes == 1:
             test = f"if ({guard.condition}) " if guard.scalars else ""

@@ -399,6 +399,18 @@ def _sixteen_bits() -> Iterator[tuple[str, LibraryFunction]]:
             _ROUND_BF16,
         ),
     )
+    # Both at once. The instruction takes what is below the normal range for 0, which is rare.
+    hardware = """
+__m256i r = (__m256i)_mm512_cvtneps_pbh((__m512)x);
+if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)x, 0x20), 0)) r = (__m256i)narrow_small_bf16_16(x);
+return (u16x16)r;
+"""
+    both = "return encode_bf16_@N(round_bf16_@N(x));"
+    yield (
+        "narrow_bf16",
+        LibraryFunction("u16x@N", ("f32x@N x",), both, scalar=both.replace("@N", "1"), fast={(16, "avx512_bf16"): hardware}),
+    )
+    yield "narrow_small_bf16", LibraryFunction("u16x@N", ("f32x@N x",), both, rare=True)
     # Two rounded values beside each other, as words.
     halves = ("f32x@N x", "f32x@N y")
     yield "join_bf16", LibraryFunction("i32x@N", halves, "return (i32x@N)((u32x@N)x >> 16 | ((u32x@N)y & 0xffff0000));")

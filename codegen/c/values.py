@@ -12,7 +12,7 @@ from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import Scope
 from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, TileApply, Unpack, Value, parts
-from ...ir.types import DType, boolean, f32, i32
+from ...ir.types import DType, bf16, boolean, f32, i32
 from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
@@ -211,6 +211,8 @@ class Values:
         texts = [self.spread(arg.type.dtype, code, lanes) for arg, code in zip(value.args, codes, strict=True)]
         source = value.args[-1].type.dtype
         if value.primitive in ("cast", "round"):
+            if value.dtype == bf16 and source == f32:
+                return self._narrowed(texts[0], lanes), lanes
             text = primitives.cast(self.library, source, value.dtype, lanes, texts[0])
         elif value.primitive == "bitcast":
             text = primitives.bitcast(self.library, source, value.dtype, lanes, texts[0])
@@ -223,6 +225,13 @@ class Values:
             number = number or (value.primitive in ("min", "max") and _is_number(value.args[0]))
             text = primitives.apply(self.library, value.primitive, source, lanes, texts, number)
         return self.define(value.type.dtype, text, lanes), lanes
+
+    def _narrowed(self, text: str, lanes: int) -> str:
+        """Numbers rounded to bf16; what they were before is remembered, since one instruction rounds them as they are stored."""
+        wide = self.define(f32, text, lanes)
+        rounded = self.define(bf16, primitives.cast(self.library, f32, bf16, lanes, wide), lanes)
+        self.writer.remember(("unrounded", rounded), wide)
+        return rounded
 
     def _shift(self, value: TileApply, spot: Spot) -> Code | None:
         """A shift of all lanes by a number that is known to lie below the bits: there are instructions for it."""
