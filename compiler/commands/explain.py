@@ -63,11 +63,13 @@ def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> R
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()
-    _differentiate(model, inputs, torch.compile(model, backend=backend)(*inputs))
+    answer = torch.compile(model, backend=backend)(*inputs)
+    learned = _learned(model, answer)
+    _differentiate(inputs, learned, answer)
     told = {each.reason for each in breaks}
     counted = (reason.splitlines()[0] for reason, count in counters["graph_break"].items() if count > known.get(reason, 0))
     breaks += [_Break(reason, None) for reason in counted if reason not in told]
-    return _report(graphs, breaks, _wants_gradients(model, inputs))
+    return _report(graphs, breaks, bool(learned))
 
 
 @dataclass(frozen=True)
@@ -89,21 +91,33 @@ def _breaks(graph_module: Any) -> list[_Break]:
     return [_Break(words, None if place is None else f"{place[0]}:{place[1]}")]
 
 
-def _wants_gradients(model: Any, inputs: Sequence[Any]) -> bool:
-    """Whether torch made training graphs for the sake of parameters that nobody may want to train."""
+def _learned(model: Any, answer: Any) -> list[Any]:
+    """The parameters for whose sake torch made training graphs: a module's, and those that a function closes over."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    return isinstance(model, torch.nn.Module) and torch.is_grad_enabled() and any(p.requires_grad for p in model.parameters())
+    waiting = [value.grad_fn for value in tree_leaves(answer) if isinstance(value, torch.Tensor) and value.grad_fn is not None]
+    own = model.parameters() if isinstance(model, torch.nn.Module) and torch.is_grad_enabled() else ()
+    seen, found = set(waiting), {id(value): value for value in own if value.requires_grad}
+    while waiting:
+        node = waiting.pop()
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.nn.Parameter):
+            found[id(variable)] = variable
+        following = [child for child, _ in node.next_functions if child is not None and child not in seen]
+        seen.update(following)
+        waiting += following
+    return list(found.values())
 
 
-def _differentiate(model: Any, inputs: Sequence[Any], answer: Any) -> None:
+def _differentiate(inputs: Sequence[Any], learned: Sequence[Any], answer: Any) -> None:
     """Where gradients are on, have torch make the backward graphs too; nobody's `.grad` changes."""
     import torch
     from torch.utils._pytree import tree_leaves
 
     outputs = [value for value in tree_leaves(answer) if isinstance(value, torch.Tensor) and value.requires_grad]
-    given = [*tree_leaves(list(inputs)), *(model.parameters() if isinstance(model, torch.nn.Module) else ())]
-    leaves = [value for value in given if isinstance(value, torch.Tensor) and value.requires_grad]
+    given = {id(value): value for value in (*tree_leaves(list(inputs)), *learned)}
+    leaves = [value for value in given.values() if isinstance(value, torch.Tensor) and value.requires_grad]
     if outputs and leaves:
         torch.autograd.grad(outputs, leaves, [torch.ones_like(output) for output in outputs], allow_unused=True)
 

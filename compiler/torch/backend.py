@@ -391,7 +391,8 @@ class _Sizes:
 
 
 def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, offset: dims.Dim, sizes: _Sizes) -> Any:
-    tensor = tensor_of(output)  # an engine without inputs answers in numpy
+    # An engine without inputs answers in numpy, whose memory torch cannot resize.
+    tensor = output if hasattr(output, "untyped_storage") else tensor_of(output).clone()
     if strides is None and offset == 0:
         return tensor
     wanted = tensor.stride() if strides is None else [sizes.value(stride) for stride in strides]

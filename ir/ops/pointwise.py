@@ -1,6 +1,7 @@
 """Pointwise ops: arithmetic, comparison, logic, bits, selection and casts.
 
-Operands broadcast as in numpy and have one dtype; the result's dtype follows from the body.
+Operands broadcast as in numpy and have one dtype; the result's dtype follows from the body. A factor or divisor (trait
+`scaling`) of a narrow float may be float32: a number that the narrow type does not hold, as frameworks multiply by.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ def sub(x: Array, y: Array, /) -> Array:
     return scalar.sub(x, y)
 
 
-@pointwise(onnx="Mul", traits=("commutative",))
+@pointwise(onnx="Mul", traits=("commutative", "scaling"))
 def mul(x: Array, y: Array, /) -> Array:
     """x * y; on bool: and."""
     return scalar.mul(x, y)
 
 
-@pointwise(onnx="Div")
+@pointwise(onnx="Div", traits=("scaling",))
 def div(x: Array, y: Array, /) -> Array:
     """x / y; on integers truncated toward zero, 0 where y is 0."""
     expect_numbers(x, y)
     return scalar.div(x, y)
 
 
-@pointwise()
+@pointwise(traits=("scaling",))
 def floor_div(x: Array, y: Array, /) -> Array:
     """x / y rounded down; on integers 0 where y is 0."""
     expect_numbers(x, y)

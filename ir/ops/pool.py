@@ -49,15 +49,22 @@ def _(
 def max_pool_index(
     x: Tensor, /, *, window: Ints, strides: Ints, dilations: Ints, before: tuple[Dim, ...], after: tuple[Dim, ...]
 ) -> Tensor:
-    """Where `max_pool` found its element first: the i64 row-major index in the spatial dimensions of x."""
+    """Where `max_pool` found its element first: the i64 row-major index in the spatial dimensions of x.
+
+    Padding has no place there: where nothing is above it, the window's first element that lies in x is found.
+    """
     rank = len(window)
     view = windows(padded(x, before, after, lowest(x.dtype)), window, strides, dilations)
     found = view.reshape(*view.shape[: 2 + rank], int(np.prod(window, dtype=np.int64))).argmax(axis=-1)
-    index = np.zeros(found.shape, dtype=np.int64)
+    index, first, outside = np.zeros(found.shape, np.int64), np.zeros(found.shape, np.int64), np.zeros(found.shape, np.bool_)
     for n, offset in enumerate(np.unravel_index(found, window)):
         places = np.arange(view.shape[2 + n]).reshape([-1 if d == 2 + n else 1 for d in range(2 + rank)])
-        index = index * x.shape[2 + n] + places * strides[n] + offset * dilations[n] - before[n]
-    return index
+        start = places * strides[n] - before[n]
+        place = start + offset * dilations[n]
+        outside |= (place < 0) | (place >= x.shape[2 + n])
+        index = index * x.shape[2 + n] + place
+        first = first * x.shape[2 + n] + start + np.maximum(-(start // dilations[n]), 0) * dilations[n]
+    return np.where(outside, first, index)
 
 
 @max_pool_index.infers
@@ -82,13 +89,21 @@ def _(
     inputs = [p * s + k * d - b for p, s, k, d, b in zip(places, strides, offsets, dilations, before, strict=True)]
     value = r.load(0, (*lead, *inputs), lowest(x.dtype.numpy) if x.dtype.is_integer else -np.inf)
     found = r.reduce("argmax", [flat], value, axes)
-    index = r.index(0)
+    index, first, inside = r.index(0), r.index(0), None
     for n, size in enumerate(x.shape[2:]):
         step = int(np.prod(window[n + 1 :], dtype=np.int64))
         offset = scalar.floor_mod(scalar.floor_div(found, step), window[n])
-        place = scalar.add(r.index(places[n] * strides[n] - before[n]), scalar.mul(offset, dilations[n]))
+        start = places[n] * strides[n] - before[n]
+        place = scalar.add(r.index(start), scalar.mul(offset, dilations[n]))
         index = scalar.add(scalar.mul(index, r.index(size)), place)
-    r.store(0, axes, index)
+        if before[n] != 0 or after[n] != 0:
+            entered = r.index(start + dims.maximum(dims.ceil_div(-start, dilations[n]), 0) * dilations[n])
+            here = scalar.logical_and(scalar.le(r.index(0), place), scalar.lt(place, r.index(size)))
+            inside = here if inside is None else scalar.logical_and(inside, here)
+        else:
+            entered = r.index(start)
+        first = scalar.add(scalar.mul(first, r.index(size)), entered)
+    r.store(0, axes, index if inside is None else scalar.where(inside, index, first))
 
 
 @structured()
@@ -169,6 +184,9 @@ def _pools() -> Iterator[Sample]:
 
 def _ordered_pools() -> Iterator[Sample]:
     yield from _pools()
+    low = np.full((1, 1, 4, 5), -np.inf, dtype=np.float32)
+    yield Sample((low,), window_attrs(2, window=(3, 3), strides=(2, 1), before=(1, 1), after=(1, 1)))
+    yield Sample((low,), window_attrs(2, window=(2, 3), dilations=(2, 3), before=(1, 2), after=(1, 4)))
     yield Sample((draw(1, 2, 5, dtype=u8, high=255),), window_attrs(1, window=(2,), before=(1,)))
     yield Sample((draw(1, 2, 5, dtype=i8, low=-128, high=-100),), window_attrs(1, window=(2,), after=(1,)))
 

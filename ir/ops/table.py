@@ -12,7 +12,7 @@ In a declaration, `infers`, `region` and `samples` attach the other facts. The t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -158,6 +158,13 @@ class OpDef:
             if given is None and not spec.optional:
                 raise VerifyError(f"{self.name}: operand {spec.name!r} is missing")
 
+    def _is_scaling(self, types: Sequence[TensorType]) -> bool:
+        """Whether a narrow float is multiplied or divided by a factor in the type that it is computed in: the result is narrow."""
+        if "scaling" not in self.traits or len(types) != 2:
+            return False
+        pairs = (types, types[::-1]) if "commutative" in self.traits else (types,)
+        return any(x.dtype.is_float and factor.dtype == x.dtype.compute for x, factor in pairs)
+
     def _infer_pointwise(self, types: tuple[TensorType | None, ...], attrs: Mapping[str, Any]) -> TensorType:
         if self.kind != "pointwise":
             raise VerifyError(f"{self.name}: has no type inference")
@@ -167,7 +174,7 @@ class OpDef:
                 raise VerifyError(f"{self.name}: got {t}, expected numbers; strings are computed by host steps")
         # A bool may be a condition beside other operands; the body says where it is not.
         values = [t for t in known if t.dtype != boolean]
-        if values:
+        if values and not self._is_scaling(values):
             same_dtype(self.name, *values)
         shape = broadcast(self.name, *(t.shape for t in known))
         try:
@@ -191,7 +198,7 @@ OPS: dict[str, OpDef] = {}
 def pointwise(
     *, onnx: str | tuple[str, ...] = (), torch: str | tuple[str, ...] = (), traits: Iterable[str] = ()
 ) -> Callable[[Callable[..., Array]], OpDef]:
-    """Declare a pointwise op; traits: commutative, associative, idempotent, monotone, converts, impure."""
+    """Declare a pointwise op; traits: commutative, associative, idempotent, monotone, scaling, converts, impure."""
     return _declare("pointwise", onnx, torch, traits)
 
 

@@ -141,6 +141,8 @@ class TimesMinusOne(Rule):
         number = -1.0 if operand(op, 0).dtype.is_float else -1
         if not is_number(op.operands[1], number):
             return "the second operand is not -1"
+        if operand(op, 0).dtype != op.result.dtype:
+            return "the first operand is a wider factor"
         return None if same_shape(operand(op, 0).shape, op.result.shape, module) else "the other operand is broadcast"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:

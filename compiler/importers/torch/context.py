@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.errors import Source, UnsupportedError
 from ....ir.graph import Builder, Value
+from ....ir.ops.table import OPS
 from ....ir.types import DType, TensorType, boolean, i64
 from .. import moves
 from . import casts
@@ -113,14 +116,21 @@ class Node:
         """Operands in one dtype (default: the result's)."""
         return tuple(self.value(x, dtype or self.dtype) for x in xs)
 
+    def scaled(self, op: str, x: Any, y: Any, dtype: DType | None = None) -> Value:
+        """x times or over y. Torch takes a factor or divisor that is one number, of another dtype than the result's, as it is:
+        of narrow floats they are float32, and what comes out is rounded once.
+        """
+        dtype = dtype or self.dtype
+        wide = dtype.is_float and dtype.compute != dtype and _loses(y, dtype)
+        result: Value = self.b.build(OPS[op], (self.value(x, dtype), self.value(y, dtype.compute if wide else dtype)), {})[0]
+        return result
+
     def promoted(self, *xs: Any) -> DType:
         """The dtype that torch would compute these operands in."""
         import torch
         from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-        stand_ins = [
-            torch.empty(x.type.rank and (1,) * x.type.rank, dtype=_torch(x.dtype), device="meta") if isinstance(x, Value) else x for x in xs
-        ]
+        stand_ins = [torch.empty((1,) * x.type.rank, dtype=_torch(x.dtype), device="meta") if isinstance(x, Value) else x for x in xs]
         numbers = [2 if isinstance(x, dims.Expr) else _PYTHON[x.value.dtype.kind] if isinstance(x, Number) else x for x in stand_ins]
         found, _ = elementwise_dtypes(*numbers, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)
         return dtype_of(found)
@@ -178,6 +188,17 @@ def _torch(dtype: DType) -> Any:
     from .tensors import torch_dtype
 
     return torch_dtype(dtype)
+
+
+def _loses(y: Any, dtype: DType) -> bool:
+    """Whether y is one number, and none that a narrow float is known to hold."""
+    if isinstance(y, Value):
+        return y.type.rank == 0 and y.dtype != dtype and y.dtype.kind != "bool"
+    if isinstance(y, (dims.Expr, Number)):
+        return True
+    with np.errstate(over="ignore"):
+        number = float(np.float32(y))
+        return number == number and float(np.asarray(number).astype(dtype.numpy)) != number
 
 
 def python_number(x: Any, dtype: DType) -> Any:

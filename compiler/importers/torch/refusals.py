@@ -17,7 +17,8 @@ LIMIT = 1 << 24
 def refusal(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:
     """Why torch refuses to run an operator on tensors like these fake ones; None where it runs or only lacks a kernel for a dtype.
 
-    Floats of one dtype are what operators are made for and what traces know: torch is asked about other operands only.
+    Floats of one dtype are what operators are made for and what traces know: torch is asked about other operands only, and about
+    numbers that a dtype does not hold.
     """
     import torch
 
@@ -75,13 +76,27 @@ def _can_be_asked(operator: Any, tensors: Sequence[Any]) -> bool:
 
 
 def _is_unusual(operator: Any, tensors: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether there are other tensors than floats of one dtype, or a truth value stands where none is declared."""
+    """Whether there are other tensors than floats of one dtype, a number out of their range, or a truth value where none is declared."""
+    import torch
+
     dtypes = {tensor.dtype for tensor in tensors}
+    asked = keywords.get("dtype")
+    leaves = torch.utils._pytree.tree_leaves((tuple(arguments), dict(keywords)))
+    if any(_is_beyond(leaf, dtype) for leaf in leaves for dtype in (*dtypes, *((asked,) if asked is not None else ()))):
+        return True
     if len(dtypes) > 1 or any(not dtype.is_floating_point for dtype in dtypes):
         return True
     declared = operator._schema.arguments
     given = [*zip(declared, arguments, strict=False), *((argument, keywords.get(argument.name)) for argument in declared)]
     return bool(dtypes) and any(isinstance(value, bool) and "bool" not in str(argument.type) for argument, value in given)
+
+
+def _is_beyond(leaf: Any, dtype: Any) -> bool:
+    """Whether a leaf is a finite number larger than each of a dtype of floats."""
+    import torch
+
+    is_number = isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
+    return is_number and dtype.is_floating_point and torch.finfo(dtype).max < abs(leaf) < math.inf
 
 
 def _given(leaf: Any) -> Any:

@@ -112,6 +112,15 @@ def test_explain_says_what_gradients_cost() -> None:
         assert "gradients" not in " ".join(package.explain(model, x).tables[0].notes)
 
 
+def test_explain_sees_parameters_that_a_function_closes_over() -> None:
+    layer, x = torch.nn.Linear(12, 3), torch.randn(3, 12)
+    notes = " ".join(package.explain(lambda x: layer(x).sin(), x).tables[0].notes)
+    assert "under torch.no_grad()" in notes
+    assert "gradients" not in " ".join(package.explain(torch.sin, x).tables[0].notes)
+    with torch.no_grad():
+        assert "gradients" not in " ".join(package.explain(lambda x: layer(x).sin(), x).tables[0].notes)
+
+
 def test_explain_says_that_sizes_are_fixed_and_that_nothing_was_compiled() -> None:
     def skipped(x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):

@@ -127,6 +127,25 @@ def test_views_whose_sizes_the_data_decide_share_memory(name: str, graphs: list[
     assert all(graph.imported is not None and not graph.imported.is_left for graph in graphs)
 
 
+def test_what_a_graph_without_inputs_answers_can_be_resized() -> None:
+    def added(x: torch.Tensor) -> torch.Tensor:
+        result = torch.empty(0)
+        torch.add(x, 1, out=result)
+        return result
+
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        result = torch.empty(0)
+        result.resize_(5)
+        return x + result.shape[0]
+
+    x = torch.arange(3.0)
+    for function in (added, resized):
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(function, backend=backend.ourcc)(x), function(x))
+    filled = torch.compile(lambda: (torch.ones(3), torch.zeros(3, dtype=torch.bfloat16)), backend=backend.ourcc)()
+    assert all(each.untyped_storage().resizable() for each in filled)
+
+
 def test_what_is_copied_shares_nothing() -> None:
     y, *copies = ours(lambda x: (y := x.sin(), y.clone(), y + 0, y.t().contiguous()), torch.randn(3, 3))
     copies[0].zero_()

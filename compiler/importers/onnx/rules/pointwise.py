@@ -8,7 +8,7 @@ import numpy as np
 
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.ops.table import OPS, OpDef
+from .....ir.ops.table import OPS, OpDef, same_dtype
 from .....ir.types import DType, boolean, f64
 from ...saturate import saturating_cast
 from ..context import RULES, Item, Node, Rule, cast, rule
@@ -30,6 +30,9 @@ def _table_rule(definition: OpDef) -> Rule:
         operands: list[Value | None] = [n.optional(position) for position in range(len(n.inputs))]
         if len(operands) == 2 and n.opset < 7:
             operands[1] = _old_broadcast(n, n.x(0), n.x(1))
+        if "scaling" in definition.traits:
+            # The op takes a wider factor, ONNX's does not.
+            same_dtype(definition.name, *(None if value is None else value.type for value in operands))
         attrs = {attribute.name: _attribute(n, attribute.name) for attribute in definition.attributes}
         given = {name: value for name, value in attrs.items() if value is not None}
         return n.b.build(definition, operands, given)[0]

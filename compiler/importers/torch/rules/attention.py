@@ -53,7 +53,7 @@ def _log_sum(n: Node, q: Value, k: Value, mask: Value | None, causal: bool, scal
     if mask is not None or causal or expected is None or q.shape[-3] != k.shape[-3]:
         raise n.fail("its second result is read, and a mask stands in the way")
     factor = float(scale) if scale is not None else 1.0 / math.sqrt(dims.number(q.shape[-1]))
-    scores = n.b.mul(n.b.matmul(q, k, transpose_b=True), n.value(factor, q.dtype))
+    scores = n.scaled("mul", n.b.matmul(q, k, transpose_b=True), factor, q.dtype)
     return n.cast(n.reshape(n.b.logsumexp(scores, axes=(q.type.rank - 1,)), expected.shape), expected.dtype)
 
 

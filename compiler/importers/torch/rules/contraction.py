@@ -27,16 +27,16 @@ def _mm(n: Node, a: Value, b: Value, *_: Any) -> Value:
 
 @aten("addmm", "baddbmm")
 def _addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    result = product(n, a, b)
-    if alpha != 1:
-        result = n.b.mul(result, n.value(alpha, n.dtype))
-    if beta == 0:
-        return result
-    added = n.cast(bias, n.dtype)
-    if beta != 1:
-        added = n.b.mul(added, n.value(beta, n.dtype))
-    total: Value = n.b.add(result, added)
-    return total
+    if alpha == 1 and beta in (0, 1):
+        result = product(n, a, b)
+        return result if beta == 0 else n.b.add(result, n.cast(bias, n.dtype))
+    # Factors of products of narrow floats are float32, and the sum is rounded once.
+    wide = n.dtype.compute
+    left, right = n.values(a, b)
+    total: Value = n.b.mul(n.cast(n.b.matmul(left, right, wide=wide != n.dtype), wide), n.value(alpha, wide))
+    if beta != 0:
+        total = n.b.add(total, n.b.mul(n.cast(bias, wide), n.value(beta, wide)))
+    return n.cast(total, n.dtype)
 
 
 @aten("linear")

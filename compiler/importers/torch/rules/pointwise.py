@@ -60,14 +60,19 @@ def _divisor(n: Node, y: Value) -> Value:
 
 
 _SAME = {
-    **{"mul": "mul", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"},
+    **{"maximum": "maximum", "minimum": "minimum"},
     **{"__lshift__": "shift_left", "__rshift__": "shift_right"},
     **{"bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right"},
 }
 for _name, _op in _SAME.items():
     aten(_name)(_binary(_op))
-for _name, _op in {"remainder": "mod", "fmod": "fmod", "floor_divide": "floor_div"}.items():
+for _name, _op in {"remainder": "mod", "fmod": "fmod"}.items():
     aten(_name)(_dividing(_op))
+
+
+@aten("mul")
+def _mul(n: Node, x: Any, y: Any) -> Value:
+    return n.scaled("mul", x, y)
 
 
 @aten("add")
@@ -92,15 +97,26 @@ def _scaled(n: Node, op: str, x: Any, y: Any, alpha: Any) -> Value:
     return n.b.build(OPS[op], (left, right), {})[0]
 
 
-@aten("div")
+@aten("div", "true_divide")
 def _div(n: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    left, right = n.values(x, y)
-    right = _divisor(n, right)
-    if rounding_mode == "floor":
-        result: Value = n.b.floor_div(left, right)
-        return result
-    result = n.b.div(left, right)
-    return result if rounding_mode is None or n.dtype.is_integer else n.b.trunc(result)
+    return _quotient(n, x, y, rounding_mode)
+
+
+def _quotient(n: Node, x: Any, y: Any, rounding_mode: str | None) -> Value:
+    if n.dtype.is_integer:
+        left, right = n.values(x, y)
+        return n.b.build(OPS["floor_div" if rounding_mode == "floor" else "div"], (left, _divisor(n, right)), {})[0]
+    if rounding_mode == "trunc":
+        # Of narrow floats the quotient is not rounded before it is truncated.
+        wide = n.dtype.compute if not isinstance(y, Value) or not y.type.rank else n.dtype
+        left, right = n.cast(n.value(x, n.dtype), wide), n.value(y, wide)
+        return n.cast(n.b.trunc(n.b.div(left, right)), n.dtype)
+    return n.scaled("div" if rounding_mode is None else "floor_div", x, y)
+
+
+@aten("floor_divide")
+def _floor_divide(n: Node, x: Any, y: Any) -> Value:
+    return _quotient(n, x, y, "floor")
 
 
 @aten("sign")
@@ -225,8 +241,8 @@ def _elu(n: Node, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
     if scale == 1 and input_scale == 1:
         result: Value = n.b.elu(x, alpha=float(alpha))
         return result
-    bent = n.b.mul(n.b.expm1(n.b.mul(x, n.value(input_scale, n.dtype))), n.value(alpha * scale, n.dtype))
-    result = n.b.where(n.b.gt(x, n.value(0, n.dtype)), n.b.mul(x, n.value(scale, n.dtype)), bent)
+    bent = n.scaled("mul", n.b.expm1(n.scaled("mul", x, input_scale)), alpha * scale)
+    result = n.b.where(n.b.gt(x, n.value(0, n.dtype)), n.scaled("mul", x, scale), bent)
     return result
 
 
@@ -244,7 +260,19 @@ def _copy_into(n: Node, x: Value, source: Value, *_: Any) -> Value:
 
 @aten("log10")
 def _log10(n: Node, x: Value) -> Value:
-    result: Value = n.b.mul(n.b.log(n.cast(x, n.dtype)), n.value(0.4342944819032518, n.dtype))
+    wide = n.dtype.compute
+    return n.cast(n.b.mul(n.b.log(n.cast(n.cast(x, n.dtype), wide)), n.value(0.4342944819032518, wide)), n.dtype)
+
+
+@aten("logit")
+def _logit(n: Node, x: Value, epsilon: Any = None) -> Value:
+    """log(x / (1 - x)), of x within epsilon of 0 and 1; torch computes each step in the dtype itself."""
+    x, one = n.values(x, 1)
+    if epsilon is not None and epsilon >= 0:
+        low = n.value(epsilon, n.dtype)
+        high = n.b.sub(one, low)
+        x = n.b.where(n.b.lt(x, low), low, n.b.where(n.b.gt(x, high), high, x))
+    result: Value = n.b.log(n.b.div(x, n.b.sub(one, x)))
     return result
 
 

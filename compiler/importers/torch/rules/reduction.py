@@ -116,7 +116,10 @@ def count_of(n: Node, x: Value, axes: tuple[int, ...]) -> Dim:
 
 
 def deviations(n: Node, x: Value, axes: tuple[int, ...], correction: Any, keepdims: bool) -> tuple[Value, Value]:
-    """Variance and mean over axes; the mean keeps its dimensions."""
+    """Variance and mean over axes; the mean keeps its dimensions. Of narrow floats both are float32: neither their squares nor
+    their number need have a place in them.
+    """
+    x = n.cast(x, x.dtype.compute)
     mean = n.b.mean(x, axes=axes, keepdims=True)
     centred = n.b.sub(x, mean)
     total = n.b.sum(n.b.mul(centred, centred), axes=axes, keepdims=keepdims)
@@ -134,13 +137,13 @@ def _var(
         axes, unbiased = None, axes
     degrees = correction if correction is not None else 1 if unbiased in (None, True) else 0
     result, _ = deviations(n, x, n.axes(axes, x.type.rank), degrees, keepdims or keepdim)
-    return n.b.sqrt(result) if n.operator.startswith("aten.std") else result
+    return n.cast(n.b.sqrt(result) if n.operator.startswith("aten.std") else result, n.dtype)
 
 
 @aten("var_mean.correction")
 def _var_mean(n: Node, x: Value, axes: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
     variance, mean = deviations(n, x, n.axes(axes, x.type.rank), 1 if correction is None else correction, keepdim)
-    return variance, n.reshape(mean, variance.shape)
+    return n.cast(variance, n.dtype), n.cast(n.reshape(mean, variance.shape), n.dtype)
 
 
 def _soft(op: str) -> Callable[..., Value]:

@@ -8,6 +8,7 @@ from typing import Any
 from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
+from .....ir.types import i64
 from ..context import Node, aten
 
 
@@ -32,6 +33,18 @@ def _after(
     )
 
 
+def _pool_index(n: Node, x: Value, attrs: dict[str, Any]) -> Value:
+    """Where the largest element lies; torch takes the last NaN of a window that holds some."""
+    index: Value = n.b.max_pool_index(x, **attrs)
+    if not x.dtype.is_float:
+        return index
+    spatial = x.shape[2:]
+    places = n.reshape(n.b.iota(shape=(dims.product(spatial),), axis=0, dtype=i64), (1, 1, *spatial))
+    last = n.b.max_pool(n.b.where(n.b.is_nan(x), places, n.value(-1, i64)), **attrs)
+    result: Value = n.b.where(n.b.lt(last, n.value(0, i64)), index, last)
+    return result
+
+
 @aten("max_pool2d_with_indices", "max_pool3d_with_indices")
 def _max_pool(
     n: Node, x: Value, window: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
@@ -46,7 +59,7 @@ def _max_pool(
         raise n.fail("rounds a symbolic size up")
     after = before if symbolic else _after(x, sizes, strides, dilations, before, spatial)
     attrs = {"window": sizes, "strides": strides, "dilations": dilations, "before": before, "after": after}
-    index = n.reshape(n.b.max_pool_index(x, **attrs), n.shape) if n.needs(1) else None
+    index = n.reshape(_pool_index(n, x, attrs), n.shape) if n.needs(1) else None
     return n.reshape(n.b.max_pool(x, **attrs), n.shape), index
 
 
@@ -75,7 +88,7 @@ def _avg_pool(
     counts = count_include_pad or divisor_override is not None
     result = n.b.avg_pool(x, window=sizes, strides=strides, dilations=(1,) * rank, before=before, after=after, count_padding=counts)
     if divisor_override is not None:
-        result = n.b.mul(result, n.value(math.prod(sizes) / divisor_override, n.dtype))
+        result = n.scaled("mul", result, math.prod(sizes) / divisor_override)
     return n.reshape(result, n.shape)
 
 
@@ -97,7 +110,7 @@ def _adaptive_max_pool(n: Node, x: Value, *_: Any) -> tuple[Value | None, ...]:
     rank = 3 if "pool3d" in n.operator else 2
     attrs = _side_by_side(_even(n, x, rank))
     x = _batched(n, x, rank)
-    index = n.reshape(n.b.max_pool_index(x, **attrs), n.shape) if n.needs(1) else None
+    index = n.reshape(_pool_index(n, x, attrs), n.shape) if n.needs(1) else None
     return n.reshape(n.b.max_pool(x, **attrs), n.shape), index
 
 
