@@ -384,3 +384,42 @@ def test_a_short_build_says_nothing_by_default(caplog: pytest.LogCaptureFixture)
     with telling.long_build(torch.fx.symbolic_trace(lambda x: torch.sin(x))):
         pass
     assert [record.levelno for record in caplog.records if record.name == "ourcc.backend"] in ([], [logging.INFO])
+
+
+# --- indices that count from the end ----------------------------------------------------------------------------------
+
+INDEXED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
+    "index_add": lambda w, i, s: w.index_add(0, i, s),
+    "index_add, alpha": lambda w, i, s: w.index_add(-2, i, s, alpha=3),
+    "index_copy": lambda w, i, s: w.index_copy(0, i, s),
+    "index_fill": lambda w, i, s: w.index_fill(0, i, 2.0),
+    "index_reduce": lambda w, i, s: w.index_reduce(0, i, s, "amax"),
+    "index_select": lambda w, i, s: w.index_select(0, i),
+    "embedding": lambda w, i, s: F.embedding(i, w),
+    "embedding_bag": lambda w, i, s: F.embedding_bag(i[None], w),
+    "gather": lambda w, i, s: w.gather(0, i[:, None]),
+    "scatter": lambda w, i, s: w.scatter(0, i[:, None], s),
+    "scatter_add": lambda w, i, s: w.scatter_add(0, i[:, None], s),
+    "take": lambda w, i, s: w.take(i),
+    "put": lambda w, i, s: w.put(i, s[:, 0]),
+    "x[i]": lambda w, i, s: w[i],
+    "x[i] = s": lambda w, i, s: w.index_put((i,), s),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_negative_indices_are_refused_where_torch_refuses_them(name: str) -> None:
+    w, s = torch.arange(12.0).reshape(4, 3), torch.ones(2, 3)
+
+    def answer(function: Any, *first: int) -> Any:
+        try:
+            return function(w, torch.tensor(first), s)
+        except (RuntimeError, IndexError):
+            return None
+
+    for first in ((2, 0), (-1, 0)):
+        expected = answer(INDEXED[name], *first)
+        found = answer(torch.compile(INDEXED[name], backend=backend.ourcc), *first)
+        assert (found is None) == (expected is None)
+        assert expected is None or torch.equal(found, expected)

@@ -35,6 +35,37 @@ def _scatter_reduce(n: Node, x: Value, axis: int, indices: Value, update: Value,
     return _along(n, x, axis, indices, update, COMBINES[reduce])
 
 
+@aten("index_add")
+def _index_add(n: Node, x: Value, axis: int, indices: Value, update: Value, *, alpha: Any = 1) -> Value:
+    scaled = update if not isinstance(alpha, Value) and alpha == 1 else n.b.mul(update, n.value(alpha, update.dtype))
+    return _rows_put(n, x, axis, indices, scaled, True)
+
+
+@aten("index_copy")
+def _index_copy(n: Node, x: Value, axis: int, indices: Value, update: Value) -> Value:
+    return _rows_put(n, x, axis, indices, update, False)
+
+
+@aten("index_fill")
+def _index_fill(n: Node, x: Value, axis: int, indices: Value, value: Any) -> Value:
+    filled: Value = n.value(value, n.dtype)
+    if not x.type.rank:
+        return filled if indices.type.elements else x
+    places = n.reshape(indices, (indices.type.elements,))
+    result: Value = _index_put(n, x, (*[None] * n.axis(axis, x.type.rank), places), filled)
+    return result
+
+
+def _rows_put(n: Node, x: Value, axis: int, indices: Value, update: Value, accumulate: bool) -> Value:
+    """Slices of `update` put at places along an axis, none of which counts from the end."""
+    count = indices.type.elements
+    if not x.type.rank:
+        x, update = n.reshape(x, (1,)), n.reshape(update, (count,))
+    axis = n.axis(axis, x.type.rank)
+    places = checked(n, n.reshape(indices, (count,)), x.shape[axis])
+    return n.reshape(_index_put(n, x, (*[None] * axis, places), update, accumulate), n.shape)
+
+
 @aten("index_reduce")
 def _index_reduce(n: Node, x: Value, axis: int, indices: Value, update: Value, reduce: str, *, include_self: bool = True) -> Value:
     axis = n.axis(axis, x.type.rank)
