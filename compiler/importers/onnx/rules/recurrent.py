@@ -11,6 +11,7 @@ from .....ir.graph import Value
 from .....ir.types import boolean, i64
 from ..context import Node, cast, rule
 from .control import looped, turned
+from .indexing import checked
 from .movement import slice_axis, transpose
 from .quantization import MICROSOFT, is_single
 from .quantized_products import dynamic_product
@@ -160,7 +161,7 @@ class _Recurrent:
     ) -> tuple[Value, list[Value]]:
         n, b = self.n, self.n.b
         state = [d.initial] if states == 1 else [d.initial, d.initial_cell or d.initial]
-        lengths = cast(n, n.x(4), i64) if n.given(4) else None
+        lengths = checked(n, cast(n, n.x(4), i64), self.steps + 1, negative=False) if n.given(4) else None
         # The input's share of every step is one product; only the recurrent share is sequential.
         projected = self.linear(self.x, d.w, d.w_bias)
 

@@ -306,6 +306,20 @@ def test_recurrent_ops_over_a_length_that_varies(op: str, direction: str, length
     assert "main.loop0" in agrees(proto, calls, tmp_path)
 
 
+@pytest.mark.parametrize("time", [4, "T"])
+@pytest.mark.parametrize("op", GATES)
+def test_a_sequence_is_no_longer_than_the_times_there_are(op: str, time: int | str) -> None:
+    rows = GATES[op] * 3
+    constants = {"w": drawn(1, rows, 2, seed=1), "r": drawn(1, rows, 3, seed=2)}
+    node = N(op, ["x", "w", "r", "", "s"], ["y"], hidden_size=3)
+    module = import_onnx(model([node], [("x", FLOAT, [time, 2, 2]), ("s", TensorProto.INT32, [2])], ["y"], constants))
+    engine = Engine(compile_module(module, build_options({"target": "native"})))
+    for wrong in (5, -1):
+        with pytest.raises(InputError, match=f"index {wrong} of input 's' is out of range, expected 0..4"):
+            engine(drawn(4, 2, 2), np.array([1, wrong], np.int32))
+    assert np.array_equal(np.asarray(engine(drawn(4, 2, 2), np.array([4, 0], np.int32)))[:, 0, 1], np.zeros((4, 3)))
+
+
 def appending(after: Sequence[Any], results: Sequence[str], row: Sequence[Any], begun: bool = False) -> onnx.ModelProto:
     """A loop that appends `row` of x, n times, to a sequence that is empty or begun; `after` reads the sequence q."""
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
