@@ -423,3 +423,10 @@ def test_negative_indices_are_refused_where_torch_refuses_them(name: str) -> Non
         found = answer(torch.compile(INDEXED[name], backend=backend.ourcc), *first)
         assert (found is None) == (expected is None)
         assert expected is None or torch.equal(found, expected)
+
+
+def test_roundings_of_a_long_product_do_not_add_up() -> None:
+    values = 1 + (torch.rand(1_000_000, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-5
+    found = torch.compile(lambda x: x.cumprod(0), backend=backend.ourcc)(values)
+    exact = values.double().cumprod(0)
+    assert ((found.double() - exact) / exact).abs().max() < 1e-7

@@ -9,7 +9,7 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.graph import Value
 from .....ir.ops.table import OPS
-from .....ir.types import boolean, i64, u8
+from .....ir.types import boolean, f32, f64, i64, u8
 from ..context import Node, aten
 
 
@@ -106,8 +106,12 @@ def _cumsum(n: Node, x: Value, axis: int, *, dtype: Any = None) -> Value:
 
 @aten("cumprod")
 def _cumprod(n: Node, x: Value, axis: int, *, dtype: Any = None) -> Value:
+    """Torch multiplies float32 in float64: the roundings of a long product do not add up."""
     x = n.cast(x, n.dtype)
-    return n.b.cumprod(x, axis=n.axis(axis, x.type.rank)) if x.type.rank else x
+    if not x.type.rank:
+        return x
+    wide = n.cast(x, f64) if n.dtype == f32 else x
+    return n.cast(n.b.cumprod(wide, axis=n.axis(axis, x.type.rank)), n.dtype)
 
 
 def count_of(n: Node, x: Value, axes: tuple[int, ...]) -> Dim:
