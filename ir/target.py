@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .errors import UsageError
@@ -74,10 +74,11 @@ class CpuRates:
     masked: float = 2.0
     strided: float = 1.0
     overlap: float = 0.4
+    operations: Mapping[str, float] = field(default_factory=lambda: _PRIMITIVES, hash=False)
 
     def of(self, primitive: str) -> float:
         """The cycles of a primitive on a vector, where simple ones take 1."""
-        return _PRIMITIVES.get(primitive, 1.0)
+        return self.operations.get(primitive, 1.0)
 
 
 _PRIMITIVES: dict[str, float] = {
@@ -87,6 +88,8 @@ _PRIMITIVES: dict[str, float] = {
     **{"asin": 40, "acos": 40, "atan": 40, "atan2": 50, "asinh": 40, "acosh": 40, "atanh": 40},
 }
 """Cycles of a vector, as counted in what is printed for them, or measured."""
+_IN_PIECES = {**_PRIMITIVES, "erf": 12.0}
+"""The same where registers of 512 bits hold tables (codegen/c/pieces.py)."""
 
 
 @functools.cache
@@ -94,7 +97,8 @@ def _rates_of(vector_bits: int, level1: int, level2: int, level3: int) -> CpuRat
     """512 bits go through units of 256 in two halves, on the processors that were measured."""
     share = 256 / max(256, vector_bits)
     caches = Cache(level1, 8, 2.0), Cache(level2, 8, 0.5), Cache(level3, 16, 4.0)
-    return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches)
+    operations = _IN_PIECES if vector_bits >= 512 else _PRIMITIVES
+    return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, operations=operations)
 
 
 @dataclass(frozen=True)

@@ -326,7 +326,8 @@ def _conversions() -> Iterator[tuple[str, LibraryFunction]]:
             if source != target:
                 yield f"convert_{source}_{target}", _convert(source, target)
     yield "ourcc_encode_f8", LibraryFunction("", (), raw=_ENCODE)
-    yield from _sixteen_bits()
+    yield from _brain_floats()
+    yield from _halves()
     for name in ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e8m0", "f4e2m1"):
         yield f"ourcc_decode_{name}", LibraryFunction("", (), raw=_table(name))
         one, argument = f"ourcc_decode_{name}(x)", ("u8x@N x",)
@@ -366,7 +367,7 @@ static inline uint16_t ourcc_to_f16(float x) {
 """
 
 
-def _sixteen_bits() -> Iterator[tuple[str, LibraryFunction]]:
+def _brain_floats() -> Iterator[tuple[str, LibraryFunction]]:
     yield (
         "decode_bf16",
         LibraryFunction(
@@ -414,8 +415,11 @@ return (u16x16)r;
     # Two rounded values beside each other, as words.
     halves = ("f32x@N x", "f32x@N y")
     yield "join_bf16", LibraryFunction("i32x@N", halves, "return (i32x@N)((u32x@N)x >> 16 | ((u32x@N)y & 0xffff0000));")
+
+
+def _halves() -> Iterator[tuple[str, LibraryFunction]]:
     words = "__builtin_convertvector(encode_f16_@N(x), u32x@N) | __builtin_convertvector(encode_f16_@N(y), u32x@N) << 16"
-    yield "join_f16", LibraryFunction("i32x@N", halves, f"return (i32x@N)({words});")
+    yield "join_f16", LibraryFunction("i32x@N", ("f32x@N x", "f32x@N y"), f"return (i32x@N)({words});")
     zero = "_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC"
     yield (
         "decode_f16",

@@ -287,7 +287,7 @@ def _stream_fours(
             quads.multiply(values, found, here, names, axis, position * found.count)
     if fits:
         values.writer.close()
-        quads.settle(values, found, here, names)
+        quads.settle(values, value.type.dtype, here, names)
     else:
         values.writer.drop()
     return fits

@@ -5,6 +5,7 @@ It pays where a register holds sixteen lanes and one instruction looks sixteen n
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -28,6 +29,7 @@ return (f32x16)(((i32x16)p & 0x7fffffff) | ((i32x16)x & (int32_t)0x80000000));
 """
 
 
+@functools.cache
 def erf_in_pieces() -> Mapping[tuple[int, str], str]:
     """erf by lanes and feature. Few lanes are taken as part of sixteen, so that an element is the same wherever it lies."""
     return {

@@ -114,11 +114,6 @@ class Quads:
     count: int
     turned: bool = False
 
-    @property
-    def sum(self) -> DType:
-        """The dtype of the sums."""
-        return i32 if self.count == FOUR else f32
-
 
 def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
     """The sides of a dot of 8-bit integers in 32 bits, one of them signed, or of bf16 in f32; None if it is another."""
@@ -192,10 +187,10 @@ def multiply(values: Values, found: Quads, spots: Sequence[Spot], names: Sequenc
         values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, *sides)};")
 
 
-def settle(values: Values, found: Quads, spots: Sequence[Spot], names: Sequence[str]) -> None:
-    """Say after the loop that sums stay as they are: gcc, which joins them with what is made of them, then keeps them in registers."""
+def settle(values: Values, dtype: DType, spots: Sequence[Spot], names: Sequence[str]) -> None:
+    """Say after the loop that sums of this dtype stay as they are; else gcc joins them with what is made of them, in memory."""
     for spot, name in zip(spots, names, strict=True):
-        values.writer.line(f"{name} = {values.library.call(f'settled_{found.sum}', spot.lanes, name)};")
+        values.writer.line(f"{name} = {values.library.call(f'settled_{dtype}', spot.lanes, name)};")
 
 
 def _spread(values: Values, code: Code, lanes: int) -> str:

@@ -39,9 +39,11 @@ class QuantizeInt8Weight(Pass):
         for graph in module.functions.values():
             rewriter = context.rewriter(module, graph, self.name)
             for weight in weights_of(graph):
-                found = coded(weight)
+                found = None if weight.stored in known else coded(weight)
                 if not isinstance(found, str) and context.spend():
-                    _quantize(rewriter, weight, found, known)
+                    if found is not None:
+                        known[weight.stored] = _added(module, weight.stored, *found)
+                    _read_coded(rewriter, weight, *known[weight.stored])
                     changed = True
         return changed
 
@@ -73,15 +75,15 @@ def quantized(weights: Array, channel: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(np.moveaxis(codes, 0, channel)), np.where(scales == 0, np.float32(1), scales)
 
 
-def _quantize(rewriter: Rewriter, weight: Weight, found: tuple[Array, Array], known: dict[Value, tuple[Value, Value]]) -> None:
-    stored, module = weight.stored, rewriter.module
-    if stored not in known:
-        codes, scales = found
-        names = f"{stored.name}.int8", f"{stored.name}.scale"
-        known[stored] = module.add_constant(names[0], codes, stored.source), module.add_constant(names[1], scales, stored.source)
-    value, scale = known[stored]
+def _added(module: Module, stored: Value, codes: Array, scales: Array) -> tuple[Value, Value]:
+    """The codes and scales of a weight as constants of their own."""
+    names = f"{stored.name}.int8", f"{stored.name}.scale"
+    return module.add_constant(names[0], codes, stored.source), module.add_constant(names[1], scales, stored.source)
+
+
+def _read_coded(rewriter: Rewriter, weight: Weight, value: Value, scale: Value) -> None:
     builder = rewriter.builder(weight.op)
     if weight.sparse is not None:
         places = operand(weight.sparse, 1)
         value = builder.decode(value, places, format=sparse_name(value.dtype.name), axis=weight.contracted, dtype=value.dtype)
-    rewriter.set_operand(weight.op, weight.position, builder.dequantize(value, scale, axis=weight.channel, dtype=stored.dtype))
+    rewriter.set_operand(weight.op, weight.position, builder.dequantize(value, scale, axis=weight.channel, dtype=weight.stored.dtype))

@@ -138,22 +138,22 @@ def _matmul_bits(n: Node) -> Value:
         )
     if bits not in (2, 4, 8) or block < 1 or rows < 1 or depth < 1:
         raise n.fail(f"got {bits} bits, blocks of {block}, N = {rows}, K = {depth}, expected 2, 4 or 8 bits and positive sizes")
-    dtype, blocks = DTYPES[f"u{bits}"], -(-depth // block)
+    blocks = -(-depth // block)
     _expect(n, 1, "the weight has", rows * blocks * -(-block * bits // 8))
     _expect(n, 2, "the scales have", rows * blocks)
     if n.given(3):
         whole = n.x(3).dtype.is_float
         _expect(n, 3, "the zero points have", rows * (blocks if whole else -(-blocks * bits // 8)))
     codes = unpacked(n, n.array(1, "the weight"), bits, rows)[:, :depth]
-    weight = constant(n, codes.astype(dtype.numpy))
-    scale = n.b.reshape(n.x(2), shape=(rows, blocks))
     value: Value
     if n.given(3) and n.x(3).dtype.is_float:
         value = _with_offsets(n, codes, n.array(3, "the zero points").reshape(rows, blocks), bits, block)
     else:
         packed = unpacked(n, n.array(3, "the zero points"), bits, rows)[:, :blocks] if n.given(3) else None
         zero = np.full((rows, blocks), 1 << (bits - 1), np.uint8) if packed is None else packed
-        value = dequantized(n, weight, Parameters(scale, constant(n, zero.astype(dtype.numpy)), 1, block))
+        dtype, scale = DTYPES[f"u{bits}"].numpy, n.b.reshape(n.x(2), shape=(rows, blocks))
+        by = Parameters(scale, constant(n, zero.astype(dtype)), 1, block)
+        value = dequantized(n, constant(n, codes.astype(dtype)), by)
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
     return result if not n.given(5) else n.b.add(result, n.x(5))
 
