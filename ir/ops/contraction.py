@@ -17,6 +17,8 @@ from .structure import RegionBuilder
 from .table import Sample, broadcast, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
+MULTIPLYING = ("matmul", "conv", "conv_transpose", "attention")
+"""Ops that are sums of products; attention's first factors are queries and keys."""
 
 
 def accumulator(dtype: DType) -> DType:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...ir.dims import Facts
 from ...ir.formats import format_of
 from ...ir.graph import Op
+from ...ir.ops.contraction import MULTIPLYING
 from ...ir.types import DType, i8
 from ..match import operand
 from ..regions.facts import describe
@@ -18,8 +19,6 @@ _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 NARROWED = {("fp32", "bf16"), ("fp32", "fp16")}
 """The precisions that products come in and are made of, where they are not the same."""
-MULTIPLYING = ("matmul", "conv", "conv_transpose", "attention")
-"""Ops whose precision is that of what they multiply; attention's first factors are queries and keys."""
 SPARSITY = "2:4"
 """What a pruned weight is called."""
 

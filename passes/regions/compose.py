@@ -16,6 +16,7 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Constant, Index
 from ...ir.graph import Op, Value
+from ...ir.ops.contraction import MULTIPLYING
 from ...ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ...ir.types import TensorType, boolean, i64
 from .roundings import Roundings
@@ -220,6 +221,18 @@ class _Composer:
         self.facts = self.facts.with_axis(unique, extent)
         return dims.symbol(unique)
 
+    def _folded(self, name: str, extent: Dim, axis_map: Mapping[str, Dim]) -> Dim:
+        """An axis for a fold to run along: one of the group's that its results do not vary over, so that what it folds is computed once.
+
+        Of a product that would take an axis from its rows, columns or terms, which are walked each in a way of its own.
+        """
+        taken = {symbol for own in axis_map.values() for symbol in dims.symbols(own)}
+        multiplies = any(op.name in MULTIPLYING for op in self.within)
+        for axis in () if multiplies else self.axes:
+            if axis.name not in taken and dims.equal(axis.extent, extent, self.facts) is True:
+                return dims.symbol(axis.name)
+        return self._axis(name, extent)
+
     def _simplify(self, dim: Dim) -> Dim:
         return dims.simplify(dim, self.facts)
 
@@ -239,7 +252,7 @@ class _Composer:
             over = statement.over if isinstance(statement, Reduce) else (statement.along,) if isinstance(statement, Scan) else ()
             for name in over:
                 if name not in axis_map:
-                    axis_map[name] = self._axis(name, inlined.region.axis(name).extent)
+                    axis_map[name] = self._folded(name, inlined.region.axis(name).extent, axis_map)
             inlined.refs[statement.name] = self._emit(statement, value, inlined)
         return stores
 
@@ -409,7 +422,7 @@ class _Composer:
             for name in statement.over if isinstance(statement, Reduce) else ():
                 extent = region.axis(name).extent
                 if name not in axis_map:
-                    axis_map[name] = self._axis(name, extent)
+                    axis_map[name] = self._folded(name, extent, axis_map)
                 elif not any(axis.name == dims.name_of(axis_map[name]) and dims.equal(axis.extent, extent) is True for axis in self.axes):
                     # A piece of the folded axis, or (in a concat) an axis that reaches beyond it.
                     raise CannotInline(value, f"it sums along the axis {name}, which the kernel that reads it takes in pieces")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from ourcc.compiler.backends.cpu import lower_cpu, print_cpu
+from ourcc.compiler.onnx_backend import compile_module
 from ourcc.ir.errors import InternalError, UnsupportedError, UsageError
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module, Value
 from ourcc.ir.graph.parse import parse_module
@@ -15,7 +16,7 @@ from ourcc.ir.graph.reference import interpret
 from ourcc.ir.region import Scalar, Store, parts
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import AVX2
-from ourcc.ir.tile.program import Launch
+from ourcc.ir.tile.program import For, Launch, Statement
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.fusion.partition import GROUP_OPS, Fusion
 from ourcc.passes.lower.build_plan import Lowered
@@ -75,6 +76,25 @@ def doubled(b: Builder, x: Value) -> Value:
 
 def twice(b: Builder, x: Value) -> Value:
     return b.concat(x, x, axis=0)
+
+
+def centred(b: Builder, x: Value) -> Value:
+    """What several read, a fold of it among them: their places are the same ones."""
+    y = b.tanh(x)
+    return b.mul(b.sub(y, b.mean(y, axes=(x.type.rank - 1,), keepdims=True)), y)
+
+
+def crossed(b: Builder, x: Value) -> Value:
+    """Folds along one axis of a square, read along the other."""
+    y = b.tanh(x)
+    rows, columns = b.mean(y, axes=(1,), keepdims=True), b.mean(y, axes=(0,), keepdims=True)
+    return b.add(b.sub(b.transpose(y, permutation=(1, 0)), rows), b.mul(b.sub(y, columns), rows))
+
+
+def steps(body: Sequence[Statement]) -> set[int]:
+    """The steps of all loops."""
+    loops = [statement for statement in body if isinstance(statement, For)]
+    return {loop.step for loop in loops}.union(*(steps(loop.body) for loop in loops))
 
 
 def groups(module: Module) -> list[Group]:
@@ -141,14 +161,31 @@ def test_groups_keep_the_meaning(body: Body) -> None:
     np.testing.assert_array_equal(values[module.main.outputs[0]], expected)
 
 
-STEPS = [(doubled, 10, 40), (twice, 6, 12), (turned, 10, 40), (chosen, 10, 40)]
+STEPS = [(doubled, 10, 40), (twice, 6, 12), (turned, 10, 40), (chosen, 10, 40), (centred, 5, 20)]
 
 
-@pytest.mark.parametrize(("step", "few", "many"), STEPS, ids=["v + v", "concat(v, v)", "sin(v) cos(v)", "where(v < sin(v), -v, exp(v))"])
+@pytest.mark.parametrize(
+    ("step", "few", "many"), STEPS, ids=["v + v", "concat(v, v)", "sin(v) cos(v)", "where(v < sin(v), -v, exp(v))", "(y - mean y) y"]
+)
 def test_the_code_of_shared_values_is_linear(step: Callable[[Builder, Value], Value], few: int, many: int) -> None:
     """Each op adds the same number of lines, where each used to double them."""
     some, more = lines(program(repeated(step, few), 8)), lines(program(repeated(step, many), 8))
     assert more - some < 2 * (many - few) / few * some
+
+
+@pytest.mark.parametrize(("step", "count"), [(centred, 8), (crossed, 1), (crossed, 3)])
+def test_folds_over_squares_keep_the_meaning(step: Callable[[Builder, Value], Value], count: int) -> None:
+    module = program(repeated(step, count), 24, 24)
+    x = np.random.default_rng(3).standard_normal((24, 24)).astype(np.float32)
+    (got,), (expected,) = compile_module(module)([x]), interpret(module, [x], wide=True)
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_a_fold_runs_along_the_axis_that_its_operand_is_read_along() -> None:
+    (group,) = groups(program(repeated(centred, 4), 16, 768))
+    assert len(group.region.axes) == 2
+    (launch,) = lower_cpu(program(repeated(centred, 4), 16, 768), AVX2, cheapest(AVX2)).kernels.values()
+    assert steps(launch.body) == {32}
 
 
 def test_named_values_that_are_read_by_a_fold_are_computed_once_in_its_loop() -> None:
