@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..codegen.c.abi import declaration, descriptor
-from ..codegen.c.compile import Compiler, compile_shared
+from ..codegen.c.compile import compile_shared
 from ..codegen.c.printer import Kernel, SourceFile
+from ..codegen.c.toolchain import Compiler
 from ..ir import dims
 from ..ir.dims import Dim
 from ..ir.errors import ToolchainError, UnsupportedError, is_own, reason

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..codegen.c.compile import Compiler
+from ..codegen.c.toolchain import Compiler
 from ..ir.graph.reference import judge
 from ..ir.target import CpuLevel
 from ..passes.tile.schedule import Candidate, Problem

@@ -18,7 +18,7 @@ from machine_facts import machine_facts
 from problems import cases, problem_of_case
 
 from ourcc.autotune.measure import Measurer, Policy
-from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.compiler.options import environment
 from ourcc.ir.target import CpuLevel, cpu_level, level_for
 from ourcc.passes.lower.schedule import cheapest

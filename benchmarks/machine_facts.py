@@ -7,7 +7,7 @@ from typing import Any
 
 from machine_rates import measured_rates
 
-from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.compiler.environment import environment
 from ourcc.compiler.targets.machine import library_version, read_cpu
 

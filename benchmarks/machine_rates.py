@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.compiler.environment import environment
 
 SOURCE = Path(__file__).resolve().with_name("rates.c")

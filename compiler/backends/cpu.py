@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 
 from ...codegen.c.abi import KERNEL
-from ...codegen.c.compile import SharedObject, compile_shared, find_compiler
+from ...codegen.c.compile import SharedObject, compile_shared
 from ...codegen.c.printer import SourceFile
+from ...codegen.c.toolchain import find_compiler
+from ...codegen.c.units import ObjectFiles, Unit
 from ...codegen.c.weight import check_weight
 from ...codegen.host.c import print_plans
 from ...ir.formats import format_of
 from ...ir.graph import Module, Value
+from ...ir.ops.contraction import MULTIPLYING
 from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
 from ...ir.tile.program import Launch
 from ...ir.workload import Workload
@@ -21,7 +24,6 @@ from ...passes.lower.build_plan import Lowered
 from ...passes.lower.layout import channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
-from ...passes.quantize.words import MULTIPLYING
 from ...passes.tile.cpu import STRATEGIES
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
@@ -31,6 +33,9 @@ from ..report.kernels import kernel_rows
 from ..targets.target import NATIVE, Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
+
+Begin = Callable[[str, str], None]
+"""What is told of each kernel as it is printed: its name and its C file."""
 
 
 class CpuBackend:
@@ -53,11 +58,13 @@ class CpuBackend:
         """A shared object for one level."""
         compiler = find_compiler(options.environment.compiler)
         workload = options.workload_for(module.facts)
-        lowered, sources = _lower_printed(module, machine, tuning.for_cpu(target.name, machine, compiler), workload)
-        tuning.done(target.name, machine.name, lowered)
-        progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
         jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
-        compiled = compile_shared(sources, machine, compiler, jobs=jobs, kernels=list(lowered.kernels), cache=cache)
+        with ObjectFiles(compiler, machine, jobs=jobs, cache=cache) as objects:
+            begin = partial(_begin, objects)
+            lowered, sources = _lower_printed(module, machine, tuning.for_cpu(target.name, machine, compiler), workload, begin)
+            tuning.done(target.name, machine.name, lowered)
+            progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
+            compiled = compile_shared(sources, machine, compiler, kernels=list(lowered.kernels), objects=objects)
         files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
         rows = kernel_rows(lowered, *nominal_rates(machine), _resources(compiled), workload)
         contents = PartContents(lowered.plans, files, requires=machine.features)
@@ -121,18 +128,27 @@ def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workloa
     return _lower_printed(module, level, choose, workload)[0]
 
 
-def _lower_printed(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None) -> tuple[Lowered, Mapping[str, str]]:
+def _lower_printed(
+    module: Module, level: CpuLevel, choose: Choose, workload: Workload | None, begin: Begin | None = None
+) -> tuple[Lowered, Mapping[str, str]]:
     scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
-    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level))
+    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level, begin=begin))
 
 
-def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
-    """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
+def _begin(objects: ObjectFiles, name: str, text: str) -> None:
+    objects.begin(Unit.of_kernel(f"{name}.c", text))
+
+
+def print_cpu(lowered: Lowered, level: CpuLevel, begin: Begin | None = None) -> Mapping[str, str]:
+    """C files by name: one for each kernel, with no more than it uses, and those of the plan. Each kernel that is printed `begin`s."""
 
     def print_kernel(name: str, launch: Launch) -> str:
         file = SourceFile(level)
         add_kernel(file, lowered.scheduled[name], launch, KERNEL)
-        return file.text()
+        text = file.text()
+        if begin is not None:
+            begin(name, text)
+        return text
 
     sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
     return {**sources, **print_plans(lowered.plans)}

@@ -15,7 +15,7 @@ from ...autotune.lock import Lock, LockedLevel
 from ...autotune.measure import Measurer, Policy
 from ...autotune.record import Data
 from ...autotune.store import RecordStore, open_store
-from ...codegen.c.compile import Compiler
+from ...codegen.c.toolchain import Compiler
 from ...ir.errors import EngineError, UsageError
 from ...ir.target import CpuLevel, GpuTarget
 from ...passes.lower.build_plan import Lowered

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ...codegen.c.compile import Compiler, find_compiler
+from ...codegen.c.toolchain import Compiler, find_compiler
 from ...ir.errors import ToolchainError
 from ..environment import Environment, environment
 from ..report.table import Cell, Report, Table

@@ -11,7 +11,7 @@ from ...autotune.plausible import believable
 from ...autotune.record import Data, Record, RecordError, digest, record_id
 from ...autotune.signed import UnbelievedError, seal, unseal
 from ...autotune.store import RecordStore, open_store
-from ...codegen.c.compile import find_compiler
+from ...codegen.c.toolchain import find_compiler
 from ...ir.errors import UsageError
 from ...ir.target import CPU_LEVELS, cpu_level
 from ...runtime.replace import replace_file

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ...codegen.c.compile import find_compiler
+from ...codegen.c.toolchain import find_compiler
 from ...ir import dims
 from ...ir.dims_text import parse_dim
 from ...ir.errors import UnsupportedError

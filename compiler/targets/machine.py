@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ...codegen.c.compile import Compiler
+from ...codegen.c.toolchain import Compiler
 from ...ir.errors import ToolchainError
 from ...ir.target import level_for
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...codegen.c.compile import find_compiler
+from ...codegen.c.toolchain import find_compiler
 from ...ir.extras import install_hint
 from ...ir.target import CPU_LEVELS, cpu_level, gpu_target, level_for
 from .machine import Cpu, CudaDriver, DeviceFigures, library_version, measure_rates, memory_bytes, probe_cuda, read_cpu

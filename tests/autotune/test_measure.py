@@ -16,7 +16,7 @@ from ourcc.autotune.problem import bucket
 from ourcc.autotune.record import Trial, scrub
 from ourcc.autotune.search import rank, shortlist
 from ourcc.autotune.worker import Bench
-from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.ir.dims import NO_FACTS
 from ourcc.ir.errors import InternalError, UnsupportedError
 from ourcc.ir.region.text import parse_region

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ourcc.autotune.measure import Measurer, Policy
 from ourcc.autotune.record import Trial
-from ourcc.codegen.c.compile import find_compiler
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.codegen.triton import print_program
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.compiler.models.importing import import_model

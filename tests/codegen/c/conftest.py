@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.abi import descriptor
-from ourcc.codegen.c.compile import Compiler, compile_shared, find_compiler
+from ourcc.codegen.c.compile import compile_shared
 from ourcc.codegen.c.printer import Kernel, SourceFile
+from ourcc.codegen.c.toolchain import Compiler, find_compiler
 from ourcc.ir import dims, target
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.tile.program import Param, TileProgram

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import stat
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ourcc.codegen.c import compile as c
+from ourcc.codegen.c import toolchain as c
 from ourcc.codegen.c.abi import ABI_VERSION
-from ourcc.codegen.c.compile import Compiler, compile_shared, find_compiler, flags_for
+from ourcc.codegen.c.compile import compile_shared
+from ourcc.codegen.c.toolchain import Compiler, find_compiler, flags_for
 from ourcc.ir.errors import ToolchainError, UsageError
 from ourcc.ir.target import AVX2, AVX512, BASELINE, CPU_LEVELS, CpuLevel, cpu_level, level_for
 
@@ -139,7 +141,7 @@ def test_launches_go_to_the_pool_of_the_process(library: ctypes.CDLL) -> None:
 
 def test_same_sources_give_the_same_bytes(compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = compile_shared({"work.c": SOURCE}, AVX2, compiler)
-    monkeypatch.setattr(c.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     second = compile_shared({"work.c": SOURCE}, AVX2, compiler, jobs=1)
     assert first.data == second.data
     assert first.data != compile_shared({"work.c": SOURCE}, BASELINE, compiler).data

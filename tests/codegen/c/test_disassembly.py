@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ourcc.codegen.c.compile import compile_shared, find_compiler
+from ourcc.codegen.c.compile import compile_shared
 from ourcc.codegen.c.disassembly import PROGRAMS, KernelCode, disassemble, read_listing
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.ir.target import cpu_level
 
 LISTING = """

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.abi import KERNEL, descriptor
-from ourcc.codegen.c.compile import Compiler, compile_shared
+from ourcc.codegen.c.compile import compile_shared
 from ourcc.codegen.c.printer import SourceFile
+from ourcc.codegen.c.toolchain import Compiler
 from ourcc.ir.target import AVX2, CpuInstruction, CpuLevel
 from ourcc.ir.tile.parse import parse
 from ourcc.runtime.native import cpu_flags

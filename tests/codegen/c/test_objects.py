@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from ourcc.codegen.c import compile as c
-from ourcc.codegen.c import objects
-from ourcc.codegen.c.compile import PRECOMPILED, Compiler, compile_shared
+from ourcc.codegen.c import compile, objects, units
+from ourcc.codegen.c.compile import compile_shared
 from ourcc.codegen.c.objects import ObjectFolder
+from ourcc.codegen.c.toolchain import Compiler
+from ourcc.codegen.c.units import PRECOMPILED, ObjectFiles, Unit
+from ourcc.ir.errors import ToolchainError
 from ourcc.ir.target import AVX2
 
 KERNEL = """
@@ -42,19 +44,20 @@ def sources(*factors: int) -> dict[str, str]:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the compiler was asked for, by name; the process remembers nothing."""
     asked: list[str] = []
-    call = c._call
+    call = units.call
 
     def heard(command: Any, folder: str, timeout: float, what: str) -> None:
         asked.append(what)
         call(command, folder, timeout, what)
 
-    monkeypatch.setattr(c, "_call", heard)
-    c._remembered.cache_clear()
+    for module in (units, compile):
+        monkeypatch.setattr(module, "call", heard)
+    units._remembered.cache_clear()
     return asked
 
 
 def build(compiler: Compiler, cache: Path | None, *factors: int) -> bytes:
-    c._remembered.cache_clear()
+    units._remembered.cache_clear()
     names = [f"kernel_{n}" for n in range(len(factors))]
     return compile_shared(sources(*factors), AVX2, compiler, kernels=names, cache=cache).data
 
@@ -141,3 +144,24 @@ for n in range(300):
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait(60) for process in running] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [f"k{n}" for n in range(10)]
+
+
+def test_what_is_begun_is_compiled_once_beside_who_begins_it(compiler: Compiler, tmp_path: Path, compiled: list[str]) -> None:
+    texts = sources(*range(PRECOMPILED))
+    names = [f"kernel_{n}" for n in range(PRECOMPILED)]
+    with ObjectFiles(compiler, AVX2, cache=tmp_path / "objects") as files:
+        units = [Unit.of_kernel(f"{name}.c", texts[f"{name}.c"]) for name in (*names, names[0])]
+        for unit in units:
+            files.begin(unit)
+        assert list(files.all(units)) == [f"{name}.o" for name in names]
+        data = compile_shared(texts, AVX2, compiler, kernels=names, objects=files).data
+    assert sorted(name for name in compiled if name.startswith("kernel")) == sorted(f"{name}.c" for name in names)
+    assert data == build(compiler, None, *range(PRECOMPILED))
+
+
+def test_a_kernel_that_is_begun_and_fails_is_told_when_it_is_asked_for(compiler: Compiler, compiled: list[str]) -> None:
+    bad = Unit.of_kernel("bad.c", "int f(void) { return missing; }")
+    with ObjectFiles(compiler, AVX2) as files:
+        files.begin(bad)
+        with pytest.raises(ToolchainError, match=r"refused bad\.c"):
+            files.all([bad])

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.abi import descriptor
-from ourcc.codegen.c.compile import SharedObject, compile_shared, find_compiler
+from ourcc.codegen.c.compile import SharedObject, compile_shared
 from ourcc.codegen.c.printer import Kernel, SourceFile
+from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.ir import dims
 from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops import table

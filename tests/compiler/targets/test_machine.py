@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ourcc.codegen.c.compile import Compiler
+from ourcc.codegen.c.toolchain import Compiler
 from ourcc.compiler.cli import doctor
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.environment import Environment
