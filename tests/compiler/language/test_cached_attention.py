@@ -10,6 +10,7 @@ import pytest
 
 from ourcc.compiler.backends.built import pack
 from ourcc.compiler.importers.checkpoints import read_checkpoint
+from ourcc.compiler.language import module as module_of
 from ourcc.compiler.language.module import language_module
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
@@ -22,21 +23,24 @@ from .conftest import model_of, save
 
 PROMPT = [[5, 9, 3, 7]], [[0, 1, 2, 3]]
 ALONE = [(*PROMPT, None, [3]), ([[8]], [[4]], None, [0])]
-"""Tokens, positions, slots and the rows whose logits are asked for: a prompt, then one token."""
-TOGETHER = [(*PROMPT, [2], [3]), ([[4, 6]], [[0, 1]], [0], [0, 1]), ([[8, 8], [3, 2]], [[4, 4], [2, 3]], [2, 0], [0, 3])]
-"""Two prompts, then one token of the first, twice, beside two of the second."""
+"""Tokens, positions, pages and the rows whose logits are asked for: a prompt, then one token."""
+TOGETHER = [(*PROMPT, [[2, 5]], [3]), ([[4, 6]], [[0, 1]], [[4]], [0, 1]), ([[8, 8], [3, 2]], [[4, 4], [2, 3]], [[2, 5], [4, 4]], [0, 3])]
+"""Two prompts, then one token of the first, twice, beside two of the second; pages of three places, so that the first has two."""
 MODELS = [*(("mistral", cache, 1 if cache == "bf16" else 3) for cache in CACHES), ("qwen3", "int8", 1)]
 
 
 def inputs_of(call: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
-    tokens, positions, slots, rows = call
-    given = (tokens, positions, *([] if slots is None else [slots]), range(np.max(positions) + 1), rows)
+    tokens, positions, pages, rows = call
+    given = (tokens, positions, *([] if pages is None else [pages]), range(np.max(positions) + 1), rows)
     return [np.asarray(each, np.int64) for each in given]
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 @pytest.mark.parametrize(("kind", "cache", "batch"), MODELS)
-def test_programs_compute_what_the_graph_means(kind: str, cache: str, batch: int, target: str, tmp_path: Path) -> None:
+def test_programs_compute_what_the_graph_means(
+    kind: str, cache: str, batch: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_of, "PAGE", 3)
     window = {"sliding_window": 3} if kind == "mistral" else {}
     folder = save(model_of(kind, num_hidden_layers=1, **window), tmp_path / "m")
     module = language_module(read_checkpoint(folder), 16, cache, batch)
