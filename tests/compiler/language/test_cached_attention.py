@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import lower, simplify
 from ourcc.compiler.requests import CACHES
 from ourcc.compiler.targets.registry import TARGETS
+from ourcc.ir import dims
 from ourcc.ir.graph.reference import initial, interpret
 from ourcc.ir.plan.interpret import run_plan
+from ourcc.ir.region import Load, walk
+from ourcc.ir.region.region import rewritten, scalars
+from ourcc.ir.target import AVX512
+from ourcc.passes.tile.cpu.attention import CpuAttention
+from ourcc.passes.tile.schedule import Problem, Refusal
 
 from .conftest import model_of, save
 
@@ -58,3 +65,29 @@ def test_programs_compute_what_the_graph_means(
     for inputs, wanted in zip(calls, expected, strict=True):
         found = run_plan(lowered.plans["step"], lowered.kernels, constants, inputs, states)
         np.testing.assert_allclose(found[0], wanted, atol=2e-5)
+
+
+def test_heads_that_look_into_one_table_may_read_their_pages_together(tmp_path: Path) -> None:
+    module = language_module(read_checkpoint(save(model_of("llama", num_hidden_layers=1), tmp_path / "m")), 64, "f32", 2)
+    simplify(module, build_options({}))
+    (scheduled,) = (each for each in lower(module, TARGETS["cpu"]).scheduled.values() if each.schedule.strategy == "attention")
+    problem, region = scheduled.problem, scheduled.problem.region
+
+    def together(problem: Problem) -> set[int]:
+        match = CpuAttention().match(problem, AVX512)
+        assert not isinstance(match, Refusal)
+        return {schedule["heads"] for schedule in match.strategy.space(match, AVX512)}
+
+    # Four heads over two of keys: those of a pair find the same page at every place.
+    assert together(problem) == {1, 2}
+    # If each looked into a row of its own, they would not, though they read the same keys of a page.
+    gathers = [gather for load in scalars(region.body) if isinstance(load, Load) for _, gather in load.gathers]
+    (table,) = {part.operand for gather in gathers for part in walk(gather) if isinstance(part, Load)}
+    heads = region.axes[1].name
+    assert region.extents[heads] == 4
+
+    def own(name: str, subscripts: tuple[dims.Dim, ...]) -> tuple[dims.Dim, ...]:
+        return (dims.symbol(heads), *subscripts[1:]) if name == table else subscripts
+
+    apart = replace(rewritten(region, own, lambda dim: dim), inputs=region.inputs)
+    assert together(replace(problem, region=apart)) == {1}
