@@ -15,6 +15,7 @@ from ourcc.compiler.language import module
 from ourcc.ir.plan import Copy
 from ourcc.runtime.language.model import LanguageModel
 from ourcc.runtime.language.sequence import Sequences, TokenSequence
+from ourcc.runtime.saved import Saved, read_saved, write_saved
 
 Both = tuple[LanguageModel, Any, Path]
 
@@ -121,3 +122,28 @@ def test_a_fork_shares_memory(engine: Any) -> None:
     # The first page is that of all of them; of the second each has its own.
     assert {each.held.pages[0] for each in forks} == {origin.held.pages[0]}
     assert origin.owner.pages.free == origin.owner.pages.count - 2 - len(forks)
+
+
+def test_files_of_pages(engine: Any, tmp_path: Path) -> None:
+    origin = engine.sequence()
+    size, session = origin.owner.pages.size, origin.session
+    text = list(range(40))
+    origin.logits([*text, 7, 8, 9])
+    origin.logits(text)
+    origin.save(tmp_path / "s")
+    saved = read_saved(tmp_path / "s", session.program, session.states)
+    whole, rest = divmod(len(text), size)
+    for array in saved.arrays.values():
+        assert array.shape[:2] == (whole + (rest > 0), size)
+        # What was read and taken back stays out of the file, as does what others have left in a page.
+        assert (array[-1, :rest].any() and not array[-1, rest:].any()) or not rest
+    for change, message in (
+        (lambda array: np.concatenate([array, array[:1]]), "the file holds sizes .* for 40 tokens"),
+        (lambda array: array[:-1], "the file holds sizes .* for 40 tokens"),
+        (lambda array: array[:, :-1], "the file holds sizes .* for 40 tokens"),
+        (lambda array: np.concatenate([array, array[:, :1]], axis=1), "the session holds .* for state"),
+    ):
+        arrays = {name: change(array) for name, array in saved.arrays.items()}
+        write_saved(tmp_path / "bad", Saved(session.program, saved.about, arrays))
+        with pytest.raises(ourcc.EngineError, match=message):
+            engine.load_sequence(tmp_path / "bad")

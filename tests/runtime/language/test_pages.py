@@ -76,12 +76,14 @@ class Run:
         for writing, (held, numbers) in zip(writings, chosen, strict=True):
             assert len(held.pages) == self.pages.needed(writing.end)
             del numbers[writing.first :]
+            assert np.isfinite(self.memory[held.pages].reshape(-1, 2)[writing.first :]).all()
             has_none = self.drawn.random() < 0.1
             for place in range(writing.first, writing.end):
                 page = held.pages[place // SIZE]
                 assert self.pages.users(page) == 1
                 numbers.append(float("nan") if has_none else self.next)
                 self.memory[page, place % SIZE] = numbers[-1]
+                self.kept.memory["state1"][page, place % SIZE] = np.nan_to_num(numbers[-1]) % 127
                 self.next += 1
             if has_none:
                 self.pages.doubt(held, writing.end)
@@ -104,6 +106,8 @@ class Run:
             assert len(held.pages) == self.pages.needed(len(numbers)) and len(set(held.pages)) == len(held.pages)
             lying = self.memory[held.pages].reshape(-1, 2)[: len(numbers), 0] if held.pages else np.zeros(0)
             np.testing.assert_array_equal(lying, numbers)
+            others = self.kept.memory["state1"][held.pages].reshape(-1)[: len(numbers)]
+            np.testing.assert_array_equal(others, np.nan_to_num(np.asarray(numbers)) % 127)
             # What others may look at behind its end are numbers, if no one wrote others there that holds the page as well.
             alone = all(users[page] == 1 for page in held.pages[-1:])
             if alone and held.pages and self.pages.is_sound(held):
