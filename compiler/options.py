@@ -61,7 +61,7 @@ class BuildOptions:
     trust_pickle: bool = False
     context: int | None = None  # tokens that a session of a language model holds; None: what the model allows, up to 4096
     cache: str = "f32"  # what a language model keeps keys and values in
-    batch: int = 1  # sequences that a session of a language model holds
+    batch: int = 1  # sequences that a call of a language model reads at most
     threads: int | None = None
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others

@@ -20,7 +20,7 @@ from .digests import digest_parts
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 6
+SCHEMA = 7
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000

@@ -7,14 +7,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...ir import dims
 from ...ir.target import CpuLevel
 from ...ir.tile.program import (
     AxisDecl,
     Dot,
     Expand2to4,
     For,
+    Index,
     Launch,
     Let,
+    Load,
     Ref,
     Rename,
     Store,
@@ -108,11 +111,21 @@ def _with_sources(launch: Launch, looped: frozenset[str]) -> frozenset[str]:
 
 def _streamed(launch: Launch) -> Iterator[str]:
     """Axes along which a dot reads a named tile: from memory it is a loop, from registers it would all be unrolled."""
+    types = {statement.name: statement.value.type for statement in statements(launch.body) if isinstance(statement, Let)}
     for statement in statements(launch.body):
         values = walk(statement.value) if isinstance(statement, (Let, Store)) else ()
         for dot in (value for value in values if isinstance(value, Dot)):
-            tiles = [part for side in (dot.left, dot.right) for part in walk(side) if isinstance(part, Ref)]
-            yield from (axis for tile in tiles for axis in tile.type.axes if axis not in dot.type.axes)
+            names = {name for side in (dot.left, dot.right) for part in walk(side) for name in tiles_read(part)}
+            yield from (axis for name in sorted(names & types.keys()) for axis in types[name].axes if axis not in dot.type.axes)
+
+
+def tiles_read(value: Value) -> Iterator[str]:
+    """The named tiles that a value itself reads, in its parts none: it is one, or its subscripts are."""
+    if isinstance(value, Ref):
+        yield value.name
+    elif isinstance(value, (Load, Index)):
+        subscripts = value.subscripts if isinstance(value, Load) else (value.value,)
+        yield from (name[1:] for subscript in subscripts for name in sorted(dims.symbols(subscript)) if name.startswith("%"))
 
 
 def _types(launch: Launch) -> Iterator[TileType]:

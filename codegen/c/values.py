@@ -16,7 +16,7 @@ from ...ir.types import DType, bf16, boolean, f32, i32
 from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
-from .tiles import LaunchPlan, Tile
+from .tiles import LaunchPlan, Tile, tiles_read
 from .writer import LANE, LOADED, Writer, at_lane, lane_stride
 
 Code = tuple[str, int]
@@ -420,9 +420,9 @@ def _zero(dtype: DType) -> Constant:
 
 def unrolls(values: Values, value: Value, axis: str) -> bool:
     """Whether an expression reads a register tile along the axis, so that its positions must be known when printing."""
-    if isinstance(value, Ref) and axis in value.type.axes:
-        tile = values.tile(value.name)
-        return tile is not None and not tile.array
+    tiles = [values.tile(name) for name in tiles_read(value)]
+    if any(tile is not None and not tile.array and axis in tile.type.axes for tile in tiles):
+        return True
     return any(unrolls(values, part, renamed) for part in parts(value) for renamed in _axes_before(value, axis))
 
 

@@ -58,7 +58,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
     "--context", type=int, metavar="N", help="Tokens that a session of a language model holds (default: the model's, up to 4096)."
 )
 @click.option("--cache", metavar="|".join(CACHES), help="What a language model keeps keys and values in (default: f32).")
-@click.option("--batch", type=int, metavar="N", help="Sequences that a session of a language model holds (default: 1).")
+@click.option("--batch", type=int, metavar="N", help="Sequences that a call of a language model reads at most (default: 1).")
 @click.option("--unchecked-indices", is_flag=True, help="Let an index out of range give an undefined value instead of an error.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
 @trust_option

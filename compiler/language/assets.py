@@ -18,7 +18,7 @@ from .tokenizer import tokenizer_json
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
-def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, sequences: int) -> dict[str, bytes]:
+def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, sequences: int, places: int) -> dict[str, bytes]:
     """The files, by name; without a tokenizer in the checkpoint the model speaks in tokens alone."""
     made = _of_gguf(checkpoint) if checkpoint.kind == "gguf" else _of_folder(checkpoint)
     begin, end, template, tokenizer, words = made
@@ -31,7 +31,8 @@ def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, 
     is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
     chunk = context if is_whole else min(CHUNK, context)
     token = 2 * config.layers * config.groups * CACHES[cache].row_bytes(config.head)
-    facts = LanguageFacts(config.architecture, config.vocabulary, context, begin, end, template, chunk, words, cache, token, sequences)
+    own = (config.architecture, config.vocabulary, context)
+    facts = LanguageFacts(*own, begin, end, template, chunk, words, cache, token, sequences, places)
     if tokenizer is not None and is_installed("tokenizers"):
         try:
             Tokenizer(tokenizer)

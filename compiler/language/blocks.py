@@ -1,8 +1,9 @@
 """What decoders share, on the graph builder: linear layers over stored weights, norms, attention over a cache.
 
 A call sees tokens [B, S] at their positions, and of the cache as many places as `context` has: T. A cache holds for each
-layer keys and values [N, C, G, D] of N sequences: one writes its keys at its positions in its slot, and attends to all that lie at
-most as far as its own position. Where N is 1 there are no slots, and B is 1.
+layer keys and values of one sequence, [1, C, G, D], or of several in pages of P places, [pages, P, G, D]: place t of a sequence is
+then place t mod P of the page that its table names for t div P. A call writes keys at its positions, and attends to all that lie at
+most as far as a token's own position.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class Step:
     context: Value
     length: int
     cache: CacheFormat = field(default_factory=CacheFormat)
-    slots: Value | None = None
-    sequences: int = 1
+    pages: Value | None = None
+    held: tuple[int, int] = (1, 0)
+    """The first two sizes of a cache."""
     after: dict[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,21 +94,32 @@ class Step:
         self.mask: Value = b.le(places, own)
         if config.window is not None:
             self.mask = b.logical_and(self.mask, b.gt(places, b.sub(own, config.window)))
-        numbers = b.iota(shape=(batch, count, 1), axis=0, dtype=i64)
-        if self.slots is not None:
-            # What is clamped or left out elsewhere would be another sequence's here.
-            self.slots = b.check_index(self.slots, size=self.sequences, negative=False)
-            numbers = b.broadcast_to(b.reshape(self.slots, shape=(batch, 1, 1)), shape=(batch, count, 1))
-        self.places: Value = b.concat(numbers, b.reshape(self.positions, shape=(batch, count, 1)), axis=2)
+        self.places: Value = self._places(batch, count, seen)
         if config.rotation is not None:
             cosine, sine = angles(b, config.rotation, self.positions, self._lengths(seen))
             spread = (batch, count, 1, config.rotation.size)
             self.cosine, self.sine = b.reshape(cosine, shape=spread), b.reshape(sine, shape=spread)
 
+    def _places(self, batch: Dim, count: Dim, seen: Dim) -> Value:
+        """Where the tokens' keys lie, as index vectors of a cache's first two axes: i64[B, S, 2]."""
+        b, positions, spread = self.b, self.positions, (batch, count, 1)
+        if self.pages is None:
+            return self._paired(b.iota(shape=spread, axis=0, dtype=i64), b.reshape(positions, shape=spread))
+        pages, size = self.held
+        # What is clamped or left out elsewhere would be another sequence's here.
+        self.pages = b.check_index(self.pages, size=pages, negative=False)
+        positions = b.check_index(positions, size=seen, negative=False)
+        own = b.take_along_axis(self.pages, b.floor_div(positions, size), axis=1)
+        return self._paired(b.reshape(own, shape=spread), b.reshape(b.mod(positions, size), shape=spread))
+
+    def _paired(self, first: Value, second: Value) -> Value:
+        pairs: Value = self.b.concat(first, second, axis=2)
+        return pairs
+
     def _lengths(self, seen: Dim) -> Value:
         """How many positions a sequence sees: i64[], or i64[B, 1, 1] where each has its own."""
         b = self.b
-        if self.slots is None:
+        if self.pages is None:
             result: Value = b.dim(value=seen)
             return result
         last = b.reduce_max(self.positions, axes=(1,), keepdims=True)
@@ -182,9 +195,11 @@ class Step:
     def _append(self, name: str, x: Value, seen: Dim) -> Value:
         """The state with x [B, S, G, n] written at the tokens' places, and what the call sees of it: [B, G, T, n]."""
         b, (batch, _, *sizes) = self.b, x.shape
-        state = self.weights.module.add_state(name, TensorType(x.dtype, (self.sequences, self.length, *sizes)))
-        self.after[name] = b.scatter_nd(self.graph.add_state(state), self.places, x)
-        held = self.after[name] if self.slots is None else b.take(self.after[name], self.slots, axis=0)
+        state = self.weights.module.add_state(name, TensorType(x.dtype, (*self.held, *sizes)))
+        held = self.after[name] = b.scatter_nd(self.graph.add_state(state), self.places, x)
+        if self.pages is not None:
+            _, count = self.pages.shape
+            held = b.reshape(b.take(held, self.pages, axis=0), shape=(batch, count * self.held[1], *sizes))
         part = b.slice(held, starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
         result: Value = b.transpose(part, permutation=(0, 2, 1, 3))
         return result

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from ...ir import dims
 from ...ir.errors import ModelError, UnsupportedError, UsageError
 from ...ir.graph import Builder, Graph, Module, Value
 from ...ir.types import TensorType, i64
@@ -22,6 +24,8 @@ ARCHITECTURES: Mapping[str, Decoder] = MappingProxyType(
 )
 CONTEXT = 4096
 """Places of a cache where nothing else is said and the model allows as many."""
+PAGE = 16
+"""Places of a page of the caches of several sequences."""
 ANSWER, PROMPT = 256, 128
 """What kernels are scheduled for where nothing else is said: tokens one by one behind so many others, and prompts of so many."""
 
@@ -62,13 +66,19 @@ def config_for(checkpoint: Checkpoint, length: int | None) -> tuple[Config, int]
     return config, length
 
 
+def cache_sizes(length: int, batch: int) -> tuple[int, int]:
+    """The first two sizes of a cache: one sequence lies in one piece, several in pages, enough for each to have `length` tokens."""
+    return (1, length) if batch == 1 else (batch * -(-length // PAGE), PAGE)
+
+
 def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", batch: int = 1) -> None:
     """Give the module of weights its function, over a cache of `CACHES` for `batch` sequences of `length` tokens.
 
-    `step(tokens i64[B, S], positions i64[B, S], slots i64[B], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`: `slots` are
-    the places of the B sequences in the cache, `context` is 0 .. T-1 for all places that any token looks at, `wanted` numbers those of
-    the B * S tokens whose logits are asked for. With a batch of 1 there are no slots, and B is 1. A token that is there twice, at
-    one position of one sequence, is one token: so sequences with fewer tokens than others repeat their last one.
+    `step(tokens i64[B, S], positions i64[B, S], pages i64[B, ceil(T / P)], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`:
+    `pages` are the places of the B sequences in the cache, by pages of P = `PAGE` places, `context` is 0 .. T-1 for all places that any
+    token looks at, `wanted` numbers those of the B * S tokens whose logits are asked for. With a batch of 1 there are no pages, and B
+    is 1. A token that is there twice, at one position of one sequence, is one token: so sequences with fewer tokens than others repeat
+    their last one.
     """
     module = weights.module
     graph = module.functions["step"] = Graph("step")
@@ -77,11 +87,12 @@ def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", 
     rows_held = module.declare("B", 1, batch) if batch > 1 else 1
     tokens = graph.add_input("tokens", TensorType(i64, (rows_held, count)))
     positions = graph.add_input("positions", TensorType(i64, (rows_held, count)))
-    slots = graph.add_input("slots", TensorType(i64, (rows_held,))) if batch > 1 else None
+    pages = graph.add_input("pages", TensorType(i64, (rows_held, dims.ceil_div(seen, PAGE)))) if batch > 1 else None
     context = graph.add_input("context", TensorType(i64, (seen,)))
     rows = graph.add_input("wanted", TensorType(i64, (wanted,)))
     b = Builder(module, graph)
-    step = Step(b, graph, config, weights, tokens, positions, context, length, CACHES[cache], slots, batch)
+    held = cache_sizes(length, batch)
+    step = Step(b, graph, config, weights, tokens, positions, context, length, CACHES[cache], pages, held)
     hidden, head = ARCHITECTURES[config.architecture](step)
     flat = b.reshape(hidden, shape=(rows_held * count, config.width))
     logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
@@ -102,5 +113,5 @@ def language_module(checkpoint: Checkpoint, length: int | None = None, cache: st
         )
     one, all_of = (f"B={count},R={count}" if batch > 1 else "R=1" for count in (1, batch))
     module.workload = f"S=1,T={min(ANSWER, length)},{all_of}:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},{one}"
-    module.assets.update(assets_of(checkpoint, config, length, cache, batch))
+    module.assets.update(assets_of(checkpoint, config, length, cache, batch, math.prod(cache_sizes(length, batch))))
     return module

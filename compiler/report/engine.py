@@ -123,7 +123,7 @@ def _language(contents: EngineContents) -> dict[str, Any]:
     has = [what for what, there in (("tokenizer", TOKENIZER in contents.assets), ("chat template", facts.template is not None)) if there]
     several = f"{facts.sequences} sequences of " if facts.sequences > 1 else ""
     sizes = f"{facts.vocabulary} words, sessions of {several}{facts.context} tokens"
-    whole = facts.sequences * facts.context * facts.token_bytes
+    whole = facts.places * facts.token_bytes
     return {
         "language_model": f"{facts.architecture}, {sizes}, {' and '.join(has) or 'no tokenizer: it speaks in numbers'}",
         "cache": f"{facts.cache}, {facts.token_bytes} bytes a token, {whole} bytes a session",

@@ -311,7 +311,7 @@ class _Machine:
     def load(self, frame: Frame, value: Load) -> Tile:
         axes, memory = value.type.axes, frame.memories[value.operand]
         indices = [frame.index(subscript, axes) for subscript in value.subscripts]
-        _, mask = self.masks(frame, value, axes, indices)
+        domain, mask = self.masks(frame, value, axes, indices)
         if not memory.data.size:
             data, poison = np.zeros(mask.shape, value.type.dtype.numpy), ~mask
         else:
@@ -322,7 +322,9 @@ class _Machine:
         if value.other is not None:
             data = np.where(mask, data, np.asarray(value.other.value).astype(value.type.dtype.numpy))
             poison = poison & mask
-        poison = poison | found if (found := frame.poisoned_index(value.subscripts, axes)) is not None else poison
+        if (lost := frame.poisoned_index(value.subscripts, axes)) is not None:
+            # A lane that is masked whatever its subscript says needs none.
+            poison = poison | (lost & domain)
         return Tile(axes, data, poison if poison.any() else None)
 
     def store(self, frame: Frame, statement: Store) -> None:

@@ -14,7 +14,24 @@ from dataclasses import dataclass, field, replace
 from .. import dims
 from ..dims import Dim, Facts
 from ..errors import VerifyError
-from .program import AxisDecl, Counter, For, If, Index, Launch, Let, Local, Param, Statement, TileType, statements
+from .program import (
+    AxisDecl,
+    Counter,
+    For,
+    Full,
+    If,
+    Index,
+    Launch,
+    Let,
+    Local,
+    Param,
+    Ref,
+    Statement,
+    TileApply,
+    TileType,
+    Value,
+    statements,
+)
 
 
 @dataclass(frozen=True)
@@ -140,10 +157,28 @@ class Scope:
     def _with_value(self, statement: Let) -> Scope:
         value = statement.value
         facts = self.facts
-        if isinstance(value, Index) and not value.type.axes and statement.name not in self.rebound:
-            known = dims.range_of(value.value, facts)
-            facts = facts.with_range(f"%{statement.name}", known.low, known.high, dims.divisor_of(value.value, facts) or 1)
+        if value.type.dtype.is_integer and statement.name not in self.rebound:
+            known = self._range(value)
+            is_single = isinstance(value, Index) and not value.type.axes
+            divisor = dims.divisor_of(value.value, facts) if is_single and isinstance(value, Index) else 1
+            facts = facts.with_range(f"%{statement.name}", known.low, known.high, divisor or 1)
         return replace(self, facts=facts, values={**self.values, statement.name: value.type})
+
+    def _range(self, value: Value) -> dims.Range:
+        """The least and the most of an integer value, at elements inside their axes' domains."""
+        if isinstance(value, Full) and isinstance(value.value.value, int):
+            return dims.Range(value.value.value, value.value.value)
+        if isinstance(value, Index):
+            return dims.range_of(value.value, self.facts)
+        if isinstance(value, Ref):
+            return self.facts.ranges.get(f"%{value.name}", dims.UNBOUNDED)
+        if not isinstance(value, TileApply) or value.primitive not in ("min", "max"):
+            return dims.UNBOUNDED
+        sides = [self._range(arg) for arg in value.args]
+        lows, highs = [side.low for side in sides if side.low is not None], [side.high for side in sides if side.high is not None]
+        if value.primitive == "min":
+            return dims.Range(min(lows) if len(lows) == len(sides) else None, min(highs, default=None))
+        return dims.Range(max(lows, default=None), max(highs) if len(highs) == len(sides) else None)
 
 
 def launch_scope(launch: Launch, symbols: Facts) -> Scope:

@@ -280,11 +280,12 @@ class Block:
         return ref
 
     def subscripts(self, subscripts: Sequence[Dim], gathers: Sequence[tuple[str, Scalar]]) -> tuple[Dim, ...]:
-        """Subscripts at the current indices; gathered ones are loaded into named values first."""
+        """Subscripts at the current indices; gathered ones are loaded into named values first: a lane that is masked needs none."""
         mapping = dict(self.index)
         for placeholder, gather in gathers:
-            loaded = self.lower(gather)
-            ref = self.let("g", loaded)
+            outside, self.outside = self.outside, False
+            ref = self.let("g", self.lower(gather))
+            self.outside = outside
             self.types[ref.name] = ref.type
             mapping[placeholder] = dims.symbol(f"%{ref.name}")
         return tuple(dims.substitute(s, mapping) for s in subscripts)

@@ -19,7 +19,8 @@ class LanguageFacts:
     """Architecture, vocabulary, tokens that a sequence may have, tokens that begin a text and that end a turn.
 
     `chunk` tokens of a prompt are read in one call. `words` are the texts that a chat template knows as `bos_token` and `eos_token`.
-    Keys and values are kept in `cache`, which takes `token_bytes` for each token; a session holds so many `sequences`.
+    Keys and values are kept in `cache`, which takes `token_bytes` for each token; a call reads so many `sequences`, and a
+    session's caches have `places` for the keys and values of tokens.
     """
 
     architecture: str
@@ -33,6 +34,7 @@ class LanguageFacts:
     cache: str = "f32"
     token_bytes: int = 0
     sequences: int = 1
+    places: int = 1
 
     def to_json(self) -> bytes:
         """The file."""
@@ -46,7 +48,7 @@ class LanguageFacts:
             facts = LanguageFacts(**{**said, "begin": tuple(said["begin"]), "end": tuple(said["end"]), "words": tuple(said["words"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EngineError(f"{FACTS} of the engine is damaged: {error}") from error
-        numbers = (facts.vocabulary, facts.context, facts.chunk, facts.sequences)
+        numbers = (facts.vocabulary, facts.context, facts.chunk, facts.sequences, facts.places)
         if (
             not all(type(each) is int and each > 0 for each in numbers)
             or not isinstance(facts.template, str | None)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...ir import dims
 from ...ir.errors import EngineError, InputError, UsageError
+from ...ir.types import TensorType
 from ..saved import Saved, read_saved, write_saved
 from ..session import Session
-from ..states import Where
 from .facts import STEP, LanguageFacts
+from .pages import Held, Pages, Writing
 
 Array = np.ndarray[Any, Any]
 TOGETHER = 16
 """Sequences that have so many tokens left to read at most are read in one call: shorter ones repeat their last token."""
+ENDED = "the sequence has ended, or is one of another session"
 
 
 Asked: TypeAlias = "tuple[TokenSequence, Sequence[int], int | None]"
@@ -26,49 +30,59 @@ Asked: TypeAlias = "tuple[TokenSequence, Sequence[int], int | None]"
 
 
 class Sequences:
-    """The sequences of one session, each in a slot of its own; a call reads any of them.
+    """The sequences of one session, whose keys and values lie in pages of its caches; a call reads some of them.
 
-    What a sequence is told does not depend on the others, to the bit: every token is computed as if it were alone.
+    What a sequence is told does not depend on the others, to the bit: every token is computed as if it were alone. A session of an
+    engine for one sequence holds one; any other as many as its pages have room for.
     """
 
     def __init__(self, session: Session, facts: LanguageFacts) -> None:
         self.session = session
         self.facts = facts
-        self._free = list(range(facts.sequences))
-        self._unsound = set[int]()
-
-    @property
-    def free(self) -> int:
-        """How many more there may be."""
-        return len(self._free)
+        self.pages = Pages(session)
+        self._begun = 0
 
     def begin(self) -> TokenSequence:
-        """A new sequence; UsageError while all slots are taken."""
-        if not self._free:
-            count = self.facts.sequences
-            hint = "end one of them, or build the engine with a larger --batch"
-            raise UsageError(f"the session holds {count} {'sequence' if count == 1 else 'sequences'}, and all are taken", hint=hint)
-        slot = self._free[0]
-        if slot in self._unsound:
-            # Places that a sequence does not see weigh nothing, but nothing times NaN is NaN.
-            for name in self.session.states:
-                self.session.set_state(name, np.zeros_like(self.session.state(name, (slot,))), (slot,))
-            self._unsound.remove(slot)
-        return TokenSequence(self, self._free.pop(0))
+        """A new sequence, which takes pages as it grows; UsageError where the engine is one for a single sequence, and there is one."""
+        if self.facts.sequences == 1 and self._begun:
+            hint = "end it, or build the engine with a larger --batch"
+            raise UsageError("the session holds 1 sequence, and it is taken", hint=hint)
+        self._begun += 1
+        return TokenSequence(self, Held())
 
     def end(self, sequence: TokenSequence) -> None:
-        """Give back a sequence's slot."""
+        """Give back what a sequence holds."""
         if sequence.ended:
             return
         sequence.ended = True
-        self._free.append(sequence.slot)
-        if not sequence.is_sound:
-            self._unsound.add(sequence.slot)
+        self._begun -= 1
+        self.pages.give_back(sequence.held)
+
+    def fork(self, sequence: TokenSequence) -> TokenSequence:
+        """Another sequence that has read the same, and shares its pages until one of the two writes them."""
+        if sequence.ended:
+            raise UsageError(ENDED)
+        if self.facts.sequences > 1:
+            self._begun += 1
+            other = TokenSequence(self, self.pages.share(sequence.held, len(sequence.tokens)))
+        else:
+            other = Sequences(self.session.fork(), self.facts).begin()
+            other.owner.pages.prepare([Writing(other.held, 0, len(sequence.tokens))])
+            if not self.pages.is_sound(sequence.held):
+                other.owner.pages.doubt(other.held, len(sequence.tokens))
+        other.tokens = list(sequence.tokens)
+        return other
 
     def save(self, sequence: TokenSequence, path: str | os.PathLike[str], about: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Write what a sequence has read, and what is said `about` it, all or nothing."""
-        where = slice(sequence.slot, sequence.slot + 1), slice(0, len(sequence.tokens))
-        arrays = {name: self.session.state(name, where) for name in self.session.states}
+        if sequence.ended:
+            raise UsageError(ENDED)
+        arrays = {}
+        for name, type in self.session.states.items():
+            held = np.zeros(self._saved_sizes(type, len(sequence.tokens)), self.session.state(name, (0, slice(0, 0))).dtype)
+            for number, (page, places) in enumerate(self._places(sequence)):
+                held[number, places] = self.session.state(name, (page, places))
+            arrays[name] = held
         write_saved(path, Saved(self.session.program, {**about, "tokens": sequence.tokens}, arrays))
 
     def load(self, path: str | os.PathLike[str]) -> tuple[TokenSequence, Mapping[str, Any]]:
@@ -80,15 +94,31 @@ class Sequences:
             raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
         for name, type in self.session.states.items():
             held = saved.arrays.get(name)
-            if held is None or held.shape != (1, len(tokens), *type.shape[2:]):
+            if held is None or held.shape != self._saved_sizes(type, len(tokens)):
                 got = "nothing" if held is None else f"sizes {list(held.shape)}"
                 raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
         sequence = self.begin()
-        for name, held in saved.arrays.items():
-            self.session.set_state(name, held[0], sequence.where(len(tokens)))
+        try:
+            self.pages.prepare([Writing(sequence.held, 0, len(tokens))])
+        except UsageError:
+            self.end(sequence)
+            raise
+        self.pages.doubt(sequence.held, len(tokens))  # a file may hold what is no number
         sequence.tokens = tokens
-        sequence.is_sound = False  # a file may hold what is no number
+        for name, array in saved.arrays.items():
+            for number, (page, places) in enumerate(self._places(sequence)):
+                self.session.set_state(name, array[number, places], (page, places))
         return sequence, saved.about
+
+    def _saved_sizes(self, type: TensorType, count: int) -> tuple[int, ...]:
+        """What a file holds of a state for so many tokens: pages, places of each, and the sizes of a place."""
+        return max(1, self.pages.needed(count)), min(count, self.pages.size), *map(dims.number, type.shape[2:])
+
+    def _places(self, sequence: TokenSequence) -> Iterator[tuple[int, slice]]:
+        """The pages that hold what a sequence has read, with the places of each."""
+        size, count = self.pages.size, len(sequence.tokens)
+        for number, page in enumerate(sequence.held.pages[: self.pages.needed(count)]):
+            yield page, slice(0, min(size, count - number * size))
 
     def logits(self, asked: Sequence[Asked]) -> list[Array]:
         """For each sequence, its tokens and a number of them: f32[number, vocabulary] behind the last of them.
@@ -98,13 +128,16 @@ class Sequences:
         if len({id(sequence) for sequence, *_ in asked}) != len(asked):
             raise InputError("a sequence is asked for twice in one call")
         todo = [self._reading(*each) for each in asked]
+        changed = self.pages.prepare([Writing(each.sequence.held, each.place, len(each.tokens)) for each in todo])
+        for each in itertools.compress(todo, changed):
+            each.sequence.tokens = each.tokens[: each.place]
         while group := self._next(todo):
             self._step(group)
         return [np.concatenate(each.rows) for each in todo]
 
     def _reading(self, sequence: TokenSequence, tokens: Sequence[int], last: int | None) -> _Reading:
         if sequence.ended or sequence.owner is not self:
-            raise UsageError("the sequence has ended, or is one of another session")
+            raise UsageError(ENDED)
         held = checked_tokens(tokens, self.facts)
         if last is not None and not 1 <= last <= len(held):
             raise InputError(f"got the logits behind the last {last} tokens, expected 1 to {len(held)}")
@@ -112,10 +145,10 @@ class Sequences:
         return _Reading(sequence, held, first, first if last is None else len(held) - last)
 
     def _next(self, todo: Sequence[_Reading]) -> list[_Reading]:
-        """What the next call reads: a part of one long text, or the ends of all of them at once."""
+        """What the next call reads: a part of one long text, or the ends of as many of them as it takes."""
         left = [each for each in todo if each.left]
         long = [each for each in left if each.left > TOGETHER]
-        return long[:1] or left
+        return long[:1] or left[: self.facts.sequences]
 
     def _step(self, group: Sequence[_Reading]) -> None:
         counts = [min(each.left, self.facts.chunk) for each in group]
@@ -128,9 +161,9 @@ class Sequences:
             tokens[row, :count], tokens[row, count:] = each.tokens[each.place : last + 1], each.tokens[last]
             positions[row, :count], positions[row, count:] = range(each.place, last + 1), last
             wanted += [row * longest + place - each.place for place in each.asked(count)]
-        slots = [np.asarray([each.sequence.slot for each in group])] if self.facts.sequences > 1 else []
+        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
         # A call gives the logits of at least one token.
-        rows = self._call(group, [tokens, positions, *slots, np.arange(seen), np.asarray(wanted or [0])])
+        rows = self._call(group, [tokens, positions, *tables, np.arange(seen), np.asarray(wanted or [0])])
         for each, count in zip(group, counts, strict=True):
             number = len(each.asked(count))
             each.take(count, rows[:number])
@@ -148,14 +181,13 @@ class Sequences:
 
 
 class TokenSequence:
-    """One sequence in a slot of a session's cache."""
+    """One sequence in pages of a session's caches."""
 
-    def __init__(self, owner: Sequences, slot: int) -> None:
+    def __init__(self, owner: Sequences, held: Held) -> None:
         self.owner = owner
-        self.slot = slot
+        self.held = held
         self.tokens: list[int] = []
-        """The tokens whose keys and values the cache holds."""
-        self.is_sound = True
+        """The tokens whose keys and values the caches hold."""
         self.ended = False
 
     @property
@@ -179,31 +211,20 @@ class TokenSequence:
         return rows
 
     def fork(self) -> TokenSequence:
-        """Another sequence that has read the same.
+        """Another sequence that has read the same; nothing is copied before one of the two reads on.
 
-        Where a session holds one sequence it is one of a session of its own, whose cache is copied by the first of the two
-        that reads on; else it takes another slot of this one, and what was read is copied now.
+        Where a session holds one sequence it is one of a session of its own, whose cache is copied by the first of the two that
+        reads on; else both hold the same pages, and who writes one of them takes a copy of that one.
         """
-        if self.facts.sequences == 1:
-            other = Sequences(self.session.fork(), self.facts).begin()
-        else:
-            other = self.owner.begin()
-            for name in self.session.states:
-                self.session.set_state(name, self.session.state(name, self.where()), other.where(len(self.tokens)))
-        other.tokens, other.is_sound = list(self.tokens), self.is_sound
-        return other
+        return self.owner.fork(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was read to a file that `lm.load_sequence(path)` goes on with; EngineError where it cannot be written."""
         self.owner.save(self, path)
 
     def end(self) -> None:
-        """Give the slot back; the sequence cannot be used any more."""
+        """Give its pages back; the sequence cannot be used any more."""
         self.owner.end(self)
-
-    def where(self, count: int | None = None) -> Where:
-        """The part of each state that holds its first tokens (default: all that it has read)."""
-        return self.slot, slice(0, len(self.tokens) if count is None else count)
 
     def known(self, tokens: list[int], most: int) -> int:
         """How many of the first tokens the cache holds, at most `most`."""
@@ -238,7 +259,8 @@ class _Reading:
         self.place += count
         if len(rows):
             self.rows.append(rows)
-            self.sequence.is_sound = self.sequence.is_sound and bool(np.isfinite(rows).all())
+            if not np.isfinite(rows).all():
+                self.sequence.owner.pages.doubt(self.sequence.held, self.place)
 
 
 def checked_tokens(tokens: Any, facts: LanguageFacts) -> list[int]:

@@ -144,11 +144,11 @@ def written(sequence: TokenSequence, writing: Writing) -> Iterator[str]:
 
 
 def written_together(sequences: Sequences, writings: Sequence[Writing]) -> Iterator[tuple[int, str]]:
-    """The pieces of several texts with their numbers, as many at once as there are slots; one that ends makes room for the next."""
+    """The pieces of several texts with their numbers, as many at once as a call reads; one that ends makes room for the next."""
     waiting, active = list(enumerate(writings)), dict[int, tuple[Writing, TokenSequence]]()
     try:
         while waiting or active:
-            while waiting and sequences.free:
+            while waiting and len(active) < sequences.facts.sequences:
                 number, writing = waiting.pop(0)
                 active[number] = writing, sequences.begin()
             rows = sequences.logits([(sequence, *writing.ask()) for writing, sequence in active.values()])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.expression import Apply, Constant
+from ....ir.expression import Apply, Constant, Index
 from ....ir.layout import Factor
 from ....ir.region import Load, Ref, Scalar, walk
 from ....ir.target import CpuLevel
@@ -109,9 +109,11 @@ def _sharing(problem: Problem, found: Attention) -> tuple[str, int] | None:
     """The axis of heads of which so many neighbours read the same keys and values, which are read as they lie."""
     parts = [part for side in (found.key, found.value) for part in walk(side)]
     loads = [part for part in parts if isinstance(part, Load)]
-    if any(isinstance(part, Ref) for part in parts) or any(load.gathers for load in loads):
+    if any(isinstance(part, Ref) for part in parts):
         return None
+    # What a gather reads is among the parts: it must be the same for all of them as well.
     subscripts = [subscript for load in loads for subscript in load.subscripts]
+    subscripts += [part.value for part in parts if isinstance(part, Index)]
     for name in found.batch:
         extent, head = problem.region.axis(name).extent, dims.symbol(name)
         counts = {atom.right for each in subscripts for atom in dims.functions(each) if atom.kind == "div" and atom.left == head}

@@ -133,6 +133,25 @@ PROGRAMS: dict[str, tuple[str, dict[str, Array], dict[str, int]]] = {
         {"ids": np.array([3, 0, 9, -2, 10, 4]), "e": normal(10, 24)},
         {"N": 6, "V": 10},
     ),
+    "products with rows that a table names": (
+        """
+        program @p symbols { T } {
+          launch @p(%w: f32[t T], %pages: i64[p 4], %x: f32[n 7, t 16, e 24], %y: out f32[e 24], %z: out f32[e 24]) {
+            grid (i: 0..1) {
+              axis e in 0..24 extent 24
+              axis t in 0..T extent 64
+              %at = max(full(0) : i64, min(load %pages[t // 16] : i64[t], full(6) : i64) : i64[t]) : i64[t]
+              store %y[e] = dot(load %w[t] else 0 : f32[t], load %x[%at, t % 16, e] else 0 : f32[e, t], full(0) : f32[e]) : f32[e]
+              axis u in 0..7 extent 8
+              %by = load %pages[u // 3] : i64[u]
+              store %z[e] = dot(load %w[u] else 0 : f32[u], load %x[%by, u % 3, e] else 0 : f32[e, u], full(0) : f32[e]) : f32[e]
+            }
+          }
+        }
+        """,
+        {"w": normal(51), "pages": np.array([5, 0, 6, 2]), "x": normal(7, 16, 24)},
+        {"T": 51},
+    ),
     "gather lane by lane": (
         """
         program @p symbols { N, V } {

@@ -11,6 +11,7 @@ import pytest
 
 import ourcc
 from ourcc.compiler.language import assets
+from ourcc.compiler.language.module import PAGE
 from ourcc.ir import dims
 from ourcc.ir.plan import Copy
 from ourcc.ir.plan.storage import Arena
@@ -99,20 +100,37 @@ def test_a_batch_that_is_closed(batched: Any) -> None:
     assert list(answer) == []
 
 
-def test_slots_are_given_and_taken_back(batched: Any) -> None:
+def test_pages_are_given_and_taken_back(batched: Any) -> None:
     sequences = batched.sequences()
-    several = [sequences.begin() for _ in range(COUNT)]
-    with pytest.raises(ourcc.UsageError, match="the session holds 4 sequences, and all are taken"):
-        sequences.begin()
+    pages = sequences.pages
+    assert (pages.count * pages.size, pages.size) == (COUNT * batched.facts.context, PAGE)
+    several = [sequences.begin() for _ in range(2 * COUNT)]
+    assert pages.free == pages.count
+    for number, each in enumerate(several[:COUNT]):
+        each.logits(tokens_of(batched.facts.context, seed=number))
+    assert pages.free == 0
+    with pytest.raises(ourcc.UsageError, match="the session holds 256 tokens in 16 pages, and all are taken") as caught:
+        several[COUNT].logits([1])
+    assert caught.value.hint == "end a sequence, or build the engine with a larger --batch"
+    # Who shares all pages needs one to read on; nothing is lost by asking.
+    again = several[0].fork()
     with pytest.raises(ourcc.UsageError, match="all are taken"):
-        several[0].fork()
+        again.logits([*again.tokens[:20], 5])
+    assert again.tokens == several[0].tokens and again.held.pages == several[0].held.pages
     several[2].end()
     several[2].end()
-    assert sequences.free == 1
+    assert pages.free == 4
     with pytest.raises(ourcc.UsageError, match="the sequence has ended"):
         several[2].logits([1])
-    again = several[0].fork()
-    assert again.slot == several[2].slot and sequences.free == 0
+    with pytest.raises(ourcc.UsageError, match="the sequence has ended"):
+        several[2].fork()
+    with pytest.raises(ourcc.UsageError, match="the sequence has ended"):
+        several[2].save("nowhere")
+    np.testing.assert_array_equal(again.logits([*again.tokens[:20], 5]), batched.sequence().logits([*again.tokens[:20], 5]))
+    assert len(again.held.pages) == 2 and again.held.pages[0] == several[0].held.pages[0] and pages.free == 3
+    # A sequence that goes back gives back what it does not hold any more.
+    several[1].logits([*several[1].tokens[:17], 5])
+    assert len(several[1].held.pages) == 2 and pages.free == 5
     with pytest.raises(ourcc.InputError, match="asked for twice"):
         sequences.logits([(again, [1], 1), (again, [2], 1)])
     with pytest.raises(ourcc.UsageError, match="one of another session"):
@@ -121,33 +139,78 @@ def test_slots_are_given_and_taken_back(batched: Any) -> None:
         again.all_logits([1, 2], 3)
 
 
-def test_a_slot_that_is_none_is_refused_before_anything_is_written(batched: Any) -> None:
-    session = batched.session()
-    for slot in (COUNT, -1):
-        with pytest.raises(ourcc.InputError, match=f"index {slot} of input 'slots' is out of range, expected 0..{COUNT - 1}"):
-            session(np.array([[5]]), np.array([[0]]), np.array([slot]), np.arange(1), np.array([0]))
+def test_an_engine_for_one_sequence_holds_one(both: Both) -> None:
+    sequences = both[0].sequences()
+    first = sequences.begin()
+    with pytest.raises(ourcc.UsageError, match="the session holds 1 sequence, and it is taken"):
+        sequences.begin()
+    first.end()
+    assert sequences.begin().logits([1, 2]).shape == (297,)
+
+
+def test_more_sequences_than_a_call_reads(batched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, call = list[int](), Sequences._call
+    monkeypatch.setattr(Sequences, "_call", lambda self, group, inputs: (rows.append(len(inputs[0])), call(self, group, inputs))[1])
+    origin = batched.sequence()
+    origin.logits(tokens_of(20))
+    several = [origin, *(origin.fork() for _ in range(COUNT + 1))]
+    found = origin.owner.logits([(each, [*tokens_of(20), number], 1) for number, each in enumerate(several)])
+    assert rows == [1, COUNT, 2]
+    for number, logits in enumerate(found):
+        np.testing.assert_array_equal(logits[0], batched.sequence().logits([*tokens_of(20), number]))
+
+
+def test_a_page_that_is_none_is_refused_before_anything_is_written(batched: Any) -> None:
+    session, last = batched.session(), COUNT * 4 - 1
+    given = (np.array([[5]]), np.array([[0]]), np.array([[0]]), np.arange(1), np.array([0]))
+    for page in (last + 1, -1):
+        with pytest.raises(ourcc.InputError, match=f"index {page} of input 'pages' is out of range, expected 0..{last}"):
+            session(*given[:2], np.array([[page]]), *given[3:])
+    for place in (1, -1):
+        with pytest.raises(ourcc.InputError, match=f"index {place} of input 'positions' is out of range, expected 0..0"):
+            session(given[0], np.array([[place]]), *given[2:])
+    with pytest.raises(ourcc.InputError, match="pages"):
+        session(*given[:2], np.array([[0, 1]]), *given[3:])
     assert not any(session.state(name).any() for name in session.states)
 
 
 def test_what_is_no_number_stays_in_its_sequence(batched: Any) -> None:
     sequences = batched.sequences()
     bad, good = sequences.begin(), sequences.begin()
-    expected = good.logits(tokens_of(9))
-    bad.logits(tokens_of(30, seed=1))
+    text, long = tokens_of(9), tokens_of(30, seed=1)
+    expected = good.logits(text)
+    bad.logits(long)
+    last = bad.held.pages[1]
+    where = last, slice(4, 14)
     for name in bad.session.states:
         if name.endswith("values"):
-            bad.session.set_state(name, np.full_like(bad.session.state(name, bad.where()), np.nan), bad.where())
-    text = tokens_of(9)
-    rows = sequences.logits([(bad, [*tokens_of(30, seed=1), 4], 1), (good, [*text[:8], text[8]], 1)])
-    assert not np.isfinite(rows[0]).any() and not bad.is_sound
+            bad.session.set_state(name, np.full_like(bad.session.state(name, where), np.nan), where)
+    rows = sequences.logits([(bad, [*long, 4], 1), (good, [*text[:8], text[8]], 1)])
+    assert not np.isfinite(rows[0]).any() and not sequences.pages.is_sound(bad.held)
     np.testing.assert_array_equal(rows[1][0], expected)
-    # Who takes the slot next does not see what was left there, though others look that far.
+    # Where it goes back behind what is none it is told what it would be told alone, though others look further in its page.
+    rows = sequences.logits([(bad, [*long[:18], 4], 1), (good, tokens_of(25), 1)])
+    np.testing.assert_array_equal(rows[0][0], batched.sequence().logits([*long[:18], 4]))
+    bad.logits(long)
+    for name in bad.session.states:
+        if name.endswith("values"):
+            bad.session.set_state(name, np.full_like(bad.session.state(name, where), np.nan), where)
+    assert not np.isfinite(bad.logits([*long, 5])).any()
+    # Who takes the page next does not see what was left there, nor who shares it and goes on before.
+    other = bad.fork()
+    np.testing.assert_array_equal(other.logits([*long[:16], 8]), batched.sequence().logits([*long[:16], 8]))
+    other.end()
     bad.end()
     new = sequences.begin()
-    while new.slot != bad.slot:
-        new = sequences.begin()
-    good.logits(tokens_of(40))
-    rows = sequences.logits([(new, text, 1), (good, [*tokens_of(40), 3], 1)])
+    new.logits(tokens_of(64, seed=2))
+    assert last not in new.held.pages
+    again = sequences.begin()
+    rows = sequences.logits([(again, tokens_of(60, seed=5), 1), (good, tokens_of(60), 1)])
+    taken = sequences.begin()
+    while last not in taken.held.pages:
+        taken = sequences.begin()
+        taken.logits(text)
+    rows = sequences.logits([(taken, text, 1), (good, [*tokens_of(60), 3], 1)])
     np.testing.assert_array_equal(rows[0][0], expected)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ourcc
+from ourcc.compiler.language.module import PAGE
 from ourcc.runtime.language.chat import Chat
 from ourcc.runtime.language.model import LanguageModel
 from ourcc.runtime.language.sequence import Sequences
@@ -60,7 +61,8 @@ def test_a_saved_sequence_goes_on(engine: Any, tmp_path: Path, monkeypatch: pyte
     np.testing.assert_array_equal(again.logits([*text, 5]), expected)
     assert read == [1]
     # Only what was read is in the file.
-    assert (tmp_path / "s").stat().st_size < len(text) * engine.facts.token_bytes + 4096
+    held = min(2 * PAGE, engine.facts.places) if engine.facts.sequences > 1 else len(text)
+    assert (tmp_path / "s").stat().st_size < held * engine.facts.token_bytes + 4096
     engine.sequence().save(tmp_path / "empty")
     assert engine.load_sequence(tmp_path / "empty").tokens == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,24 @@ from ourcc.ir.errors import VerifyError
 from ourcc.ir.expression import Constant
 from ourcc.ir.tile.bounds import BoundsCheck, access_checks, bounds_checks, domain_checks, varies_over
 from ourcc.ir.tile.interpret import run
-from ourcc.ir.tile.program import AxisDecl, For, GridAxis, Index, Launch, Let, Load, Local, Param, Statement, TileProgram, TileType
+from ourcc.ir.tile.program import (
+    AxisDecl,
+    For,
+    Full,
+    GridAxis,
+    Index,
+    Launch,
+    Let,
+    Load,
+    Local,
+    Param,
+    Ref,
+    Statement,
+    TileApply,
+    TileProgram,
+    TileType,
+    Value,
+)
 from ourcc.ir.tile.proof import at_most, simplify
 from ourcc.ir.tile.scope import Scope, launch_scope
 
@@ -89,6 +107,32 @@ def test_an_unknown_symbol_licenses_nothing() -> None:
     scope = scope_of(GridAxis("i", 0, 16, 16), facts=NO_FACTS)
     assert checks(scope, "B", "i") == [" <= i < B"]
     assert checks(scope, "16", "i + B") == ["0 <= B + i < 16"]
+
+
+def test_what_a_named_index_is_held_to_is_not_checked_again() -> None:
+    scope = scope_of(GridAxis("i", 0, 16, 16))
+    kind = TileType(types.i32, ("i",))
+    at = Load("table", (symbol("i"),), kind)
+
+    def full(number: int) -> Full:
+        return Full(Constant(number, types.i32), TileType(types.i32))
+
+    def held(primitive: str, *args: Value) -> TileApply:
+        return TileApply(primitive, args, types.i32, type=kind)
+
+    def missing(value: Value, rebound: bool = False) -> list[str]:
+        inner = replace(scope, rebound=frozenset({"row"} if rebound else ())).enter(Let("row", value))
+        return [f"{check.low} {check.high}" for check in access_checks(inner, (8,), (symbol("%row"),))]
+
+    clamped = held("max", full(0), held("min", at, full(7)))
+    assert missing(clamped) == missing(held("min", held("max", at, full(0)), full(7))) == []
+    assert missing(clamped, rebound=True) == ["0 8"]
+    assert missing(held("min", at, full(7))) == ["0 None"] and missing(held("max", full(0), at)) == ["None 8"]
+    assert missing(held("max", full(0), held("min", at, full(8)))) == ["None 8"]
+    assert missing(held("add", clamped, full(1))) == ["0 8"]
+    assert missing(full(7)) == [] and missing(full(8)) == ["None 8"] and missing(full(-1)) == ["0 None"]
+    again = scope.enter(Let("row", clamped)).enter(Let("same", Ref("row", kind)))
+    assert access_checks(again, (8,), (symbol("%same"),)) == ()
 
 
 def test_a_loaded_index_is_always_checked_over_its_own_axes() -> None:

@@ -125,6 +125,19 @@ def test_a_gather_takes_its_domain_from_its_index() -> None:
     assert out["y"].tolist() == [5, 4, 7, 2, 1, 7, 7, 7]
 
 
+def test_a_gather_needs_no_index_where_it_is_masked() -> None:
+    body = "%at = load %n[{index}] : i32[i] store %y[i.first + i.lane] = load %x[%at] else 7 : f32[i]"
+    params, arrays = (
+        "%n: i32[i 5], %x: f32[i B], %y: inout f32[n 8]",
+        {"n": np.array([4, 3, 0, 1, 2], np.int32), "x": X, "y": np.zeros(8, np.float32)},
+    )
+    out = execute(body.replace("{index}", "i"), params, arrays, grid="i: 0..B step 8")
+    assert out["y"].tolist() == [5, 4, 1, 2, 3, 7, 7, 7]
+    # Inside its domain it does.
+    with pytest.raises(VerifyError, match="store of poison"):
+        execute(body.replace("{index}", "i + 1"), params, arrays, grid="i: 0..B step 8")
+
+
 def test_dot_forgives_poison_only_outside_the_domain_and_beside_a_zero() -> None:
     params = "%x: f32[i B], %w: f32[i B], %y: out f32[n 1]"
     arrays = {"x": X, "w": X + 1}
