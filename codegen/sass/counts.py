@@ -64,9 +64,10 @@ def is_wide_integer(instruction: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class MatrixShape:
-    """What one matrix instruction multiplies: m x k by k x n, issued by `warps` warps together; operands by bytes of an element.
+    """What one matrix instruction multiplies: m x k by k x n, in a number format that rates are given for.
 
-    `left_is_shared` says that the left operand comes from shared memory, as the right one always does with `warps` 4.
+    `warps` warps issue it together; 0 if one thread issues it for the whole program. `left_is_shared` says that the left
+    operand comes from shared memory, as the right one always does unless `warps` is 1.
     """
 
     m: int
@@ -88,13 +89,27 @@ _SHAPES = {"1688": (16, 8, 8), "16816": (16, 8, 16), "16832": (16, 8, 32), "884"
 
 
 def matrix_shape(instruction: Instruction) -> MatrixShape | None:
-    """The shape of a matrix instruction; None where it stands in a register (all of Blackwell's), or it is no such instruction."""
+    """The shape of a matrix instruction; None if it is none, or its shape stands in a register and is not known."""
     if found := _GROUP.match(instruction.opcode):
         sizes = int(found["m"]), int(found["n"]), int(found["k"])
         return MatrixShape(*sizes, 4, _kind(found["name"], instruction), "gdesc" in instruction.rest.partition(",")[2].partition(",")[0])
     if (found := _WARP.match(instruction.opcode)) and found["shape"] in _SHAPES:
         return MatrixShape(*_SHAPES[found["shape"]], 1, _kind(found["name"], instruction), False)
+    if instruction.descriptor is not None and instruction.name in _DESCRIBED:
+        return _described(instruction, instruction.descriptor)
     return None
+
+
+_DESCRIBED = {"UTCHMMA": ("bf16", 16), "UTCQMMA": ("f8e4m3", 32), "UTCIMMA": ("i8", 32), "UTCOMMA": ("f4", 64)}
+_TF32 = 2
+
+
+def _described(instruction: Instruction, descriptor: int) -> MatrixShape:
+    """As the PTX ISA lays out the instruction descriptor of tcgen05: the left format in bits 7 to 9, n / 8 from 17, m / 16 from 24."""
+    kind, k = _DESCRIBED[instruction.name]
+    if instruction.name == "UTCHMMA" and descriptor >> 7 & 7 == _TF32:
+        kind, k = "tf32", 8
+    return MatrixShape((descriptor >> 24 & 31) * 16, (descriptor >> 17 & 63) * 8, k, 0, kind, instruction.rest.startswith("gdesc"))
 
 
 def _kind(name: str, instruction: Instruction) -> str:
@@ -169,6 +184,24 @@ def bytes_in_flight(instructions: Sequence[Instruction]) -> int:
         if is_load and named:
             waiting.append((named[0], bytes_of(each)))
             most = max(most, sum(width for _, width in waiting))
+    return most
+
+
+def copied_in_flight(instructions: Iterable[Instruction]) -> int:
+    """The most bytes of asynchronous copies that one thread has under way.
+
+    `LDGDEPBAR` ends a group of copies, `DEPBAR.LE SB0, n` waits for all groups but the last n.
+    """
+    groups, most = [0], 0
+    for each in instructions:
+        if each.name == "LDGSTS" and not each.never_runs:
+            groups[-1] += bytes_of(each)
+            most = max(most, sum(groups))
+        elif each.name == "LDGDEPBAR":
+            groups.append(0)
+        elif each.opcode == "DEPBAR.LE" and "SB0" in each.rest and each.immediates:
+            # The last group is the open one; as many closed ones as the instruction says are not waited for.
+            groups = groups[-1 - each.immediates[-1] :]
     return most
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ...ir.errors import ToolchainError
 
@@ -13,6 +14,7 @@ _LINE = re.compile(r'^\s*//## File "(?P<file>[^"]*)", line (?P<line>[0-9]+)')
 _INSTRUCTION = re.compile(r"^\s*/\*(?P<at>[0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<rest>[^;]*);")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _HEXADECIMAL = re.compile(r"(?<![\w.])(-?0x[0-9a-f]+)\b")
+_DESCRIPTOR = re.compile(r"idesc\[(UR[0-9]+)\]")
 _REGISTER = re.compile(r"\b(U?R)([0-9]+)\b")
 
 
@@ -20,7 +22,8 @@ _REGISTER = re.compile(r"\b(U?R)([0-9]+)\b")
 class Instruction:
     """One instruction: `guard` is its predicate ("" if it always runs), `line` where it stands in the source (0 if unknown).
 
-    `line` is that of the kernel itself, also for what a library function does on its behalf.
+    `line` is that of the kernel itself, also for what a library function does on its behalf. `descriptor` is the number in
+    the register that a matrix instruction of Blackwell takes its shape from, None if it is no constant.
     """
 
     opcode: str
@@ -28,6 +31,7 @@ class Instruction:
     rest: str
     file: str
     line: int
+    descriptor: int | None = None
 
     @property
     def name(self) -> str:
@@ -63,9 +67,10 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Listing:
-    """The instructions of one kernel in order, and which of them each label stands before."""
+    """The instructions of one kernel in order, and which of them each label stands before; `file` is its source's."""
 
     kernel: str
+    file: str
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
 
@@ -90,4 +95,24 @@ def read_listing(text: str) -> Listing:
             kernel = found[1]
     if not instructions:
         raise ToolchainError("the disassembler printed no instruction", note=text[:500] or None)
-    return Listing(kernel, tuple(instructions), labels)
+    complete = (_described(instructions, at) if "idesc[" in each.rest else each for at, each in enumerate(instructions))
+    return Listing(kernel, instructions[0].file, tuple(complete), labels)
+
+
+def _described(instructions: list[Instruction], at: int) -> Instruction:
+    """A matrix instruction with the number of its descriptor, as the last instruction wrote it that stands before."""
+    each = instructions[at]
+    register = _DESCRIPTOR.search(each.rest)
+    return each if register is None else replace(each, descriptor=constant_before(instructions, at, register[1]))
+
+
+def constant_before(instructions: Sequence[Instruction], at: int, register: str) -> int | None:
+    """The number that a register holds before an instruction, if the last one that wrote it wrote a constant."""
+    for each in reversed(instructions[:at]):
+        if each.registers[:1] == (register,) and each.name not in _READERS:
+            return each.immediates[-1] if len(each.immediates) == 1 else None
+    return None
+
+
+_READERS = frozenset({"STG", "STS", "STL", "ST", "BAR", "SYNCS", "UTMALDG", "UTMASTG", "LDGSTS", "UTCBAR", "UTCHMMA", "UTCQMMA", "UTCIMMA"})
+"""Instructions whose first register is read, not written."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .counts import Counts, bytes_in_flight, class_of, count
-from .listing import Instruction, Listing, read_listing
+from .counts import Counts, bytes_in_flight, copied_in_flight, count
+from .listing import Instruction, Listing, constant_before, read_listing
 from .loops import Flow, flow_of
 
 
@@ -30,15 +30,15 @@ class Region:
 class Reading:
     """A kernel: its regions in order, its flow, and what is known of its waiting.
 
-    `stages` is for how many steps of a loop asynchronous copies by threads are under way at most, `in_flight` the bytes
-    that a thread asks for by plain loads before it waits for the first of them.
+    `in_flight` are the bytes that a thread asks for by plain loads before it waits for the first of them, `copied_in_flight`
+    the same of asynchronous copies, each instruction taken once in order.
     """
 
     listing: Listing
     flow: Flow
     regions: tuple[Region, ...]
-    stages: float
     in_flight: int
+    copied_in_flight: int
 
     def loop_counts(self, number: int) -> Counts:
         """The counts of a loop's own instructions, each as if it ran once."""
@@ -58,26 +58,16 @@ def read_kernel(text: str) -> Reading:
         innermost |= dict.fromkeys(loop.own, number)
     reached = set(flow.outside) | set(innermost)
     regions = [
-        _region(listing.instructions, range(block.first, block.end), innermost.get(block.first))
-        for block in flow.blocks
-        if block.first in reached
+        _region(listing, range(block.first, block.end), innermost.get(block.first)) for block in flow.blocks if block.first in reached
     ]
-    stages = max((_stages([listing.instructions[at] for at in loop.own]) for loop in flow.loops), default=1.0)
     flights = [bytes_in_flight(listing.instructions[block.first : block.end]) for block in flow.blocks]
-    return Reading(listing, flow, tuple(regions), stages, max(flights, default=0))
+    return Reading(listing, flow, tuple(regions), max(flights, default=0), copied_in_flight(listing.instructions))
 
 
-def _stages(loop: Sequence[Instruction]) -> float:
-    """Steps of a loop whose copies are under way: those that it does not wait for yet, and the one that it asks for."""
-    groups = sum(each.name == "LDGDEPBAR" for each in loop)
-    pending = [each.immediates[-1] for each in loop if each.opcode == "DEPBAR.LE" and "SB0" in each.rest and each.immediates]
-    return 1 + max(pending) / groups if groups and pending else 1.0
-
-
-def _region(instructions: Sequence[Instruction], block: range, loop: int | None) -> Region:
-    run = instructions[block.start : block.stop]
-    lines = tuple(each.line for each in run if each.line and each.name not in ("BRA", "NOP"))
-    return Region(count(run), lines, loop, _described(instructions, block), any(_drains(each) for each in run))
+def _region(listing: Listing, block: range, loop: int | None) -> Region:
+    run = listing.instructions[block.start : block.stop]
+    lines = tuple(each.line for each in run if each.line and each.file == listing.file and each.name not in ("BRA", "NOP"))
+    return Region(count(run), lines, loop, _described(listing.instructions, block), any(_drains(each) for each in run))
 
 
 def _drains(each: Instruction) -> bool:
@@ -91,14 +81,5 @@ def _described(instructions: Sequence[Instruction], block: range) -> int:
         each = instructions[at]
         if not each.opcode.startswith("SYNCS.ARRIVE.TRANS64") or not each.registers:
             continue
-        total += _constant(instructions, at, each.registers[-1]) or 0
+        total += constant_before(instructions, at, each.registers[-1]) or 0
     return total
-
-
-def _constant(instructions: Sequence[Instruction], at: int, register: str) -> int | None:
-    """The number that a register holds before an instruction, if the last one that wrote it wrote a constant."""
-    for each in reversed(instructions[:at]):
-        if each.registers[:1] != (register,) or class_of(each) not in ("integer", "uniform", "half"):
-            continue
-        return each.immediates[-1] if each.immediates else None
-    return None

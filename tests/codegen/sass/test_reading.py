@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ourcc.codegen.sass.counts import CLASSES, bytes_in_flight, bytes_of, class_of, count, is_wide_integer, matrix_shape
+from ourcc.codegen.sass.counts import CLASSES, bytes_in_flight, bytes_of, class_of, copied_in_flight, count, is_wide_integer, matrix_shape
 from ourcc.codegen.sass.listing import read_listing
 from ourcc.codegen.sass.loops import flow_of
 from ourcc.codegen.sass.reading import Reading, read_kernel
@@ -85,15 +85,18 @@ def test_a_product_on_hopper_has_its_instructions_and_bytes() -> None:
     assert times * shape.operations == 2 * 64 * 64 * 64
     assert counts.bytes("asynchronous copy") * 4 * 32 == 2 * 64 * 64 * 2
     assert counts.bytes("global load") == 0
-    assert reading.stages == 3 - 1
+    assert reading.copied_in_flight * 4 * 32 == (3 - 1) * 2 * 64 * 64 * 2
     assert counts.classes["barrier"] >= 1
 
 
-def test_a_product_on_blackwell_has_shapes_in_registers() -> None:
+def test_a_product_on_blackwell_has_its_instructions_and_bytes() -> None:
     reading = compiled(PRODUCT, "sm_100a", ("bf16", "bf16", "fp32"))
     loops = [reading.loop_counts(n) for n, loop in enumerate(reading.flow.loops) if not loop.waits]
     counts = max(loops, key=lambda each: each.instructions)
-    assert counts.unknown_matrix == 4 and not counts.shapes
+    ((shape, times),) = counts.shapes.items()
+    assert counts.unknown_matrix == 0
+    assert (shape.m, shape.n, shape.k, shape.warps, shape.kind, shape.left_is_shared) == (64, 64, 16, 0, "bf16", True)
+    assert times * shape.operations == 2 * 64 * 64 * 64
     assert counts.bytes("asynchronous copy") * 4 * 32 == 2 * 64 * 64 * 2
 
 
@@ -242,6 +245,23 @@ def test_shapes_of_matrix_instructions(row: str, expected: tuple[object, ...]) -
     assert shape is not None and (shape.m, shape.n, shape.k, shape.warps, shape.kind, shape.left_is_shared) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "descriptor", "expected"),
+    [
+        ("UTCHMMA", 0x8400490, (128, 256, 16, 0, "bf16", True)),
+        ("UTCHMMA", 0x8200910, (128, 128, 8, 0, "tf32", True)),
+        ("UTCQMMA", 0x8400010, (128, 256, 32, 0, "f8e4m3", True)),
+    ],
+)
+def test_descriptors_of_matrix_instructions(name: str, descriptor: int, expected: tuple[object, ...]) -> None:
+    use = f"{name} gdesc[UR4], gdesc[UR16], tmem[UR11], tmem[UR32], idesc[UR33], UPT"
+    *_, known = read_listing(text(f"UMOV UR33, {descriptor:#x}", "UMOV UR32, 0x1", use)).instructions
+    shape = matrix_shape(known)
+    assert shape is not None and (shape.m, shape.n, shape.k, shape.warps, shape.kind, shape.left_is_shared) == expected
+    *_, unknown = read_listing(text("UIADD3 UR33, UR1, UR2, URZ", use)).instructions
+    assert matrix_shape(unknown) is None
+
+
 def test_what_stands_out() -> None:
     rows = (
         "@!PT LDS RZ, [RZ]",
@@ -271,6 +291,15 @@ def test_bytes_in_flight_end_where_a_value_is_read() -> None:
     assert bytes_in_flight(together) == 48
     apart = read_listing(text(load.format(8), "FADD R20, R9, RZ", load.format(12), "FADD R20, R12, RZ")).instructions
     assert bytes_in_flight(apart) == 16
+
+
+def test_copies_are_under_way_until_their_group_is_waited_for() -> None:
+    copy, end = "LDGSTS.E.BYPASS.128 [R13], desc[UR18][R14.64]", "LDGDEPBAR"
+    instructions = read_listing(text(copy, copy, end, copy, end, "DEPBAR.LE SB0, 0x1", copy, copy, end)).instructions
+    assert copied_in_flight(instructions) == 48
+    waited = read_listing(text(copy, copy, end, "DEPBAR.LE SB0, 0x0", copy, end)).instructions
+    assert copied_in_flight(waited) == 32
+    assert copied_in_flight(read_listing(text("EXIT")).instructions) == 0
 
 
 def test_bytes_that_descriptors_bring() -> None:
