@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def digest() -> str:
     """Of everything that an estimate depends on beside the kernel: the estimator's text, its constants and the reader of machine code."""
     here, reader = Path(__file__).parent, Path(__file__).parents[2] / "codegen" / "sass"
-    files = [*(here / name for name in ("estimate.py", "machines.py", "trips.py")), *sorted(reader.glob("*.py"))]
+    files = [*(here / name for name in ("estimate.py", "machines.py", "trips.py", "cubins.py")), *sorted(reader.glob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
