@@ -71,6 +71,14 @@ def compile_kernels(kernels: Iterable[TritonKernel], target: GpuTarget, deadline
         return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline), kernels))
 
 
+def disassemble(cubin: bytes, name: str, deadline: float = 120.0) -> str:
+    """The machine code of a cubin as text, for `codegen/sass`; ToolchainError if the disassembler refuses it."""
+    answer, blobs = COMPILERS.ask({"kind": "disassemble", "name": name}, [cubin], deadline)
+    if "error" in answer:
+        raise ToolchainError(f"the disassembler refused the cubin of {name}: {answer['error']}")
+    return blobs[0].decode()
+
+
 def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
     """Every option that steers code generation, none left to a default."""
     return {

@@ -115,16 +115,23 @@ def _assembler() -> Any:
 
 def _disassemble(cubin: bytes) -> dict[str, int]:
     """How often each machine instruction stands in a cubin, by full name."""
+    counts: dict[str, int] = {}
+    for match in re.finditer(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", listing_of(cubin), re.MULTILINE):
+        counts[match[1]] = counts.get(match[1], 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def listing_of(cubin: bytes) -> str:
+    """The machine code of a cubin as text, with the lines of source that each instruction stands for."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([knobs.nvidia.nvdisasm.path, "-c", file.name], capture_output=True, text=True, check=True)
-    counts: dict[str, int] = {}
-    for match in re.finditer(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout, re.MULTILINE):
-        counts[match[1]] = counts.get(match[1], 0) + 1
-    return dict(sorted(counts.items()))
+        done = subprocess.run([knobs.nvidia.nvdisasm.path, "-c", "-gi", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nvdisasm failed with status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 # --- interpretation ---------------------------------------------------------------------------------------------------
@@ -255,6 +262,8 @@ def answer(header: dict[str, Any], blobs: list[bytes]) -> Message:
     try:
         if header["kind"] == "compile":
             return compile_kernel(header)
+        if header["kind"] == "disassemble":
+            return {}, [listing_of(blobs[0]).encode()]
         return interpret_kernel(header, blobs)
     except Exception as error:  # noqa: BLE001 - whatever Triton raises belongs into the parent's message
         return {"error": str(error) or repr(error), "type": type(error).__name__}, []

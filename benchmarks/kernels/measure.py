@@ -1,0 +1,133 @@
+"""`make kernels`: the fixed list compiled for Hopper and Blackwell, judged without a GPU; writes benchmarks/results/kernels.json and .md.
+
+python benchmarks/kernels/measure.py                      everything
+python benchmarks/kernels/measure.py --only "prefill"     problems whose group or name has the word; nothing is written
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import machines
+import ours
+import validate
+from counted import row_of
+from estimate import FITTED
+from machines import MACHINES, Machine
+from trips import UnknownTrips
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def digest() -> str:
+    """Of everything that an estimate depends on beside the kernel: the estimator's text, its constants and the reader of machine code."""
+    here, reader = Path(__file__).parent, Path(__file__).parents[2] / "codegen" / "sass"
+    files = [*(here / name for name in ("estimate.py", "machines.py", "trips.py", "cubins.py")), *sorted(reader.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def problem_row(problem: ours.Problem, machine: Machine) -> dict[str, Any]:
+    """A problem on a machine: the sum of its launches, and each of them."""
+    built = ours.build(problem, machine.architecture)
+    row: dict[str, Any] = {"group": problem.group, "problem": problem.name, "machine": machine.name}
+    if built.refused is not None:
+        return row | {"refused": built.refused}
+    try:
+        kernels = [row_of(launch, machine) for launch in built.launches]
+    except (UnknownTrips, ValueError) as error:
+        return row | {"refused": f"not estimated: {error}"}
+    slowest = max(kernels, key=lambda each: each["us"])
+    return row | {
+        "us": round(sum(each["us"] for each in kernels), 2),
+        "bound": slowest["bound"],
+        "share": slowest["share"],
+        "kernels": kernels,
+    }
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Problems as a table in markdown: the slowest kernel of each stands for its counts."""
+    titles = ("problem", "machine", "us", "bound", "share", "issue / matrix", "instructions per matrix instruction", "widths")
+    lines = ["| " + " | ".join((*titles, "registers", "resident", "waves")) + " |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|---|---|")
+    group = None
+    for row in rows:
+        if row["group"] != group:
+            group = row["group"]
+            lines.append(f"| **{group}** | | | | | | | | | | |")
+        if "refused" in row:
+            lines.append(f"| {row['problem']} | {row['machine']} | - | {row['refused'][:90].replace('|', '/')} | | | | | | | |")
+            continue
+        kernel = max(row["kernels"], key=lambda each: each["us"])
+        shown = [row["problem"], row["machine"], row["us"], row["bound"], row["share"]]
+        shown += [kernel[name] for name in ("issue", "per matrix", "global widths", "registers", "resident", "waves")]
+        lines.append("| " + " | ".join("-" if each is None else str(each) for each in shown) + " |")
+    return "\n".join(lines)
+
+
+def changed(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
+    """Rows of two tables whose times differ; a row is known by its group, its name and its machine."""
+
+    def key(row: dict[str, Any]) -> tuple[str, ...]:
+        return row.get("group", "points"), row.get("problem", row.get("point", "")), row["machine"]
+
+    before = {key(row): row["us"] for row in old if "us" in row}
+    found = [(row, before.get(key(row))) for row in new if "us" in row]
+    lines = [
+        f"  {': '.join(key(row)[:2])} ({row['machine']}): {was} -> {row['us']}"
+        for row, was in found
+        if was is not None and was != row["us"]
+    ]
+    return "\n".join(lines) or "  no time differs"
+
+
+def point_rows() -> list[dict[str, Any]]:
+    """The validation points with their estimates, to the last digit."""
+    return [
+        {
+            "point": each.point.name,
+            "machine": each.point.machine.name,
+            "published": each.point.seconds * 1e6,
+            "us": each.estimate.seconds * 1e6,
+        }
+        for each in validate.compare(validate.read_points())
+    ]
+
+
+def main() -> int:
+    """Build, estimate, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    only = parser.parse_args().only
+    rows = []
+    for problem in ours.problems():
+        if only in f"{problem.group} {problem.name}":
+            started = time.monotonic()
+            rows += [problem_row(problem, machine) for machine in MACHINES.values()]
+            print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
+    print(table(rows))
+    if only:
+        return 0
+    compared = validate.compare(validate.read_points())
+    path = RESULTS / "kernels.json"
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    new = {"digest": digest(), "fitted": asdict(FITTED), "started": machines.STARTED, "points": point_rows(), "problems": rows}
+    if old is not None and old["digest"] != new["digest"]:
+        print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")
+        print("problems, before and after:", changed(old["problems"], rows), sep="\n")
+    path.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+    page = f"# Kernels judged without a GPU\n\n{validate.verdict(compared)}\n\n{validate.table(compared)}\n\n{table(rows)}\n"
+    path.with_suffix(".md").write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,339 @@
+"""The measure of kernels without a GPU: trips, the formula, defects that must show, and results that are frozen."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "benchmarks" / "kernels"
+RESULTS = json.loads((ROOT / "benchmarks" / "results" / "kernels.json").read_text(encoding="utf-8"))
+
+
+def script(name: str) -> ModuleType:
+    """A script of benchmarks/kernels, which import each other by plain names."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(SCRIPTS))
+
+
+machines, trips, cubins, estimates, equivalents, validate, ours, measure, counted = (
+    script(name) for name in ("machines", "trips", "cubins", "estimate", "equivalents", "validate", "ours", "measure", "counted")
+)
+H100, B200 = machines.H100, machines.B200
+
+
+# --- trips ------------------------------------------------------------------------------------------------------------
+
+
+def runs(body: str, grid: tuple[int, ...] = (1,), **sizes: int) -> list[float]:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return [loop.runs for loop in trips.loops_of("kernel", f"def kernel(x):\n{lines}", 1, sizes, grid)]
+
+
+def test_trips_of_loops_in_loops() -> None:
+    assert runs("for i in range(0, 100, 10):\n    for j in tl.range(3):\n        pass\nfor k in range(N):\n    pass", N=7) == [10, 30, 7]
+
+
+def test_trips_are_averages_over_programs() -> None:
+    causal = "first = tl.program_id(0) * 128\nfor k in tl.range(0, first + 128, 128):\n    pass"
+    assert runs(causal, (32, 4)) == [16.5]
+    assert runs(causal, (32, 4096))[0] == pytest.approx(16.5, rel=0.03)
+    assert runs("for t in tl.range(tl.program_id(0), 300, tl.num_programs(0)):\n    pass", (132,)) == [pytest.approx(300 / 132)]
+
+
+def test_trips_know_what_a_kernel_computes_with_integers() -> None:
+    assert runs("n = tl.cdiv(N, 64) * 2 - N % 3\nm = min(n, 5) << 1\nfor i in range(m):\n    pass", N=130) == [10]
+    assert runs("if SPLIT:\n    for i in range(4):\n        pass\nelse:\n    for i in range(8):\n        pass", SPLIT=0) == [8]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["for i in range(tl.load(x)):\n    pass", "while x:\n    pass", "for i in x:\n    pass", "n = N // 0\nfor i in range(n):\n    pass"],
+)
+def test_bounds_that_nobody_knows_are_an_error(body: str) -> None:
+    with pytest.raises(trips.UnknownTrips, match=r"line [0-9]+"):
+        runs(body, N=1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_drawn_loops_run_as_python_runs_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lines: list[str] = []
+    counts: list[int] = []
+
+    def draw(depth: int, outer: int) -> None:
+        for _ in range(rng.integers(1, 3)):
+            first, last, step = int(rng.integers(0, 5)), int(rng.integers(0, 40)), int(rng.integers(1, 9))
+            times = len(range(first, last, step))
+            lines.append("    " * depth + f"for v{depth} in range({first}, {last}, {step}):")
+            counts.append(outer * times)
+            if depth < 3 and rng.random() < 0.6 and times:
+                draw(depth + 1, outer * times)
+            else:
+                lines.append("    " * (depth + 1) + "pass")
+
+    draw(0, 1)
+    assert runs("\n".join(lines)) == counts
+
+
+def test_lines_choose_the_outermost_loop_with_a_share() -> None:
+    outer, inner = trips.SourceLoop(1, 20, 4.0, False), trips.SourceLoop(5, 9, 32.0, False)
+    assert trips.loop_at([6, 7, 8, 9], (outer, inner)) == inner
+    assert trips.loop_at([6, 7, 8, 2], (outer, inner)) == outer
+    assert trips.loop_at([6] * 9 + [2], (outer, inner)) == inner
+    assert trips.loop_at([30], (outer, inner)) is None
+
+
+def test_machine_loops_share_the_runs_of_a_source_loop() -> None:
+    assert trips.shares_of([1]) == [1.0] and trips.shares_of([4]) == [0.25] and trips.shares_of([8, 1]) == [0.125, 0.0]
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def compiled(name: str, capability: int, types: str, constants: dict[str, Any], aligned: bool = True, **options: int) -> Any:
+    names = [name for name in getattr(equivalents, name).arg_names if name not in constants]
+    kinds = dict(zip(names, (f"*{kind}" for kind in types.split()), strict=True))
+    return cubins.compile_function(getattr(equivalents, name), capability, kinds, constants, options, aligned)
+
+
+def product(
+    capability: int = 90,
+    sizes: tuple[int, int, int] = (4096, 4096, 4096),
+    tile: tuple[int, int, int] = (128, 256, 64),
+    aligned: bool = True,
+    stages: int = 3,
+    warps: int = 8,
+) -> Any:
+    (m, n, k), (bm, bn, bk) = sizes, tile
+    constants = {"M": m, "N": n, "K": k, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8}
+    cubin = compiled("product", capability, "bf16 bf16 bf16", constants, aligned, num_warps=warps, num_stages=stages)
+    return estimates.Launch(cubin, (m // bm * (n // bn),), 2.0 * (m * k + n * k + m * n))
+
+
+def rows(width: int = 4096, aligned: bool = True, count: int = 2048) -> Any:
+    cubin = compiled("rms_norm", 90, "bf16 bf16 bf16 fp32", {"N": width, "WIDTH": width}, aligned, num_warps=8)
+    return estimates.Launch(cubin, (count,), 4.0 * width * count)
+
+
+@pytest.mark.parametrize(("capability", "machine"), [(90, H100), (100, B200)])
+def test_a_product_by_hand(capability: int, machine: Any) -> None:
+    """The example of docs/kernels.md: 512 tiles of 128 x 256, 64 steps of 64."""
+    found = estimates.estimate(product(capability), machine)
+    steps = {90: 64, 100: 65}[capability]  # Blackwell's first step stands before its loop, which is counted in full
+    assert found.program.operations == 2 * 128 * 256 * 64 * steps
+    assert found.program.units["matrix"] == found.program.operations / machine.matrix["bf16"]
+    assert found.program.fetched == pytest.approx((128 + 256) * 64 * 2 * 64, rel=0.06)
+    assert found.program.stored == 128 * 256 * 2
+    assert found.resident == 1 and found.waves == 512 / machine.processors
+    assert found.seconds == machines.STARTED + max(found.times.values())
+
+
+def test_residents_are_what_registers_shared_memory_and_warps_allow() -> None:
+    cubin = rows().cubin
+    for registers, shared, warps, expected in ((64, 0, 8, 4), (32, 0, 4, 16), (255, 0, 8, 1), (32, 100_000, 4, 2), (16, 0, 32, 2)):
+        assert estimates.residents(replace(cubin, registers=registers, shared=shared, warps=warps), H100) == expected
+    with pytest.raises(ValueError, match="does not fit a processor"):
+        estimates.residents(replace(cubin, registers=255, warps=32), H100)
+
+
+def test_no_estimate_is_below_what_memory_or_the_matrix_unit_need() -> None:
+    for launch in (product(), rows()):
+        found = estimates.estimate(launch, H100)
+        assert found.seconds > launch.unique / H100.memory
+        assert found.seconds > found.program.operations * launch.programs / (H100.processors * H100.clock * H100.matrix["bf16"])
+        assert 0 < found.share <= 1
+
+
+# --- defects ----------------------------------------------------------------------------------------------------------
+
+
+def edited(launch: Any, change: Callable[[str], str]) -> Any:
+    """The launch with its listing changed in the loop that multiplies; a change that finds nothing fails."""
+    before = launch.cubin.listing
+    after = change(before)
+    assert after != before
+    return replace(launch, cubin=replace(launch.cubin, listing=after))
+
+
+def beside_the_last_matrix_instruction(*instructions: str) -> Callable[[str], str]:
+    """Instructions put in front of the last matrix instruction, which stands in the loop."""
+
+    def change(text: str) -> str:
+        lines = text.splitlines(keepends=True)
+        at = max(number for number, line in enumerate(lines) if re.search(r"\b(HGMMA|UTCHMMA)", line))
+        return "".join(lines[:at] + [f"        /*ffff0*/                   {each} ;\n" for each in instructions] + lines[at:])
+
+    return change
+
+
+ADDED = {
+    "spills in the loop": ["STL.64 [R1], R4", "LDL.64 R4, [R1]"] * 24,
+    "narrow stores to shared memory": ["STS.U16 [R4], R6"] * 96,
+    "more barriers": ["BAR.SYNC.DEFER_BLOCKING 0x0"] * 8,
+    "masks": ["ISETP.GE.AND P0, PT, R4, R5, PT", "SEL R6, R6, RZ, P0"] * 64,
+    "64-bit addresses": ["IMAD.WIDE R4, R6, 0x4, R8", "IADD3.X R5, R6, R7, RZ, P0, !PT"] * 48,
+    "conversions by tables": ["MUFU.EX2 R4, R5"] * 32,
+}
+
+
+@pytest.mark.parametrize(("capability", "machine"), [(90, H100), (100, B200)])
+@pytest.mark.parametrize("defect", ADDED)
+def test_what_is_added_to_the_loop_shows(defect: str, capability: int, machine: Any) -> None:
+    # Tiles of 128 x 128 have four times the processors' work of their bytes: no other bound hides the defect.
+    good = product(capability, tile=(128, 128, 64), stages=2)
+    bad = edited(good, beside_the_last_matrix_instruction(*ADDED[defect]))
+    one, other = (counted_seconds(each, machine) for each in (good, bad))
+    assert other > 1.01 * one, defect
+
+
+def counted_seconds(launch: Any, machine: Any) -> float:
+    """Seconds of the processors, beside which cache and memory may be slower for these tiles."""
+    return estimates.estimate(launch, machine).times["processors"]
+
+
+def test_waiting_for_each_step_shows() -> None:
+    good = product()
+    bad = edited(good, lambda text: text.replace("WARPGROUP.DEPBAR.LE gsb0, 0x1", "WARPGROUP.DEPBAR.LE gsb0, 0x0"))
+    assert counted_seconds(bad, H100) > 1.02 * counted_seconds(good, H100)
+
+
+def test_loads_that_are_not_asynchronous_show() -> None:
+    good, bad = product(), product(aligned=False)
+    assert counted.row_of(bad, H100)["plain loads"] > 0 == counted.row_of(good, H100)["plain loads"]
+    assert estimates.estimate(bad, H100).seconds > 1.3 * estimates.estimate(good, H100).seconds
+
+
+def test_narrow_loads_show() -> None:
+    good, bad = rows(32768), rows(32768, aligned=False)
+    assert counted_seconds(bad, H100) > 1.1 * counted_seconds(good, H100)
+
+
+def test_pointers_instead_of_descriptors_show() -> None:
+    constants = {"M": 8192, "N": 8192, "K": 4096, "BM": 128, "BN": 256, "BK": 64, "GROUP": 8, "PROGRAMS": 132}
+    launches = [
+        estimates.Launch(
+            compiled(name, 90, "bf16 bf16 bf16", constants, num_warps=8, num_stages=3), (132,), 2.0 * (8192 * 8192 + 2 * 8192 * 4096)
+        )
+        for name in ("product_by_descriptors", "product_persistent")
+    ]
+    good, bad = (counted_seconds(each, H100) for each in launches)
+    assert bad > good
+
+
+def test_too_few_programs_show() -> None:
+    few = product(sizes=(128, 4096, 16384))
+    many = product(sizes=(128, 4096, 16384), tile=(64, 64, 64), warps=4)
+    assert few.programs == 16 and many.programs == 128
+    assert estimates.estimate(few, H100).seconds > 1.5 * estimates.estimate(many, H100).seconds
+
+
+def test_too_few_bytes_in_flight_show() -> None:
+    deep = product(sizes=(64, 8192, 8192), tile=(64, 64, 32), stages=6, warps=4)
+    flat = product(sizes=(64, 8192, 8192), tile=(64, 64, 32), stages=2, warps=4)
+    good, bad = (estimates.estimate(each, H100) for each in (deep, flat))
+    assert bad.flight < good.flight and bad.bound == "latency" and bad.seconds > 1.1 * good.seconds
+
+
+def test_too_many_registers_show() -> None:
+    good = rows()
+    bad = replace(good, cubin=replace(good.cubin, registers=168))
+    assert estimates.estimate(bad, H100).seconds > 1.1 * estimates.estimate(good, H100).seconds
+
+
+# --- what is frozen ---------------------------------------------------------------------------------------------------
+
+
+def test_the_results_are_of_this_estimator() -> None:
+    """A change of the estimator runs `make kernels` again, which prints both tables; the new results go with the change."""
+    assert RESULTS["digest"] == measure.digest()
+    assert RESULTS["fitted"] == vars(estimates.FITTED)
+
+
+def test_points_have_sources_and_are_enough() -> None:
+    points = json.loads(validate.POINTS.read_text(encoding="utf-8"))
+    assert all(point["source"] and ("us" in point) != ("tflops" in point) for point in points)
+    kinds = Counter(point["fit"] for point in points)
+    assert kinds[True] >= 10 and kinds[False] >= 12
+    assert [point["name"] for point in points] == [row["point"] for row in RESULTS["points"]]
+
+
+def test_held_out_points_are_as_near_as_is_said() -> None:
+    points = json.loads(validate.POINTS.read_text(encoding="utf-8"))
+    errors = [abs(row["us"] / row["published"] - 1) for point, row in zip(points, RESULTS["points"], strict=True) if not point["fit"]]
+    assert median(errors) <= 0.20 and max(errors) <= 0.40
+
+
+def test_some_points_again() -> None:
+    points = json.loads(validate.POINTS.read_text(encoding="utf-8"))
+    stored = {row["point"]: row for row in RESULTS["points"]}
+    for point in random.Random(1).sample(points, 3):
+        ((found,)) = validate.compare([validate.point_of(point)])
+        assert found.estimate.seconds * 1e6 == pytest.approx(stored[point["name"]]["us"], rel=1e-9)
+        assert found.point.seconds * 1e6 == pytest.approx(stored[point["name"]]["published"], rel=1e-9)
+
+
+def test_pairs_are_ordered_by_rates() -> None:
+    def one(work: float, measured: float, estimated: float) -> Any:
+        point = validate.Point("", H100, measured, work, False, (), "", False)
+        return validate.Compared(point, replace(estimates.estimate(rows(), H100), seconds=estimated))
+
+    assert validate.right_order([one(1, 1.0, 1.0), one(1, 2.0, 1.5)]) == (1, 1)
+    assert validate.right_order([one(1, 1.0, 1.0), one(1, 2.0, 0.5)]) == (0, 1)
+    assert validate.right_order([one(1, 1.0, 1.0), one(2, 2.0, 9.0)]) == (0, 0)
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", [H100, B200])
+def test_a_problem_of_the_list(machine: Any) -> None:
+    """What is counted is what the problem needs."""
+    problem = next(each for each in ours.problems() if each.name == "bf16 1024")
+    row = measure.problem_row(problem, machine)
+    (kernel,) = row["kernels"]
+    assert kernel["gigaop"] == pytest.approx(2 * 1024**3 / 1e9, rel=0.1)
+    assert kernel["spills"] == [0, 0] and row["us"] > 1e6 * 2 * 1024**3 / (machine.processors * machine.clock * machine.matrix["bf16"])
+
+
+SAMPLED = random.Random(5).sample([row for row in RESULTS["problems"] if "us" in row], 3)
+WORSE = 1.02
+
+
+@pytest.mark.parametrize("row", SAMPLED, ids=lambda row: f"{row['problem']} on {row['machine']}")
+def test_kernels_are_no_worse_than_the_results_say(row: dict[str, Any]) -> None:
+    """A change that makes a kernel worse runs `make kernels` again, so that it shows in review."""
+    problem = next(each for each in ours.problems() if (each.group, each.name) == (row["group"], row["problem"]))
+    now = measure.problem_row(problem, machines.MACHINES[row["machine"]])
+    assert now["us"] <= WORSE * row["us"]
+    assert sum(each["spills"][0] for each in now["kernels"]) <= sum(each["spills"][0] for each in row["kernels"])
+
+
+def test_a_refusal_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = next(ours.problems())
+    monkeypatch.setattr(ours, "build", lambda *_: ours.Built(problem, (), "it aborts"))
+    row = measure.problem_row(problem, H100)
+    assert row["refused"] == "it aborts" and "it aborts" in measure.table([row])
+
+
+def test_both_tables_are_shown() -> None:
+    old = [{"group": group, "problem": "a", "machine": "H100", "us": time} for group, time in (("one", 1.0), ("other", 2.0))]
+    new = [{**old[0], "us": 1.5}, {**old[1]}, {"group": "new", "problem": "b", "machine": "H100", "us": 1.0}]
+    assert measure.changed(old, new) == "  one: a (H100): 1.0 -> 1.5"
+    assert "no time differs" in measure.changed(old, old)
