@@ -92,6 +92,7 @@ def test_sympy_is_asked_only_of_what_may_be_equal(monkeypatch: pytest.MonkeyPatc
 
     for left, right in ((range(6), range(1, 7)), ((0, 1, 2), (0, 1, 3)), (range(7), range(5))):
         assert dims.equal(largest(left), largest(right)) is None
+    assert dims.equal(names[0], dims.minimum(names[0], 512)) is None
     assert not asked
     assert dims.equal(largest((0, 1, 2)), largest((2, 0, 1))) is True
     assert dims.equal(names[0] // 2 // 3, names[0] // 6) is True
