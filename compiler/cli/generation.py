@@ -37,7 +37,10 @@ def generation_options(function: Function) -> Function:
         click.option("--seed", type=int, metavar="N", help="The draw's seed.  [default: 0]"),
         click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
         click.option(
-            "--speculate", type=int, metavar="N", help="Guess N tokens at once by what followed the last ones before.  [default: 0]"
+            "--speculate",
+            type=int,
+            metavar="N",
+            help="Guess N tokens at once by what followed the last ones before; 0 for none.  [default: as many as hold]",
         ),
         click.option("--logprobs", type=int, metavar="K", help="With --json: each token's log-probability, and the K likeliest."),
     )

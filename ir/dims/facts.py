@@ -316,7 +316,14 @@ def _has_function(dim: Dim) -> bool:
     return isinstance(dim, Expr) and any(isinstance(a, Function) for m, _ in dim.terms for a in m)
 
 
-_TRIED = ((2, 3, 5, 7, 11), (1, 1, 1, 1, 1), (97, 64, 31, 128, 9), (1, 1000, 3, 50, 17), (13, 1, 1, 29, 2), (999_983, 65_537, 1_048_573, 99_991, 524_287))
+_TRIED = (
+    (2, 3, 5, 7, 11),
+    (1, 1, 1, 1, 1),
+    (97, 64, 31, 128, 9),
+    (1, 1000, 3, 50, 17),
+    (13, 1, 1, 29, 2),
+    (999_983, 65_537, 1_048_573, 99_991, 524_287),
+)
 """Small numbers, and such as lie beyond every bound that a model has."""
 
 

@@ -1,4 +1,4 @@
-"""Guesses at the tokens that come next: what followed the last few of them where they stood before."""
+"""Guesses at the tokens that come next: what followed the last few of them where they stood before, and how many at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,40 @@ from collections.abc import Sequence
 
 LONGEST, SHORTEST = 4, 2
 """So many of the last tokens are looked for, the longest run of them first."""
+
+
+FEWEST, MOST = 3, 12
+"""Tokens that are guessed at first and at most where nobody says how many."""
+FIRST_PAUSE, LONGEST_PAUSE = 8, 64
+"""Calls that pass without guesses after those of one call all failed."""
+
+
+class Pace:
+    """How many tokens are guessed at once where nobody says: more while all guesses hold, none for a while after none did.
+
+    A call that reads guesses costs more than one that reads a token, so a text that does not repeat itself is left alone: after
+    each guess that fails the pause is twice as long. It counts tokens and calls, never time: a text is made in the same calls anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._pause, self._waiting = FEWEST, FIRST_PAUSE, 0
+
+    def most(self) -> int:
+        """How many tokens the next call may guess."""
+        if self._waiting:
+            self._waiting -= 1
+            return 0
+        return self._count
+
+    def learn(self, guessed: int, accepted: int) -> None:
+        """Note what became of a call's guesses."""
+        if accepted == guessed:
+            self._count = min(2 * self._count, MOST)
+        elif accepted:
+            self._count = max(FEWEST, accepted)
+        else:
+            self._count, self._waiting = FEWEST, self._pause
+        self._pause = FIRST_PAUSE if accepted else min(2 * self._pause, LONGEST_PAUSE)
 
 
 class Lookup:

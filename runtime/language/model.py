@@ -20,6 +20,7 @@ from .writing import Told, Writing, written, written_together
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """A text, tokens, or messages."""
 P = TypeVar("P")
+GUESSLESS: Generation = {"speculate": 0}
 
 
 class LanguageModel(Engine):
@@ -83,7 +84,8 @@ class LanguageModel(Engine):
         writings, tolds = [], [Told() for _ in asked]
         for number, (prompt, one, told) in enumerate(zip(asked, own, tolds, strict=True)):
             try:
-                wanted = read_generation({**options, **one})
+                # Rows of several texts share the reading of weights already: a guess is work for all of them.
+                wanted = read_generation({**(GUESSLESS if len(asked) > 1 else {}), **options, **one})
                 writings.append(self._writing(self._prompt(prompt, wanted), wanted, told))
             except CompilerError as error:
                 error.message = f"prompt {number}: {error.message}"

@@ -13,7 +13,8 @@ from .sampling import Sampling
 class Generation(TypedDict, total=False):
     """The options of `generate`: at most `max_tokens` are made, the texts of `stop` end it and are not part of it, `raw` takes the
     prompt as it stands, `ignore_end` goes on behind the end of a turn. `logprobs` notes each token's score with those of so many of the
-    likeliest, `speculate` guesses so many tokens at once by what followed the last ones before. The others are those of `Sampling`.
+    likeliest. `speculate` guesses so many tokens at once by what followed the last ones before; by default as many as hold, and of several
+    prompts none. The others are those of `Sampling`.
     """
 
     max_tokens: int
@@ -28,7 +29,7 @@ class Generation(TypedDict, total=False):
     raw: bool
     ignore_end: bool
     logprobs: int | None
-    speculate: int
+    speculate: int | None
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Wanted:
     ignore_end: bool
     raw: bool = False
     logprobs: int | None = None
-    speculate: int = 0
+    speculate: int | None = None
 
 
 MOST_TOKENS = 256
@@ -55,7 +56,7 @@ def read_generation(options: Generation) -> Wanted:
     given: dict[str, Any] = dict(options)
     flags = {name: _flag(name, given.pop(name, False)) for name in ("raw", "ignore_end")}
     most, stop = given.pop("max_tokens", MOST_TOKENS), given.pop("stop", ())
-    logprobs, guesses = given.pop("logprobs", None), given.pop("speculate", 0)
+    logprobs, guesses = given.pop("logprobs", None), given.pop("speculate", None)
     unknown = given.keys() - Sampling.__dataclass_fields__.keys()
     if unknown:
         raise UsageError(f"generate() has no option {sorted(unknown)[0]!r}", hint=f"there are {', '.join(Generation.__annotations__)}")
@@ -64,7 +65,7 @@ def read_generation(options: Generation) -> Wanted:
         _whole("max_tokens", most, 1),
         _texts(stop),
         logprobs=None if logprobs is None else _whole("logprobs", logprobs, 0),
-        speculate=_whole("speculate", guesses, 0, MOST_GUESSES),
+        speculate=None if guesses is None else _whole("speculate", guesses, 0, MOST_GUESSES),
         **flags,
     )
 

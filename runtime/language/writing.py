@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .facts import LanguageFacts
-from .lookup import Lookup
+from .lookup import Lookup, Pace
 from .options import Wanted
 from .scoring import logarithms
 from .sequence import Sequences, TokenSequence
@@ -60,7 +60,8 @@ class Writing:
         self._facts, self._wanted = facts, wanted
         self._pieces = Pieces(tokenizer) if tokenizer is not None else None
         self._text, self._shown = "", 0
-        self._lookup = Lookup() if wanted.speculate else None
+        self._lookup = Lookup() if wanted.speculate != 0 else None
+        self._pace = Pace() if wanted.speculate is None else None
         self._guesses: list[int] = []
         self._begun = time.perf_counter()
         told.read = len(self._held)
@@ -74,7 +75,8 @@ class Writing:
         """The tokens to read, guesses behind them, and behind how many of them logits are needed."""
         self._guesses = []
         if self._lookup is not None:
-            room = min(self._wanted.max_tokens - len(self.told.made) - 1, self._facts.context - len(self._held), self._wanted.speculate)
+            most = self._pace.most() if self._pace is not None else self._wanted.speculate or 0
+            room = min(self._wanted.max_tokens - len(self.told.made) - 1, self._facts.context - len(self._held), most)
             self._guesses = self._lookup.guesses(self._held, room)
         return [*self._held, *self._guesses], 1 + len(self._guesses)
 
@@ -91,6 +93,8 @@ class Writing:
                 self.told.accepted += number
                 break
         self.told.guessed += len(self._guesses)
+        if self._pace is not None and self._guesses:
+            self._pace.learn(len(self._guesses), number)
         return self._show()
 
     def _note(self, token: int, row: Array) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ourcc
-from ourcc.runtime.language.lookup import Lookup
+from ourcc.runtime.language.lookup import FEWEST, FIRST_PAUSE, LONGEST_PAUSE, MOST, Lookup, Pace
 from ourcc.runtime.language.model import LanguageModel
 from ourcc.runtime.language.sequence import Sequences
 from ourcc.runtime.language.writing import Told
@@ -28,9 +28,9 @@ def test_a_text_is_the_same_with_guesses(both: Both, options: Any) -> None:
         # Short texts over few tokens repeat themselves; a bias keeps the draws among them.
         prompt = [int(token) + 5 for token in np.random.default_rng(seed).integers(0, 3, 20)]
         given: Any = {"max_tokens": 30, "ignore_end": True, "bias": {5: 6.0, 6: 6.0, 7: 6.0}, **options}
-        plain = engine.generate(prompt, **given)
+        plain = engine.generate(prompt, speculate=0, **given)
         expected = "".join(plain)
-        for guesses in (1, 4, 16):
+        for guesses in (None, 1, 4, 16):
             answer = engine.generate(prompt, speculate=guesses, **given)
             assert "".join(answer) == expected
             assert answer.told.made == plain.told.made and answer.told.guessed >= answer.told.accepted
@@ -40,7 +40,7 @@ def test_a_text_is_the_same_with_guesses(both: Both, options: Any) -> None:
 def test_right_guesses_save_calls(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     # What the model says goes before, as if it copied: every guess is right.
     engine, start = both[0], tokens_of(4, seed=2)
-    first = engine.generate(start, max_tokens=20, ignore_end=True)
+    first = engine.generate(start, max_tokens=20, ignore_end=True, speculate=0)
     list(first)
     text = [*start, *first.told.made]
     monkeypatch.setattr(Lookup, "guesses", lambda self, tokens, most: text[len(tokens) : len(tokens) + most])
@@ -148,3 +148,34 @@ def test_batches_guess_too(both: Both) -> None:
             found[number] += piece
         texts.append(found)
     assert texts[0] == texts[1] and sum(told.accepted for told in answer.all_told) > 0
+
+
+def test_the_pace_rises_while_guesses_hold_and_rests_after_they_failed() -> None:
+    pace, counts = Pace(), []
+    for _ in range(4):
+        counts.append(pace.most())
+        pace.learn(counts[-1], counts[-1])
+    assert counts == [FEWEST, 2 * FEWEST, MOST, MOST]
+    pace.learn(MOST, 5)
+    assert pace.most() == 5
+    rests = []
+    for _ in range(5):
+        pace.learn(FEWEST, 0)
+        rests.append(next(calls for calls in range(99) if pace.most()))
+    assert rests == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
+    pace.learn(FEWEST, 1)
+    pace.learn(FEWEST, 0)
+    assert next(calls for calls in range(99) if pace.most()) == FIRST_PAUSE
+
+
+def test_a_text_that_repeats_nothing_is_rarely_guessed_at(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong guesses at every place: of 40 calls four read any, and two texts at once read none."""
+    wrong = lambda self, tokens, most: [(tokens[-1] + 50) % 97] * most  # noqa: E731
+    monkeypatch.setattr(Lookup, "guesses", wrong)
+    prompt, given = tokens_of(6, seed=1), {"max_tokens": 40, "ignore_end": True, "bias": {5: 60.0, 6: 60.0}}
+    answer = both[0].generate(prompt, **given)  # type: ignore[arg-type]
+    list(answer)
+    assert answer.told.accepted == 0 and 2 * FEWEST <= answer.told.guessed <= 4 * FEWEST
+    together = both[0].generate_batch([prompt, prompt], **given)  # type: ignore[arg-type]
+    list(together)
+    assert all(told.guessed == 0 for told in together.all_told)
