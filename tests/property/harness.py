@@ -87,8 +87,8 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
     return values
 
 
-def printed_together(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
-    """All kernels in one C file: starting a compiler takes as long as compiling a small kernel."""
+def printed_together(lowered: Lowered, level: CpuLevel, begin: target_cpu.Begin | None = None) -> Mapping[str, str]:
+    """All kernels in one C file: starting a compiler takes as long as compiling a small kernel, so none begins by itself."""
     file = SourceFile(level)
     print_each(lowered, lambda name, launch: target_cpu.add_kernel(file, lowered.scheduled[name], launch, name))
     return {"kernels.c": file.text(), **print_plans(lowered.plans)}
