@@ -7,11 +7,15 @@ write, and if its bytes have the digest that they were written with.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
@@ -20,7 +24,9 @@ LIMIT = 512 << 20
 """Bytes: what was not used for longest goes where there is more."""
 
 _DIGEST = 32
+_DIGESTS = "digests"
 _PRUNED_EACH, _PRUNE_AT = 64, 1
+_ABANDONED = 86_400
 
 
 class ObjectFolder:
@@ -62,14 +68,36 @@ class ObjectFolder:
         if self._added % _PRUNED_EACH == _PRUNE_AT:
             self._prune()
 
-    def folder(self, name: str) -> Path | None:
-        """A folder in it for what a compiler writes itself; None where the whole cannot be trusted."""
+    def get_folder(self, name: str) -> Path | None:
+        """A folder of files that `put_folder` kept; None where there is none that can be trusted, and one that is damaged goes."""
         made = self.path / name
-        with contextlib.suppress(OSError):
-            if self._is_own():
-                made.mkdir(mode=0o700, exist_ok=True)
-                return made if _is_ours(made.stat()) else None
+        try:
+            if not self._is_own() or not _is_ours(made.stat()):
+                return None
+            files = [file for file in sorted(made.iterdir()) if file.name != _DIGESTS]
+            told = (made / _DIGESTS).read_text() if (made / _DIGESTS).exists() else ""
+            if told == "".join(_digest(str(file), *_state(file.stat())) for file in files if _is_ours(file.stat())) and files:
+                return made
+        except OSError:
+            return None
+        _LOG.warning("folder %s of object files is damaged: it is made again", name)
+        shutil.rmtree(made, ignore_errors=True)
         return None
+
+    def put_folder(self, name: str, fill: Callable[[Path], None]) -> Path | None:
+        """Let `fill` write files into a folder that appears under its name when it is whole; whoever is first keeps it."""
+        if not self._is_own():
+            return None
+        folder = Path(tempfile.mkdtemp(dir=self.path, prefix="~"))
+        try:
+            fill(folder)
+            text = "".join(_digest(str(file), *_state(file.stat())) for file in sorted(folder.iterdir()))
+            (folder / _DIGESTS).write_text(text)
+            with contextlib.suppress(OSError):
+                folder.rename(self.path / name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return self.get_folder(name)
 
     def _is_own(self) -> bool:
         """Whether the folder is there, the user's own, and nobody else's to write."""
@@ -89,11 +117,27 @@ class ObjectFolder:
                 ((entry.stat(), entry.path) for entry in os.scandir(self.path) if entry.is_file()), key=lambda item: item[0].st_mtime
             )
             excess = sum(found.st_size for found, _ in kept) - LIMIT
+            for entry in os.scandir(self.path):
+                # What a process that was killed had begun.
+                if entry.is_dir() and entry.name.startswith("~") and time.time() - entry.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(entry.path, ignore_errors=True)
             for found, path in kept:
                 if excess <= 0:
                     break
                 os.unlink(path)
                 excess -= found.st_size
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """What changes with a file's bytes."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(path: str, *state: int) -> str:
+    """A file's name and digest as a line; read once as long as its state is the same."""
+    with open(path, "rb") as file:
+        return f"{os.path.basename(path)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n"
 
 
 def _is_ours(found: os.stat_result) -> bool:

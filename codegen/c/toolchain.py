@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,11 +109,48 @@ def _features(march: str) -> tuple[str, ...]:
     return next((level.features for level in CPU_LEVELS if level.march == march), ())
 
 
-def call(command: Sequence[str], folder: str, timeout: float, what: str) -> None:
-    """Run the compiler in a folder, to write what follows -o; ToolchainError says at `what` and why it wrote none."""
+class Running:
+    """The compilers that several threads wait for, to be ended together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes = set[int]()
+        self._is_stopped = False
+
+    @contextlib.contextmanager
+    def holding(self, process: int) -> Iterator[None]:
+        """While a process, which leads a group of its own, runs."""
+        with self._lock:
+            self._processes.add(process)
+            if self._is_stopped:
+                _end(process)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+
+    def stop(self) -> None:
+        """End those that run, and those that begin from now on."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._processes:
+                _end(process)
+
+
+def _end(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def call(command: Sequence[str], folder: str, timeout: float, what: str, running: Running | None = None) -> None:
+    """Run the compiler in a folder, to write what follows -o; ToolchainError says at `what` and why it wrote none.
+
+    Whoever has `running` can end it.
+    """
     _LOG.debug("%s", shlex.join(command))
     try:
-        answer = _run(command, folder, timeout)
+        answer = _run(command, folder, timeout, running or Running())
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"compiling {what} took more than {timeout:g} s", hint="give the compiler more time") from error
     except OSError as error:
@@ -131,16 +169,16 @@ def call(command: Sequence[str], folder: str, timeout: float, what: str) -> None
         raise ToolchainError(f"c compiler {name} wrote {size} bytes as {output.name} for {what}, expected an ELF file", hint=HINT)
 
 
-def _run(command: Sequence[str], folder: str, timeout: float) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str], folder: str, timeout: float, group: Running) -> subprocess.CompletedProcess[str]:
     """The compiler's answer. Its own children go with it: a driver that is killed alone leaves them at work."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, process_group=0) as running:
         try:
-            output, errors = running.communicate(timeout=timeout)
+            with group.holding(running.pid):
+                output, errors = running.communicate(timeout=timeout)
         except BaseException:
             # A group of its own is not reached by the terminal's Ctrl-C, which ends up here.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
+            _end(running.pid)
             raise
     return subprocess.CompletedProcess(command, running.returncode, output, errors)
 

@@ -20,7 +20,7 @@ from ...ir.errors import ToolchainError
 from ...ir.target import CpuLevel
 from .abi import KERNEL, descriptor, support_files
 from .objects import ObjectFolder
-from .toolchain import Compiler, call, flags_for
+from .toolchain import Compiler, Running, call, flags_for
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ PRELUDE = """#define _GNU_SOURCE
 """
 """What most files include. gcc reads its intrinsics for a quarter of a second, and for a tenth of that if it did so before."""
 
+HEADER = "prelude.h"
 PRECOMPILED = 3
 """From so many files on, the prelude is compiled first; where it is there already, one file is enough."""
 
@@ -83,12 +84,15 @@ class ObjectFiles:
         self._is_begun = False
         self._prelude: Path | None = None
         self._has_failed = False
+        self._running = Running()
         self._pool = ThreadPoolExecutor(max_workers=max(1, jobs))
 
     def __enter__(self) -> ObjectFiles:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._running.stop()
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self, unit: Unit) -> None:
@@ -147,7 +151,7 @@ class ObjectFiles:
             for file, content in (("unit.c", unit.text), *self._headers):
                 Path(folder, file).write_text(content)
             before = ["-include", str(prelude)] if prelude is not None and unit.is_wide else []
-            call([*self.compiler.command, *self.flags, *before, "-c", "unit.c", "-o", "object.o"], folder, self.timeout, unit.name)
+            self._call([*self.compiler.command, *self.flags, *before, "-c", "unit.c", "-o", "object.o"], folder, unit.name)
             data = Path(folder, "object.o").read_bytes()
         _remembered().put(key, data)
         if self._folder is not None:
@@ -159,24 +163,24 @@ class ObjectFiles:
         if self._folder is None or self.compiler.family != "gcc":
             return None
         name = f"prelude-{self._key(Unit('prelude.h', PRELUDE))[:24]}"
-        if count < PRECOMPILED and not (self._folder.path / name).exists():
-            return None
-        folder = self._folder.folder(name)
-        if folder is None:
-            return None
-        header, compiled = folder / "prelude.h", folder / "prelude.h.gch"
+        kept = self._folder.get_folder(name)
+        if kept is not None or count < PRECOMPILED:
+            return None if kept is None else kept / HEADER
+
+        def fill(folder: Path) -> None:
+            for file, content in ((HEADER, PRELUDE), *self._headers):
+                (folder / file).write_text(content)
+            self._call([*self.compiler.command, *self.flags, "-x", "c-header", HEADER, "-o", f"{HEADER}.gch"], str(folder), "the prelude")
+
         try:
-            if not compiled.exists():
-                for file, content in (("prelude.h", PRELUDE), *self._headers):
-                    (folder / file).write_text(content)
-                command = [*self.compiler.command, *self.flags, "-x", "c-header", "prelude.h", "-o", f"prelude.{os.getpid()}"]
-                call(command, str(folder), self.timeout, "the prelude")
-                os.replace(folder / f"prelude.{os.getpid()}", compiled)
+            kept = self._folder.put_folder(name, fill)
         except (OSError, ToolchainError) as error:
             _LOG.warning("the prelude is not compiled beforehand: %s", error)
             self._has_failed = True
-            return None
-        return header
+        return None if kept is None else kept / HEADER
+
+    def _call(self, command: Sequence[str], folder: str, what: str) -> None:
+        call(command, folder, self.timeout, what, self._running)
 
 
 class _Remembered:

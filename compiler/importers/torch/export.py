@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -143,13 +144,18 @@ def _common(left: Bounds, right: Bounds) -> Bounds:
     return max(lows, default=None), min(highs, default=None)
 
 
+_APART = threading.Lock()
+"""Torch registers what it takes programs apart by with all of the process: one program at a time."""
+
+
 def _lowered(program: Any) -> Any:
     """The program in the ops that have rules."""
     with warnings.catch_warnings():
         # Torch warns of what it uses itself.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         try:
-            return program.run_decompositions(dict(decompositions()))
+            with _APART:
+                return program.run_decompositions(dict(decompositions()))
         except CompilerError:
             raise
         except Exception as error:

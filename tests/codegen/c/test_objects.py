@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +49,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     call = units.call
 
-    def heard(command: Any, folder: str, timeout: float, what: str) -> None:
+    def heard(command: Any, folder: str, timeout: float, what: str, *running: Any) -> None:
         asked.append(what)
-        call(command, folder, timeout, what)
+        call(command, folder, timeout, what, *running)
 
     for module in (units, compile):
         monkeypatch.setattr(module, "call", heard)
@@ -116,7 +119,7 @@ def test_an_object_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: py
     folder.put("k", b"code")
     assert folder.get("k") == b"code"
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert folder.get("k") is None and folder.folder("prelude") is None
+    assert folder.get("k") is None and folder.get_folder("prelude") is None and folder.put_folder("prelude", lambda made: None) is None
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +168,63 @@ def test_a_kernel_that_is_begun_and_fails_is_told_when_it_is_asked_for(compiler:
         files.begin(bad)
         with pytest.raises(ToolchainError, match=r"refused bad\.c"):
             files.all([bad])
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "alone"])
+def test_a_damaged_prelude_is_made_again(compiler: Compiler, tmp_path: Path, compiled: list[str], damage: str) -> None:
+    if compiler.family != "gcc":
+        pytest.skip(f"{compiler.family} takes no prelude that is compiled beforehand")
+    expected = build(compiler, tmp_path, *range(PRECOMPILED))
+    (folder,) = tmp_path.glob("prelude-*")
+    file = folder / "prelude.h.gch"
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        data[len(data) // 3] ^= 16
+        file.write_bytes(data)
+    else:
+        (file if damage == "gone" else folder / "digests").unlink()
+    for kept in tmp_path.iterdir():
+        if kept.is_file():
+            kept.unlink()
+    compiled.clear()
+    assert build(compiler, tmp_path, *range(PRECOMPILED)) == expected
+    assert "the prelude" in compiled and file.read_bytes() != data[: len(data) // 2]
+
+
+def test_threads_that_share_an_empty_folder_make_one_prelude(compiler: Compiler, tmp_path: Path) -> None:
+    made: list[bytes | Exception] = []
+
+    def one(first: int) -> None:
+        try:
+            with ObjectFiles(compiler, AVX2, cache=tmp_path) as files:
+                texts = sources(*range(first, first + PRECOMPILED))
+                made.append(
+                    b"".join(files.all([Unit.of_kernel(name, text) for name, text in texts.items() if name != "plan_0.c"]).values())
+                )
+        except ToolchainError as failure:
+            made.append(failure)
+
+    units._remembered.cache_clear()
+    threads = [threading.Thread(target=one, args=(10 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4 and not [each for each in made if isinstance(each, Exception)]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [path.name for path in tmp_path.glob("prelude-*")]
+
+
+def test_a_build_that_is_broken_off_ends_its_compilers(tmp_path: Path, compiler: Compiler) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    slow.chmod(0o755)
+    with pytest.raises(KeyboardInterrupt), ObjectFiles(replace(compiler, command=(str(slow),)), AVX2) as files:
+        for n in range(PRECOMPILED):
+            files.begin(Unit(f"{n}.c", f"int a{n};"))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

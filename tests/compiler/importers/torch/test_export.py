@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -235,3 +236,12 @@ def test_what_torch_cannot_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedError, match="torch cannot take the program apart: 'NoneType' object has no attribute 'size'") as caught:
         import_exported(exported)
     assert caught.value.note == "while executing a guard"
+
+
+def test_programs_are_imported_by_several_threads() -> None:
+    """Torch takes one program apart at a time."""
+    programs = [torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4)), (torch.ones(2, 4),)) for _ in range(8)]
+    expected = [op.name for op in import_exported(programs[0]).main]
+    with ThreadPoolExecutor(4) as pool:
+        found = [[op.name for op in module.main] for module in pool.map(import_exported, programs)]
+    assert found == [expected] * 8
