@@ -74,9 +74,7 @@ class ObjectFolder:
         try:
             if not self._is_own() or not _is_ours(made.stat()):
                 return None
-            files = [file for file in sorted(made.iterdir()) if file.name != _DIGESTS]
-            told = (made / _DIGESTS).read_text() if (made / _DIGESTS).exists() else ""
-            if told == "".join(_digest(str(file), *_state(file.stat())) for file in files if _is_ours(file.stat())) and files:
+            if (made / _DIGESTS).exists() and (made / _DIGESTS).read_text() == _listing(made):
                 return made
         except OSError:
             return None
@@ -91,8 +89,7 @@ class ObjectFolder:
         folder = Path(tempfile.mkdtemp(dir=self.path, prefix="~"))
         try:
             fill(folder)
-            text = "".join(_digest(str(file), *_state(file.stat())) for file in sorted(folder.iterdir()))
-            (folder / _DIGESTS).write_text(text)
+            (folder / _DIGESTS).write_text(_listing(folder))
             with contextlib.suppress(OSError):
                 folder.rename(self.path / name)
         finally:
@@ -113,11 +110,10 @@ class ObjectFolder:
 
     def _prune(self) -> None:
         with contextlib.suppress(OSError):
-            kept = sorted(
-                ((entry.stat(), entry.path) for entry in os.scandir(self.path) if entry.is_file()), key=lambda item: item[0].st_mtime
-            )
+            entries = list(os.scandir(self.path))
+            kept = sorted(((entry.stat(), entry.path) for entry in entries if entry.is_file()), key=lambda item: item[0].st_mtime)
             excess = sum(found.st_size for found, _ in kept) - LIMIT
-            for entry in os.scandir(self.path):
+            for entry in entries:
                 # What a process that was killed had begun.
                 if entry.is_dir() and entry.name.startswith("~") and time.time() - entry.stat().st_mtime > _ABANDONED:
                     shutil.rmtree(entry.path, ignore_errors=True)
@@ -126,6 +122,12 @@ class ObjectFolder:
                     break
                 os.unlink(path)
                 excess -= found.st_size
+
+
+def _listing(folder: Path) -> str:
+    """The names and digests of the files of a folder that are the user's own."""
+    files = ((file, file.stat()) for file in sorted(folder.iterdir()) if file.name != _DIGESTS)
+    return "".join(_digest(str(file), *_state(found)) for file, found in files if _is_ours(found))
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:

@@ -73,7 +73,6 @@ class ObjectFiles:
     def __init__(self, compiler: Compiler, level: CpuLevel, *, jobs: int = 2, timeout: float = 300.0, cache: Path | None = None) -> None:
         files = support_files()
         self.compiler = compiler
-        self.level = level
         self.flags = flags_for(level, compiler)
         self.timeout = timeout
         self.support = {name: text for name, text in files.items() if name.endswith(".c")}
@@ -95,26 +94,28 @@ class ObjectFiles:
             self._running.stop()
         self._pool.shutdown(cancel_futures=True)
 
-    def begin(self, unit: Unit) -> None:
-        """Compile a unit by and by, unless it is there. The first few wait: for so many the prelude is compiled beforehand."""
+    def begin(self, unit: Unit) -> str:
+        """Compile a unit by and by, unless it is there; gives its key. The first few wait: for so many the prelude is compiled
+        beforehand.
+        """
         key = self._key(unit)
         if key in self._calls or any(key == other for _, other in self._waiting):
-            return
+            return key
         found = self._known(key)
         if found is not None:
             self._calls[key] = Future()
             self._calls[key].set_result(found)
-            return
+            return key
         self._waiting.append((unit, key))
         if self._is_begun or len(self._waiting) >= PRECOMPILED:
             self._submit()
+        return key
 
     def all(self, units: Sequence[Unit]) -> dict[str, bytes]:
         """The object file of each unit, by its name."""
-        for unit in units:
-            self.begin(unit)
+        keys = [self.begin(unit) for unit in units]
         self._submit()
-        return {f"{unit.name[:-2]}.o": self._calls[self._key(unit)].result() for unit in units}
+        return {f"{unit.name[:-2]}.o": self._calls[key].result() for unit, key in zip(units, keys, strict=True)}
 
     def _submit(self) -> None:
         """Hand what waits to the pool."""
@@ -162,7 +163,7 @@ class ObjectFiles:
         """The compiled prelude for so many units; None where it does not pay, or there is no place to keep it."""
         if self._folder is None or self.compiler.family != "gcc":
             return None
-        name = f"prelude-{self._key(Unit('prelude.h', PRELUDE))[:24]}"
+        name = f"prelude-{self._key(Unit(HEADER, PRELUDE))[:24]}"
         kept = self._folder.get_folder(name)
         if kept is not None or count < PRECOMPILED:
             return None if kept is None else kept / HEADER

@@ -34,8 +34,8 @@ from ..targets.target import NATIVE, Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
 
-Begin = Callable[[str, str], None]
-"""What is told of each kernel as it is printed: its name and its C file."""
+Begin = Callable[[Unit], object]
+"""What is told of the C file of each kernel as it is printed."""
 
 
 class CpuBackend:
@@ -60,8 +60,8 @@ class CpuBackend:
         workload = options.workload_for(module.facts)
         jobs, cache = len(os.sched_getaffinity(0)), options.environment.objects
         with ObjectFiles(compiler, machine, jobs=jobs, cache=cache) as objects:
-            begin = partial(_begin, objects)
-            lowered, sources = _lower_printed(module, machine, tuning.for_cpu(target.name, machine, compiler), workload, begin)
+            choose = tuning.for_cpu(target.name, machine, compiler)
+            lowered, sources = _lower_printed(module, machine, choose, workload, objects.begin)
             tuning.done(target.name, machine.name, lowered)
             progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
             compiled = compile_shared(sources, machine, compiler, kernels=list(lowered.kernels), objects=objects)
@@ -135,10 +135,6 @@ def _lower_printed(
     return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level, begin=begin))
 
 
-def _begin(objects: ObjectFiles, name: str, text: str) -> None:
-    objects.begin(Unit.of_kernel(f"{name}.c", text))
-
-
 def print_cpu(lowered: Lowered, level: CpuLevel, begin: Begin | None = None) -> Mapping[str, str]:
     """C files by name: one for each kernel, with no more than it uses, and those of the plan. Each kernel that is printed `begin`s."""
 
@@ -147,7 +143,7 @@ def print_cpu(lowered: Lowered, level: CpuLevel, begin: Begin | None = None) -> 
         add_kernel(file, lowered.scheduled[name], launch, KERNEL)
         text = file.text()
         if begin is not None:
-            begin(name, text)
+            begin(Unit.of_kernel(f"{name}.c", text))
         return text
 
     sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
