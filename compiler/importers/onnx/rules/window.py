@@ -13,6 +13,9 @@ from .....ir.types import i64
 from ..context import Node, rule
 from .pointwise import constant
 
+LARGEST_SEARCH = 1 << 16
+"""Windows of one axis that are looked at one by one."""
+
 Pads = tuple[tuple[Dim, ...], tuple[Dim, ...]]
 
 
@@ -149,6 +152,25 @@ class _Pool:
         last = dims.maximum(down, dims.minimum(up, (inside - 1) // stride))
         return dims.simplify(dims.maximum(last * stride + reach - padded, 0), n.facts)
 
+    def refuse_windows_of_padding(self, n: Node) -> None:
+        """The specification gives no value to a window that holds padding alone, so such a pool is refused, as far as sizes are known."""
+        for size, window, stride, step, before, after in zip(
+            *(self.sizes, self.window, self.strides, self.dilations, self.before, self.end), strict=True
+        ):
+            reach = (window - 1) * step
+            if not isinstance(before, int) or not isinstance(after, int):
+                continue
+            if isinstance(size, int):
+                last = (size + before + after - reach - 1) // stride * stride - before
+                alone = before > reach or last >= size
+                if size < step and not alone:
+                    # Steps over the whole axis: a window may begin before it and go on behind it.
+                    alone = any(start % step >= size for start in range(-before, min(0, last + 1), stride)[:LARGEST_SEARCH])
+            else:
+                alone = before > reach or after >= reach + stride
+            if alone:
+                raise n.fail(f"padding of {before} and {after} makes windows of {window} (dilation {step}) that hold nothing but padding")
+
     @property
     def end(self) -> tuple[Dim, ...]:
         return tuple(a + b for a, b in zip(self.after, self.extra, strict=True))
@@ -166,7 +188,9 @@ def _max_pool(n: Node) -> list[Value]:
 
 def max_pool(n: Node, x: Value) -> Value:
     """The maximum over each window of this node."""
-    result: Value = n.b.max_pool(x, **_Pool(n, x).attrs)
+    pool = _Pool(n, x)
+    pool.refuse_windows_of_padding(n)
+    result: Value = n.b.max_pool(x, **pool.attrs)
     return result
 
 
@@ -200,6 +224,8 @@ def _average_pool(n: Node) -> Value:
 def average_pool(n: Node, x: Value, count_padding: bool) -> Value:
     """The mean over each window; padding counts where asked, what rounding up adds never does."""
     pool = _Pool(n, x)
+    if not count_padding:
+        pool.refuse_windows_of_padding(n)
     if not count_padding or not any(pool.extra):
         result: Value = n.b.avg_pool(x, **pool.attrs, count_padding=count_padding)
         return result

@@ -115,6 +115,15 @@ BAD = [
     ("Conv", [[1, 2, 5], [2, 2, 3]], {"kernel_shape": [5]}, "kernel_shape is [5], and the weights are f32[2, 2, 3]"),
     ("ConvTranspose", [[1, 2, 5], [2, 2, 3]], {"auto_pad": "LIKE"}, "auto_pad 'LIKE' is not known"),
     ("ConvTranspose", [[1, 2, 5], [2, 2, 3]], {"pads": [1]}, "pads are [1] and output_padding [0] for 1 axes"),
+    (
+        "MaxPool",
+        [[1, 2, 5]],
+        {"kernel_shape": [2], "pads": [2, 0]},
+        "padding of 2 and 0 makes windows of 2 (dilation 1) that hold nothing but padding",
+    ),
+    ("MaxPool", [[1, 2, "N"]], {"kernel_shape": [2], "pads": [0, 2]}, "hold nothing but padding"),
+    ("MaxPool", [[1, 2, 2]], {"kernel_shape": [2], "dilations": [5], "pads": [3, 4]}, "hold nothing but padding"),
+    ("AveragePool", [[1, 2, 5]], {"kernel_shape": [2], "pads": [2, 0]}, "hold nothing but padding"),
     ("MaxPool", [[1, 2, 5]], {}, "kernel_shape is missing, expected 1 positive integers"),
     ("LpPool", [[1, 2, 5]], {"kernel_shape": [2], "p": 0}, "p is 0, expected a positive integer"),
     # resampling
