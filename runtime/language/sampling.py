@@ -15,8 +15,13 @@ import numpy as np
 from ...ir.errors import InputError
 
 Array = np.ndarray[Any, Any]
-LOOKED_AT = 64
-"""Tokens that are sorted first for top-p, which mostly keeps fewer; then 16 times as many."""
+FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
+"""For top-p those tokens are sorted that are at least so many times as likely as the likeliest: the first number that leaves enough."""
+
+BLOCK = 256
+"""Tokens whose weights are added up first for a draw."""
+STRIPS = 16
+"""Pieces that a vocabulary is laid into, one under the other, to find numbers that are surely large by the maxima of columns."""
 
 
 @dataclass(frozen=True)
@@ -70,32 +75,35 @@ class Sampling:
         if self.temperature == 0:
             return best
         tokens, weights = self._kept(scores, best)
-        sums = np.cumsum(weights)
-        draw = np.random.Generator(np.random.Philox(key=self.seed, counter=len(before))).random() * sums[-1]
-        return int(tokens[int(np.searchsorted(sums, draw, side="right"))])
+        place = _drawn(weights, np.random.Generator(np.random.Philox(key=self.seed, counter=len(before))).random())
+        return place if tokens is None else int(tokens[place])
 
-    def _kept(self, scores: Array, best: int) -> tuple[Array, Array]:
-        """The tokens that may be drawn and their weights, the likeliest's 1: top-k first, of these min-p and top-p.
+    def _kept(self, scores: Array, best: int) -> tuple[Array | None, Array]:
+        """The tokens that may be drawn (None: all) and their weights, the likeliest's 1: top-k first, of these min-p and top-p.
 
         Only as many are sorted as top-k and top-p look at; of equals those with smaller numbers stand in front.
         """
-        tokens = _likeliest(scores, self.top_k) if 0 < self.top_k < len(scores) else np.arange(len(scores))
-        weights = np.exp((scores[tokens] - scores[best]) / self.temperature)
-        enough = self.top_p * weights.sum() if self.top_p < 1 else np.inf
+        tokens = _likeliest(scores, self.top_k) if 0 < self.top_k < len(scores) else None
+        weights = (scores if tokens is None else scores[tokens]).astype(np.float64)
+        weights -= float(scores[best])
+        weights /= self.temperature
+        np.exp(weights, out=weights)
+        enough = self.top_p * weights.sum() if self.top_p < 1 else None
         if self.min_p > 0:
-            tokens, weights = tokens[weights >= self.min_p], weights[weights >= self.min_p]
-        if enough == np.inf:
+            tokens, weights = _at_least(self.min_p, tokens, weights)
+        if enough is None:
             return tokens, weights
-        count = 0
-        while count < len(tokens):
-            count = min(max(LOOKED_AT, 16 * count), len(tokens))
-            order = _likeliest(weights, count)
-            below = np.cumsum(weights[order]) - weights[order] < enough
+        for floor in FLOORS:
+            found, shares = _at_least(floor, tokens, weights)
+            order = np.argsort(-shares, kind="stable")
+            below = np.cumsum(shares[order]) - shares[order] < enough
             if not below[-1]:
                 break
-        return tokens[order[below]], weights[order[below]]
+        return found[order[below]], shares[order[below]]
 
     def _changed(self, logits: Array, before: Sequence[int]) -> Array:
+        if not self.bias and (self.repetition_penalty == 1.0 or not before):
+            return logits
         scores = logits.astype(np.float64)
         if self.repetition_penalty != 1.0 and before:
             seen = np.unique(np.asarray(before))
@@ -109,9 +117,29 @@ class Sampling:
 
 def _likeliest(scores: Array, count: int) -> Array:
     """The places of the `count` largest numbers, from the largest on; of equals the first come first."""
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    width = len(scores) // STRIPS
+    # So many columns hold a number as large as the least of their `count` largest maxima: none smaller is wanted.
+    some = scores[: STRIPS * width].reshape(STRIPS, width).max(0) if width >= count else scores
+    least = np.partition(some, len(some) - count)[len(some) - count]
     found = np.flatnonzero(scores >= least)
     return found[np.argsort(-scores[found], kind="stable")][:count]
+
+
+def _drawn(weights: Array, share: float) -> int:
+    """The place of which the weights before it are at most `share` of all and with it more: looked for among blocks, then in one."""
+    sums = np.add.reduceat(weights, range(0, len(weights), BLOCK))
+    ends = np.cumsum(sums)
+    draw = share * ends[-1]
+    block = min(int(np.searchsorted(ends, draw, side="right")), int(np.flatnonzero(sums)[-1]))
+    inside = weights[block * BLOCK : (block + 1) * BLOCK]
+    place = int(np.searchsorted(np.cumsum(inside), draw - (ends[block] - sums[block]), side="right"))
+    return block * BLOCK + min(place, int(np.flatnonzero(inside)[-1]))
+
+
+def _at_least(least: float, tokens: Array | None, weights: Array) -> tuple[Array, Array]:
+    """The tokens (None: all) whose weights are no smaller, and these weights."""
+    found = np.flatnonzero(weights >= least)
+    return found if tokens is None else tokens[found], weights[found]
 
 
 def _is_bias(item: tuple[Any, Any]) -> bool:

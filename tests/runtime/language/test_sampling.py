@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ourcc.ir.errors import InputError
-from ourcc.runtime.language.sampling import Sampling
+from ourcc.runtime.language.sampling import Sampling, _drawn
 
 LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
 
@@ -101,6 +101,7 @@ def test_what_is_kept_is_what_sorting_all_keeps(seed: int) -> None:
     top_p = float(drawn.choice([1, 0.95, 0.4]))
     best = int(np.argmax(scores))
     tokens, weights = Sampling(temperature=0.8, top_k=top_k, top_p=top_p, min_p=min_p)._kept(scores, best)
+    tokens = np.arange(size) if tokens is None else tokens
     order = np.argsort(-scores, kind="stable")[: top_k or None]
     expected = np.exp((scores[order] - scores[best]) / 0.8)
     share = (np.cumsum(expected) - expected) / expected.sum()
@@ -109,3 +110,19 @@ def test_what_is_kept_is_what_sorting_all_keeps(seed: int) -> None:
     at_the_edge = order[np.abs(share - top_p) < 1e-12]
     assert set(tokens) ^ set(order[kept]) <= set(at_the_edge)
     np.testing.assert_allclose(weights, np.exp((scores[tokens] - scores[best]) / 0.8))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_draw_falls_where_the_sum_of_all_weights_before_says(seed: int) -> None:
+    """Also at both ends, with weights of zero there and whole blocks of them."""
+    drawn = np.random.default_rng(seed)
+    weights = drawn.random(int(drawn.choice([1, 2, 255, 256, 257, 5000])))
+    weights[drawn.random(len(weights)) < 0.3] = 0
+    weights[drawn.integers(len(weights))] = 1
+    weights[: seed * 20] *= float(seed % 3 > 0 or seed * 20 >= len(weights))
+    sums = np.cumsum(weights)
+    for share in (0.0, *drawn.random(50), 1 - 2**-53):
+        place = _drawn(weights, share)
+        below, above = sums[place] - weights[place], sums[place]
+        assert weights[place] > 0
+        assert below - 1e-9 <= share * sums[-1] <= above + 1e-9
