@@ -2,7 +2,8 @@
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
 `n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
-AVX-512 and AMX stream alike.
+AVX-512 and AMX stream alike. Where blocks of codes are summed as integers they are up to 64 columns wide: what few rows read of
+such weights is one stream of memory then; panels of 16 side by side are four short ones, which take a fifth longer.
 Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
@@ -25,6 +26,9 @@ from ..regions.facts import has_kernel
 from ..regions.shadows import seen_outside
 
 PANEL = 16
+"""Columns of a panel, or of the last one where they are no multiple: the lanes of the widest vector of f32."""
+WIDE = (64, 32)
+"""Columns of panels that are summed in blocks, where they are whole ones."""
 
 
 def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
@@ -50,13 +54,16 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
 
 
 def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
-    """Panels of 16 columns of one operand; None where the columns are not one whole dimension of two or more."""
+    """Panels of the columns of one operand; None where the columns are not one whole dimension of two or more."""
     column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
     place = [n for n, s in enumerate(load.subscripts) if column in dims.symbols(s)]
-    if len(place) != 1 or len(labels) < 2 or not _in_panels(region, load, place[0], column):
+    if len(place) != 1 or len(labels) < 2 or not _in_panels(region, load, place[0], column, PANEL):
         return None
     lane = labels[place[0]]
+    size = dims.number(region.operand(load.operand).type.shape[place[0]])
+    wide = () if found.block is None else (n for n in WIDE if size % n == 0 and _in_panels(region, load, place[0], column, n))
+    width = next(iter(wide), PANEL)
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
@@ -68,10 +75,10 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
         and _steps_by_one(load, labels.index(order[-1]), found, count)
     ):
         rest = tuple(Factor(label) for label in order[:-1])
-        group = Factor(order[-1], count), Factor(lane, 1, PANEL), Factor(order[-1], 1, count)
-        return Layout(labels, (Factor(lane, PANEL), *rest, *group))
+        group = Factor(order[-1], count), Factor(lane, 1, width), Factor(order[-1], 1, count)
+        return Layout(labels, (Factor(lane, width), *rest, *group))
     rest = tuple(Factor(label) for label in order)
-    return Layout(labels, (Factor(lane, PANEL), *rest, Factor(lane, 1, PANEL)))
+    return Layout(labels, (Factor(lane, width), *rest, Factor(lane, 1, width)))
 
 
 def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) -> bool:
@@ -79,11 +86,11 @@ def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) ->
     return dims.divides(count, load.subscripts[dimension] - dims.symbol(found.over[-1])) is True
 
 
-def _in_panels(region: Region, load: Load, place: int, column: str) -> bool:
-    """Whether a dimension is stepped through by the columns alone, or in parts (heads) that are each whole panels."""
+def _in_panels(region: Region, load: Load, place: int, column: str, width: int) -> bool:
+    """Whether a dimension is stepped through by the columns alone, or in parts (heads) that are each whole panels of `width`."""
     size, extent = region.operand(load.operand).type.shape[place], region.axis(column).extent
     before = load.subscripts[place] - dims.symbol(column)
-    return size == extent if before == 0 else dims.divides(PANEL, before) is True and dims.divides(PANEL, extent) is True
+    return size == extent if before == 0 else dims.divides(width, before) is True and dims.divides(width, extent) is True
 
 
 IMAGE_OPS = frozenset({"conv", "conv_transpose", "max_pool", "avg_pool", "resize"})

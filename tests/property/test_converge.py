@@ -6,7 +6,8 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import chain, takewhile
 
 import pytest
 from harness import drawn
@@ -25,6 +26,8 @@ from ourcc.passes.pipeline import parse_pipeline
 
 WOVEN = 100
 """Graphs of what rules rewrite; beside them stand those that are drawn for whole engines."""
+SOUGHT = 900
+"""Further ones, drawn for a list of rules that found nothing in all these until it finds something."""
 MOST = 3
 """Firings that a list of rules may take for each op of a graph, and ten more."""
 SETTLED = 3
@@ -39,11 +42,19 @@ Make = Callable[[], Module]
 @pytest.fixture(scope="module")
 def graphs(request: pytest.FixtureRequest) -> list[Make]:
     """What makes each graph anew."""
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases", 400), _seed(request)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         found = [reader(case.module) for case in drawn(count // 8, seed)]
-    return [*found, *(lambda number=number: woven(1000 * seed + number) for number in range(WOVEN))]  # type: ignore[misc]
+    return [*found, *_woven(request, range(WOVEN))]
+
+
+def _seed(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--seed", 0))
+
+
+def _woven(request: pytest.FixtureRequest, numbers: range) -> list[Make]:
+    return [partial(woven, 1000 * _seed(request) + number) for number in numbers]
 
 
 def reader(module: Module) -> Make:
@@ -130,11 +141,12 @@ def test_rules_that_undo_each_other_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", RULE_PASSES)
-def test_rules_come_to_rest(graphs: list[Make], name: str) -> None:
+def test_rules_come_to_rest(graphs: list[Make], name: str, request: pytest.FixtureRequest) -> None:
     (step,) = parse_pipeline(name)
     assert isinstance(step, RulePass)
     fired = Counter[str]()
-    for make in graphs:
+    more = _woven(request, range(WOVEN, WOVEN + SOUGHT))
+    for make in chain(graphs, takewhile(lambda _: not fired and name not in QUIET, more)):
         module = tidied(make)
         before = module_text(module)
         wrong = circle(module, step.rules(), fired)
@@ -142,7 +154,7 @@ def test_rules_come_to_rest(graphs: list[Make], name: str) -> None:
         settled = tidied(make)
         step.run(settled, PassContext())
         assert not step.run(settled, PassContext()), f"a second run of {name} changes\n{module_text(settled)}"
-    assert fired or name in QUIET, f"{name} found nothing in {len(graphs)} graphs"
+    assert fired or name in QUIET, f"{name} found nothing in {len(graphs) + SOUGHT} graphs"
 
 
 def test_the_pipeline_comes_to_rest(graphs: list[Make]) -> None:

@@ -35,8 +35,8 @@ from ....ir.tile.program import (
 from .work import opened, value_of
 
 LINE = 64
-PANEL = 16
-"""Lanes after which packed columns lie elsewhere."""
+PANELS = (16, 32, 64)
+"""Lanes after which packed columns may lie elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,9 @@ class _Reader:
         for axis in type_.axes:
             length, own = lengths[axis], {axis, f"{axis}.lane"}
             stride = apart(own, 1)
-            if length > PANEL and stride and (panel := apart(own, PANEL)) != PANEL * stride:
-                tile += [(stride, PANEL), (panel, -(-length // PANEL))]
+            width = next((n for n in PANELS if length > n and stride and apart(own, n) != n * stride), None)
+            if width is not None:
+                tile += [(stride, width), (apart(own, width), -(-length // width))]
             elif length > 1:
                 tile.append((stride, length))
         steps = {}
