@@ -2,8 +2,8 @@
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
 `n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
-AVX-512 and AMX stream alike. Where blocks of codes are summed as integers they are up to 64 columns wide: what few rows read of
-such weights is one stream of memory then; panels of 16 side by side are four short ones, which take a fifth longer.
+AVX-512 and AMX stream alike. Where blocks of codes are summed as integers, and few of them, they are up to 64 columns wide: what
+few rows read of such weights is one stream of memory then; panels of 16 side by side are four short ones, which take longer.
 Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
@@ -26,9 +26,11 @@ from ..regions.facts import has_kernel
 from ..regions.shadows import seen_outside
 
 PANEL = 16
-"""Columns of a panel, or of the last one where they are no multiple: the lanes of the widest vector of f32."""
+"""Columns of a panel, the lanes of the widest vector of f32; the last one is filled up with zeros."""
 WIDE = (64, 32)
-"""Columns of panels that are summed in blocks, where they are whole ones."""
+"""Columns of short panels that are summed in blocks, where all of them are whole."""
+SHORT = 2048
+"""Contracted elements up to which a panel is short: panels of 16 columns side by side are streams of a few pages of memory each."""
 
 
 def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
@@ -62,8 +64,8 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
         return None
     lane = labels[place[0]]
     size = dims.number(region.operand(load.operand).type.shape[place[0]])
-    wide = () if found.block is None else (n for n in WIDE if size % n == 0 and _in_panels(region, load, place[0], column, n))
-    width = next(iter(wide), PANEL)
+    wide = WIDE if found.block is not None and _size(region, found.over) <= SHORT else ()
+    width = next((n for n in wide if size % n == 0 and _in_panels(region, load, place[0], column, n)), PANEL)
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]

@@ -17,7 +17,6 @@ from ...ir.errors import InputError
 Array = np.ndarray[Any, Any]
 FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
 """For top-p those tokens are sorted that are at least so many times as likely as the likeliest: the first number that leaves enough."""
-
 BLOCK = 256
 """Tokens whose weights are added up first for a draw."""
 STRIPS = 16

@@ -197,9 +197,10 @@ class _Reader:
         for axis in type_.axes:
             length, own = lengths[axis], {axis, f"{axis}.lane"}
             stride = apart(own, 1)
-            width = next((n for n in PANELS if length > n and stride and apart(own, n) != n * stride), None)
-            if width is not None:
-                tile += [(stride, width), (apart(own, width), -(-length // width))]
+            panels = ((width, apart(own, width)) for width in PANELS if length > width and stride)
+            width, panel = next((found for found in panels if found[1] != found[0] * stride), (length, 0))
+            if width < length:
+                tile += [(stride, width), (panel, -(-length // width))]
             elif length > 1:
                 tile.append((stride, length))
         steps = {}

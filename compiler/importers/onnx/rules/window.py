@@ -154,20 +154,19 @@ class _Pool:
 
     def refuse_windows_of_padding(self, n: Node) -> None:
         """The specification gives no value to a window that holds padding alone, so such a pool is refused, as far as sizes are known."""
-        for size, window, stride, step, before, after in zip(
-            *(self.sizes, self.window, self.strides, self.dilations, self.before, self.end), strict=True
-        ):
-            reach = (window - 1) * step
+        axes = zip(self.sizes, self.window, self.strides, self.dilations, self.before, self.end, strict=True)
+        for size, window, stride, step, before, after in axes:
+            reach = (window - 1) * step + 1
             if not isinstance(before, int) or not isinstance(after, int):
                 continue
             if isinstance(size, int):
-                last = (size + before + after - reach - 1) // stride * stride - before
-                alone = before > reach or last >= size
+                last = (size + before + after - reach) // stride * stride - before
+                alone = before >= reach or last >= size
                 if size < step and not alone:
                     # Steps over the whole axis: a window may begin before it and go on behind it.
                     alone = any(start % step >= size for start in range(-before, min(0, last + 1), stride)[:LARGEST_SEARCH])
             else:
-                alone = before > reach or after >= reach + stride
+                alone = before >= reach or after >= reach + stride - 1
             if alone:
                 raise n.fail(f"padding of {before} and {after} makes windows of {window} (dilation {step}) that hold nothing but padding")
 
