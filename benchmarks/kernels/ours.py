@@ -27,6 +27,7 @@ from ourcc.compiler.targets.registry import parse_targets
 from ourcc.ir import dims
 from ourcc.ir.plan import Launch as Step
 from ourcc.ir.plan import Plan
+from ourcc.runtime.contents import EngineContents
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("ir", "passes", "codegen", "autotune", "compiler")
@@ -188,8 +189,7 @@ def build(problem: Problem, architecture: str) -> Built:
         own.write_text(json.dumps(_compiled(problem, architecture)), encoding="utf-8")
         own.replace(path)
     found = json.loads(path.read_text(encoding="utf-8"))
-    launches = tuple(Launch(Cubin(**row["cubin"]), tuple(row["grid"]), row["unique"]) for row in found["launches"])
-    return Built(problem, launches, found["refused"])
+    return Built(problem, tuple(_launch(row) for row in found["launches"]), found["refused"])
 
 
 @functools.cache
@@ -210,20 +210,34 @@ def _digest(problem: Problem, architecture: str) -> str:
     return hashlib.sha256(repr(names).encode() + own + _sources().encode()).hexdigest()
 
 
-def _compiled(problem: Problem, architecture: str) -> dict[str, Any]:
-    from ourcc.ir.errors import CompilerError
-
+def contents_of(problem: Problem, architecture: str) -> EngineContents:
+    """A problem as an engine's contents; raises what the compiler refuses it with."""
     torch.manual_seed(0)
     inputs = tuple(_input(problem, at, shape) for at, shape in enumerate(problem.shapes))
     program = torch.export.export(problem.module().eval(), inputs)
+    return compile_module(import_exported(program), BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize))
+
+
+def launches_of(contents: EngineContents, architecture: str) -> tuple[Launch, ...]:
+    """The launches of an engine in order, as they are to be estimated."""
+    part = contents.parts[architecture]
+    rows = (_row(step, plan, part.files) for plan in part.plans.values() for step in plan.steps if isinstance(step, Step))
+    return tuple(_launch(row) for row in rows)
+
+
+def _compiled(problem: Problem, architecture: str) -> dict[str, Any]:
+    from ourcc.ir.errors import CompilerError
+
     try:
-        options = BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize)
-        contents = compile_module(import_exported(program), options)
+        part = contents_of(problem, architecture).parts[architecture]
     except CompilerError as error:
         return {"launches": [], "refused": str(error).splitlines()[0]}
-    part = contents.parts[architecture]
     rows = [_row(step, plan, part.files) for plan in part.plans.values() for step in plan.steps if isinstance(step, Step)]
     return {"launches": rows, "refused": None}
+
+
+def _launch(row: Mapping[str, Any]) -> Launch:
+    return Launch(Cubin(**row["cubin"]), tuple(row["grid"]), row["unique"])
 
 
 def _input(problem: Problem, at: int, shape: tuple[int, ...]) -> torch.Tensor:

@@ -8,9 +8,11 @@ import pytest
 from ourcc.ir import dims
 from ourcc.ir.errors import EngineError
 from ourcc.ir.plan import Buffer, Copy, Guard, Launch, Plan, Slot, Variant, Zero, storage
+from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, f32
 from ourcc.runtime import Engine, EngineContents, PartContents
 from ourcc.runtime import cuda as cuda_module
+from ourcc.runtime.contents import PLANS
 
 pytestmark = pytest.mark.gpu
 
@@ -83,7 +85,9 @@ def engine() -> Engine:
     plan = Plan(target, facts, (("x", "x"),), (("y", "y"), ("z", "z")), buffers, (Slot("s0", (4,)),), steps)
     # The driver wants PTX text to end with a zero byte.
     files = {f"{name}.cubin": PTX.replace("NAME", name).encode() + b"\0" for name in ("even", "any")}
-    return Engine(EngineContents.of({target: PartContents({"main": plan}, files)}, {target: {"w": np.array([3.0], np.float32)}}))
+    plans = {"main": plan}
+    part = PartContents(plans, files | {PLANS: digest_of(plans).encode()}, family="cuda")
+    return Engine(EngineContents.of({target: part}, {target: {"w": np.array([3.0], np.float32)}}))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (0, 4), (17, 129), (513, 1000)])
