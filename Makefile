@@ -102,7 +102,7 @@ endurance: install ## Load, call, build, recompile, thread, fork and kill -9 tho
 docs: install ## Write the generated pages of docs/
 	$(RUN) docs/generate.py
 
-gpu: ## Run the GPU tests with the machine's own Python, torch and Triton (GPU_PYTHON, no install)
+gpu: ## Run the GPU tests and time the kernels with the machine's own Python, torch and Triton (GPU_PYTHON, no install)
 	@.ci/gpu $(GPU_PYTHON)
 
 clean: ## Remove the environment and everything built

@@ -1,7 +1,7 @@
 """Kernels of the fixed list on the GPU at hand: their times as the driver's tracer gives them, beside their estimates and torch's.
 
-python benchmarks/kernels/device.py --out FILE.json                    everything
-python benchmarks/kernels/device.py --out FILE.json --only "prefill"   problems whose group or name has the word
+python benchmarks/kernels/device.py                     everything; writes benchmarks/results/gpu_NAME.json, as `make gpu` does
+python benchmarks/kernels/device.py --only "prefill"    problems whose group or name has the word; nothing is written
 
 Problems are compiled by all cores first; then each runs alone, inputs fresh, the second-level cache emptied before every run.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import copy
 import functools
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -29,7 +31,9 @@ from machines import H100, MACHINES, Machine
 from ourcc.ir.errors import CompilerError
 from ourcc.runtime.engine import Engine
 
+RESULTS = Path(__file__).parents[1] / "results"
 ROUNDS = 12
+COMPARED = ("estimate", "eager", "inductor")
 FUSED = ("rows", "elementwise", "pooling and depthwise", "data movement")
 """Groups in which Inductor makes kernels of its own; elsewhere it calls the libraries that eager calls."""
 
@@ -102,22 +106,21 @@ def error_of(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def measured(problem: ours.Problem, built: Mapping[str, Any], flush: torch.Tensor) -> dict[str, Any]:
     """A problem on the device: ours, torch's eager kernels, and Inductor's where it makes some."""
-    torch.manual_seed(7)
+    # Random weights of a module are the engine's own: it was exported with the same seed.
+    torch.manual_seed(0)
     module = problem.module().eval().cuda()
+    wide = copy.deepcopy(module).float()
     inputs = inputs_of(problem)
     row: dict[str, Any] = {}
     with torch.no_grad():
         engine = Engine.load(built["engine"])
         peers: dict[str, Callable[[], torch.Tensor]] = {"eager": lambda: module(*inputs)}
         if problem.group in FUSED:
+            # Problems share the code of their modules: after a few of them it would be called as it is.
+            torch.compiler.reset()
             peers["inductor"] = functools.partial(torch.compile(module, dynamic=False), *inputs)
-        # Random weights of a module are the engine's own: it was exported with the same seed.
-        torch.manual_seed(0)
-        wide = problem.module().eval().cuda().float()
-        module.load_state_dict(wide.to(problem.dtype).state_dict())
-        wanted = wide.float()(*(each.float() if each.is_floating_point() else each for each in inputs))
-        ours_out = engine(*inputs)
-        row["error"] = error_of(ours_out, wanted)
+        wanted = wide(*(each.float() if each.is_floating_point() else each for each in inputs))
+        row["error"] = error_of(engine(*inputs), wanted)
         row["ours"] = times(lambda: engine(*inputs), flush)
         for name, run in peers.items():
             row[f"{name} error"] = error_of(run(), wanted)
@@ -128,21 +131,19 @@ def measured(problem: ours.Problem, built: Mapping[str, Any], flush: torch.Tenso
 def main() -> int:
     """Compile, run, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="")
-    parser.add_argument("--processes", type=int, default=14)
-    arguments = parser.parse_args()
+    only = parser.parse_args().only
     if not torch.cuda.is_available():
         print("no CUDA device on this machine, so nothing was measured")
         return 0
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     architecture = {9: "sm_90a", 10: "sm_100a"}[torch.cuda.get_device_capability()[0]]
     machine = next((each for each in MACHINES.values() if each.name in torch.cuda.get_device_name()), H100)
-    listed = [(n, each) for n, each in enumerate(ours.problems()) if arguments.only in f"{each.group} {each.name}"]
+    listed = [(n, each) for n, each in enumerate(ours.problems()) if only in f"{each.group} {each.name}"]
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ProcessPoolExecutor(arguments.processes, spawn) as pool:
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), spawn) as pool:
         waiting = [pool.submit(compile_problem, n, architecture, machine, folder) for n, _ in listed]
         concurrent.futures.wait(waiting)
         for (_, problem), future in zip(listed, waiting, strict=True):
@@ -157,10 +158,17 @@ def main() -> int:
             torch.cuda.empty_cache()
             rows.append(row)
             print(line(row), flush=True)
-            said = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "problems": rows}
-            arguments.out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
-    return 0
+    if not only:
+        said = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "problems": rows}
+        path = RESULTS / f"gpu_{machine.name.lower()}.json"
+        path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    return int(any("failed" in row for row in rows))
+
+
+def total(row: Mapping[str, Any], name: str) -> float:
+    """Microseconds of a problem: of our kernels, of a peer's, or of our kernels' estimates; 0 where there are none."""
+    return sum(each["us"] for each in row.get("kernels", ())) if name == "estimate" else sum(row.get(name, {}).values())
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -168,11 +176,9 @@ def line(row: Mapping[str, Any]) -> str:
     title = f"{row['group'][:12]:12s} {row['problem'][:34]:34s}"
     if "ours" not in row:
         return f"{title} {row.get('refused') or row.get('failed')}"[:200]
-    own = sum(row["ours"].values())
-    estimate = sum(each["us"] for each in row.get("kernels", ())) or None
-    shown = [f"{own:9.1f} us", f"estimate {estimate / own:.2f}" if estimate else "no estimate  "]
-    shown += [f"{name} {sum(row[name].values()) / own:.2f}" for name in ("eager", "inductor") if name in row]
-    return " ".join((title, *shown, f"error {row['error']:.1e} / {row['eager error']:.1e}"))
+    own = total(row, "ours")
+    shown = [f"{name} {total(row, name) / own:.2f}" for name in COMPARED if total(row, name)]
+    return " ".join((title, f"{own:9.1f} us", *shown, f"error {row['error']:.1e} / {row['eager error']:.1e}"))
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -181,12 +187,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     for group in dict.fromkeys(row["group"] for row in rows):
         inside = [row for row in rows if row["group"] == group and "ours" in row]
         parts = [f"{group}: {len(inside)} measured"]
-        for name in ("eager", "inductor", "estimate"):
-            ratios = []
-            for row in inside:
-                own = sum(row["ours"].values())
-                other = sum(each["us"] for each in row.get("kernels", ())) if name == "estimate" else sum(row.get(name, {}).values())
-                ratios += [other / own] if other else []
+        for name in COMPARED:
+            ratios = [total(row, name) / total(row, "ours") for row in inside if total(row, name)]
             if ratios:
                 parts.append(f"{name} over ours {geometric_mean(ratios):.2f} (least {min(ratios):.2f})")
         lines.append(", ".join(parts))

@@ -220,20 +220,17 @@ def contents_of(problem: Problem, architecture: str) -> EngineContents:
 
 def launches_of(contents: EngineContents, architecture: str) -> tuple[Launch, ...]:
     """The launches of an engine in order, as they are to be estimated."""
-    part = contents.parts[architecture]
-    rows = (_row(step, plan, part.files) for plan in part.plans.values() for step in plan.steps if isinstance(step, Step))
-    return tuple(_launch(row) for row in rows)
+    return tuple(_launch(row) for row in _rows(contents, architecture))
 
 
 def _compiled(problem: Problem, architecture: str) -> dict[str, Any]:
     from ourcc.ir.errors import CompilerError
 
     try:
-        part = contents_of(problem, architecture).parts[architecture]
+        contents = contents_of(problem, architecture)
     except CompilerError as error:
         return {"launches": [], "refused": str(error).splitlines()[0]}
-    rows = [_row(step, plan, part.files) for plan in part.plans.values() for step in plan.steps if isinstance(step, Step)]
-    return {"launches": rows, "refused": None}
+    return {"launches": _rows(contents, architecture), "refused": None}
 
 
 def _launch(row: Mapping[str, Any]) -> Launch:
@@ -244,6 +241,11 @@ def _input(problem: Problem, at: int, shape: tuple[int, ...]) -> torch.Tensor:
     if problem.group == "data movement" and at == 0 and len(problem.shapes) == 2:
         return torch.zeros(shape, dtype=torch.int64)
     return torch.zeros(shape, dtype=problem.dtype)
+
+
+def _rows(contents: EngineContents, architecture: str) -> list[dict[str, Any]]:
+    part = contents.parts[architecture]
+    return [_row(step, plan, part.files) for plan in part.plans.values() for step in plan.steps if isinstance(step, Step)]
 
 
 def _row(step: Step, plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
