@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Builder, Value
 from ...ir.types import DType
@@ -38,6 +39,15 @@ def transpose(b: Builder, x: Value, order: Sequence[int]) -> Value:
     if tuple(order) == tuple(range(x.type.rank)):
         return x
     result: Value = b.transpose(x, permutation=tuple(order))
+    return result
+
+
+def with_place(b: Builder, x: Value, axis: int, place: Dim = 0) -> Value:
+    """x, whose axis must have a place (0: must not be empty): an error at run time, and no op where it is known to have it."""
+    size, facts = x.shape[axis], b.module.facts
+    if dims.at_most(0, place, facts) is True and dims.at_most(place, size - 1, facts) is True:
+        return x
+    result: Value = b.check_place(x, axis=axis, place=place)
     return result
 
 

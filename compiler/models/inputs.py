@@ -17,7 +17,7 @@ from ...ir.graph import Module, Op, Value
 from ...ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
-MOVES = frozenset({"check_index", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
+MOVES = frozenset({"check_index", "check_place", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
 
 
 def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = None, function: str | None = None) -> list[Array]:

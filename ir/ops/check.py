@@ -1,8 +1,8 @@
 """Checks: what an importer says where the source's definition makes an index out of range, or a divisor of 0, an error.
 
-`check_index` and `check_divisor` stand in the data flow and mean the error. Before kernels are made, the pass
-`place_index_checks` drops them where they are known to hold; elsewhere they become a small reduction, `worst_index` or
-`worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program.
+`check_index`, `check_place` and `check_divisor` stand in the data flow and mean the error. Before kernels are made, the
+pass `place_index_checks` drops them where they are known to hold; elsewhere they become a small reduction, `worst_index`
+or `worst_divisor`, and `refuse_index`, which a plan reads as a step of the host program.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import scalar
+from .. import dims, scalar
 from ..dims import Dim
 from ..errors import IndexRangeError, InputError, VerifyError, ZeroDivisorError
 from ..types import TensorType, i32, i64, u8
 from .sampling import array, draw, refused
 from .structure import RegionBuilder
-from .table import Sample, bound, opaque, structured
+from .table import Sample, axis_of, bound, opaque, structured
 
 Tensor = np.ndarray[Any, Any]
 IN_RANGE = -(2**63)
@@ -86,6 +86,40 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(2, 3, dtype=i32, low=0, high=3),), {"size": 4, "negative": False})
     yield Sample((draw(0, dtype=i64),), {"size": 0})
     yield refused((draw(3),), "check_index: got f32[3], expected integers", size=3)
+
+
+# --- check_place ------------------------------------------------------------------------------------------------------
+
+
+@structured()
+def check_place(x: Tensor, /, *, axis: int, place: Dim = 0) -> Tensor:
+    """x, whose `axis` must have a `place` (counted from the front; 0: it must not be empty); else an error."""
+    (index,) = bound((place,))
+    if not 0 <= index < x.shape[axis]:
+        raise failure(index, x.shape[axis], False, f"axis {axis} of the operand")
+    return x
+
+
+@check_place.infers
+def _(x: TensorType, *, axis: int, place: Dim) -> TensorType:
+    axis_of("check_place", axis, x.rank)
+    if dims.at_most(0, place) is False or dims.at_most(place, x.shape[axis] - 1) is False:
+        raise VerifyError(f"check_place: dimension {axis} of {x} has no place {place}")
+    return x
+
+
+@check_place.region
+def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim) -> None:
+    axes = r.grid(x.shape)
+    r.store(0, axes, r.load(0, axes))
+
+
+@check_place.samples
+def _() -> Iterator[Sample]:
+    yield Sample((draw(2, 3),), {"axis": 1})
+    yield Sample((draw(0, 3, dtype=i32),), {"axis": 1, "place": 2})
+    yield refused((draw(3),), "axis 1 is out of range for rank 1", axis=1)
+    yield refused((draw(3),), "dimension 0 of f32[3] has no place 3", axis=0, place=3)
 
 
 # --- worst_index ------------------------------------------------------------------------------------------------------

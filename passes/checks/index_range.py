@@ -166,6 +166,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("argmax", "argmin"), _place),
     **dict.fromkeys(("sort", "top_k"), _second_place),
     **dict.fromkeys(
-        ("check_divisor", "cast", "reshape", "transpose", "broadcast_to", "slice", "take", "take_along_axis", "gather_nd"), _same
+        ("check_divisor", "check_place", "cast", "reshape", "transpose", "broadcast_to", "slice", "take", "take_along_axis", "gather_nd"),
+        _same,
     ),
 }

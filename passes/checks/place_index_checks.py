@@ -13,11 +13,11 @@ from ...ir.graph import Builder, Graph, Module, Op, Value
 from ...ir.graph.rewrite import Rule
 from ..base import Pass, PassContext, RulePass
 from ..match import Replacement, operand
-from .index_range import bounds_of
+from .index_range import Bounds, bounds_of
 
-MOVES = frozenset({"cast", "reshape", "transpose", "broadcast_to", "slice", "check_index", "check_divisor"})
-CHECKS = ("check_index", "check_divisor")
-Key = tuple[Value, Dim | None, bool]
+CHECKS = ("check_index", "check_place", "check_divisor")
+MOVES = frozenset({"cast", "reshape", "transpose", "broadcast_to", "slice", *CHECKS})
+Key = tuple[Value | Dim, Dim | None, bool]
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class DropIndexChecks(RulePass):
 
 
 class CheckOf(Rule):
-    """check_index(i) -> i"""
+    """check_index(i) -> i; check_place(x) -> x"""
 
-    ops: ClassVar[tuple[str, ...]] = ("check_index",)
+    ops: ClassVar[tuple[str, ...]] = ("check_index", "check_place")
 
     def check(self, op: Op, module: Module) -> str | None:
         """Always."""
@@ -47,11 +47,15 @@ class CheckOf(Rule):
 
 
 class CheckOfKnown(CheckOf):
-    """check_index(i) -> i, where i is known to lie in range; check_divisor(x) -> x, where x is known not to be 0"""
+    """A check's operand, where its indices or its place are known to lie in range, or its divisor is known not to be 0"""
 
     ops: ClassVar[tuple[str, ...]] = CHECKS
 
     def check(self, op: Op, module: Module) -> str | None:
+        if op.name == "check_place":
+            x, place = operand(op, 0), op.attrs["place"]
+            known = Bounds(place, place).within(0, x.shape[op.attrs["axis"]] - 1, module.facts)
+            return None if known else "the axis is not known to have that place"
         found = bounds_of(op.operands[0], module.facts)
         if op.name == "check_divisor":
             above = found.low is not None and dims.at_most(1, found.low, module.facts) is True
@@ -91,14 +95,26 @@ def _place(module: Module, graph: Graph, context: PassContext) -> bool:
     for op in list(graph):
         if op.name not in CHECKS:
             continue
-        indices, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
-        if (indices, size, negative) not in placed:
-            placed.add((indices, size, negative))
-            g = rewriter.builder(op)
+        g = rewriter.builder(op)
+        checked, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
+        indices, key, subject = checked, checked, _subject(checked, graph)
+        if op.name == "check_place":
+            size, key = checked.shape[op.attrs["axis"]], op.attrs["place"]
+            subject = f"{_axis(checked, op.attrs['axis'])} of {subject}"
+        if (key, size, negative) not in placed:
+            placed.add((key, size, negative))
+            if op.name == "check_place":
+                indices = g.dim(value=key)
             worst = g.worst_divisor(indices) if size is None else g.worst_index(indices, size=size, negative=negative)
-            g.refuse_index(worst, size=size, negative=negative, subject=_subject(indices, graph))
-        rewriter.replace(op, (indices,))
+            g.refuse_index(worst, size=size, negative=negative, subject=subject)
+        rewriter.replace(op, (checked,))
     return rewriter.changes > 0
+
+
+def _axis(x: Value, axis: int) -> str:
+    """Which axis of what `_subject` names: its number where nothing has moved it, else its size."""
+    moved = x.op is not None and x.op.name in MOVES
+    return f"an axis of size {x.shape[axis]}" if moved else f"axis {axis}"
 
 
 def _subject(indices: Value, graph: Graph) -> str:

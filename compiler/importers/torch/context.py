@@ -162,6 +162,10 @@ class Node:
     def permute(self, x: Value, order: Sequence[int]) -> Value:
         return moves.transpose(self.b, x, order)
 
+    def with_place(self, x: Value, axis: int, place: Dim = 0) -> Value:
+        """x, whose axis must have a place, as eager's IndexError says; 0: must not be empty."""
+        return moves.with_place(self.b, x, axis, place)
+
     def slice(self, x: Value, axis: int, start: Dim, size: Dim, step: Dim = 1) -> Value:
         """`size` elements of one axis from `start` on."""
         if not isinstance(step, int):

@@ -51,6 +51,16 @@ def test_equal_checks_are_one():
     assert names_after(PlaceIndexChecks(), program(twice)) == ["worst_index", "refuse_index", "take", "take", "add"]
 
 
+def test_a_place_that_an_axis_may_not_have_becomes_a_step():
+    """`%n` has B elements, 1 to 8: its place 0 is known to be there, its place 1 is not."""
+    body = (
+        "%a = check_place(%n) {axis = 0} : u8[B]\n%b = check_place(%a) {axis = 0, place = 1} : u8[B]\n%y = cast(%b) {dtype = i32} : i32[B]"
+    )
+    text = program(body, "i32[B]")
+    assert names_after(PlaceIndexChecks(), text) == ["dim", "worst_index", "refuse_index", "cast"]
+    assert names_after(DropIndexChecks(), text) == ["cast"]
+
+
 def test_checks_can_be_left_out():
     assert names_after(DropIndexChecks(), program(CHECKED)) == ["take"]
 

@@ -169,6 +169,8 @@ def _pad(n: Node) -> Value:
         before[axis], after[axis] = pads[position], pads[position + len(axes)]
     if fill is not None and mode == "constant":
         return _pad_with(n, x, tuple(before), tuple(after), fill)
+    for axis in range(rank) if mode != "constant" else ():
+        x = x if before[axis] == after[axis] == 0 else moves.with_place(n.b, x, axis)
     result: Value = n.b.pad(x, before=tuple(before), after=tuple(after), mode=mode, value=_number(value, x))
     return result
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .....ir import dims
 from .....ir.graph import Value
 from .....ir.types import boolean
+from ...moves import with_place
 from ..context import Node, Rule, cast, rule
 
 # The opset since which a reduction's axes are an operand.
@@ -88,8 +89,8 @@ rule("ReduceLogSumExp")(_reduction(_named("logsumexp")))
 
 def _arg(name: str) -> Rule:
     def apply(n: Node) -> Value:
-        x = n.x()
-        axis = n.axis(n.attr_int("axis"), x.type.rank)
+        axis = n.axis(n.attr_int("axis"), n.x().type.rank)
+        x = with_place(n.b, n.x(), axis)
         result: Value = getattr(n.b, name)(x, axis=axis, keepdims=n.attr_flag("keepdims", True), last=n.attr_flag("select_last_index"))
         return result
 

@@ -146,5 +146,7 @@ def _topk(n: Node, x: Value, k: Any, axis: int = -1, largest: bool = True, sorte
         raise n.fail("its operand is a scalar")
     if isinstance(x.shape[axis], dims.Expr) and not isinstance(k, int):
         raise n.fail("how many elements are wanted is symbolic")
-    values, places = n.b.top_k(x, k=k, axis=n.axis(axis, x.type.rank), largest=largest, sorted=sorted)
+    axis = n.axis(axis, x.type.rank)
+    x = n.with_place(x, axis, k - 1) if k != 0 else x
+    values, places = n.b.top_k(x, k=k, axis=axis, largest=largest, sorted=sorted)
     return values, places

@@ -45,13 +45,16 @@ def _t(n: Node, x: Value) -> Value:
 def _select(n: Node, x: Value, axis: int, index: Any) -> Value:
     axis = n.axis(axis, x.type.rank)
     place = n.index(index, x.shape[axis])
-    return n.reshape(n.slice(x, axis, place, 1), n.shape)
+    return n.reshape(n.slice(n.with_place(x, axis, place), axis, place, 1), n.shape)
 
 
 @aten("slice.Tensor")
 def _slice(n: Node, x: Value, axis: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     axis = n.axis(axis, x.type.rank)
-    return n.slice(x, axis, slice_start(n, x, axis, start), n.shape[axis], step)
+    first, size = slice_start(n, x, axis, start), n.shape[axis]
+    # Tracing made the size a number (`narrow`): then the call's axis must have as many.
+    whole = isinstance(size, int) and size > 0 and isinstance(step, int)
+    return n.slice(n.with_place(x, axis, first + (size - 1) * step) if whole else x, axis, first, size, step)
 
 
 def slice_start(n: Node, x: Value, axis: int, start: Any) -> Dim:
@@ -165,7 +168,12 @@ def _constant_pad(n: Node, x: Value, amounts: tuple[Any, ...], value: Any = 0) -
 @aten(*(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)))
 def _pad(n: Node, x: Value, amounts: tuple[Any, ...]) -> Value:
     before, after = _pads(x, amounts)
-    result: Value = n.b.pad(x, before=before, after=after, mode="reflect" if ".reflection" in n.operator else "edge")
+    reflects = ".reflection" in n.operator
+    for axis, ends in enumerate(zip(before, after, strict=True)):
+        if ends != (0, 0):
+            # A reflection leaves the edge out, so it reaches one element further in.
+            x = n.with_place(x, axis, dims.simplify(dims.maximum(dims.maximum(*ends), 0), n.facts) if reflects else 0)
+    result: Value = n.b.pad(x, before=before, after=after, mode="reflect" if reflects else "edge")
     return result
 
 
@@ -216,7 +224,8 @@ def _slice_scatter(n: Node, x: Value, update: Value, axis: int = 0, start: Any =
 def _select_scatter(n: Node, x: Value, update: Value, axis: int, index: Any) -> Value:
     axis = n.axis(axis, x.type.rank)
     part = n.reshape(update, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-    return _put(n, x, part, axis, n.index(index, x.shape[axis]), 1)
+    place = n.index(index, x.shape[axis])
+    return _put(n, n.with_place(x, axis, place), part, axis, place, 1)
 
 
 def _put(n: Node, x: Value, update: Value, axis: int, start: Dim, step: int) -> Value:

@@ -38,9 +38,16 @@ def _prod(n: Node, x: Value, axes: Any = None, keepdims: bool = False, *, dtype:
     return _fold(n, "prod", n.cast(x, n.dtype), axes, keepdims)
 
 
+def _filled(n: Node, x: Value, axes: Any) -> Value:
+    """x, whose axes must not be empty: eager knows no extreme of nothing."""
+    for axis in n.axes(axes, x.type.rank):
+        x = n.with_place(x, axis)
+    return x
+
+
 def _extreme(op: str) -> Callable[..., Value]:
     def rule(n: Node, x: Value, axes: Any = None, keepdims: bool = False) -> Value:
-        return n.cast(_fold(n, op, _ordered(n, x), axes, keepdims), n.dtype)
+        return n.cast(_fold(n, op, _ordered(n, _filled(n, x, axes)), axes, keepdims), n.dtype)
 
     return rule
 
@@ -59,7 +66,7 @@ def _extreme_with_index(fold: str, index: str) -> Callable[..., tuple[Value | No
         if not x.type.rank:
             return x, n.b.full(shape=(), value=0, dtype=i64)
         axis = n.axis(axis, x.type.rank)
-        ordered = _ordered(n, x)
+        ordered = _ordered(n, n.with_place(x, axis))
         place = n.b.build(OPS[index], (ordered,), {"axis": axis, "keepdims": keepdims})[0] if n.needs(1) else None
         return n.cast(_fold(n, fold, ordered, axis, keepdims), x.dtype), place
 
@@ -75,7 +82,7 @@ def _index_of(op: str) -> Callable[..., Value]:
         if not x.type.rank:
             first: Value = n.b.full(shape=n.shape, value=0, dtype=i64)
             return first
-        ordered = _ordered(n, x)
+        ordered = _ordered(n, _filled(n, x, axis))
         if axis is None:
             flat = n.reshape(ordered, (x.type.elements,))
             return n.reshape(n.b.build(OPS[op], (flat,), {"axis": 0})[0], n.shape)
