@@ -71,13 +71,19 @@ class CudaBackend:
             lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
             compiled = _compile([item.kernel for items in printed.values() for item in items], machine, known, progress)
             # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
-            bad = {name: "registers spill" for name, items in printed.items() if any(_spills(compiled[item.kernel.name]) for item in items)}
+            harms = {name: max(_spilled(compiled[item.kernel.name]) for item in items) for name, items in printed.items()}
+            bad = {name: f"registers spill {harm} bytes" for name, harm in harms.items() if harm}
             bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, machine), "it adds by another instruction")
-            if not bad:
+            units = {id(lowered.scheduled[name]): (name, why) for name, why in sorted(bad.items(), reverse=True)}
+            taken = {name: why for name, why in units.values() if scheduler.is_resigned(lowered.scheduled[name])}
+            for name, why in taken.items():
+                progress.note(f"{lowered.scheduled[name].schedule} is taken, as there is no better schedule: {why}")
+            if len(taken) == len(units):
                 break
-            for unit, why in {id(lowered.scheduled[name]): (lowered.scheduled[name], why) for name, why in sorted(bad.items())}.values():
-                progress.note(f"{unit.schedule} is refused, the next best schedule is tried: {why}")
-                scheduler.refuse(unit, why)
+            for name, why in units.values():
+                if name not in taken:
+                    progress.note(f"{lowered.scheduled[name].schedule} is refused, the next best schedule is tried: {why}")
+                    scheduler.refuse(lowered.scheduled[name], why, harms[name] or None)
         tuning.done(target.name, machine.name, lowered)
         plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
         files = {**dict(_files(compiled.values())), PLANS: digest_of(plans).encode()}
@@ -119,8 +125,9 @@ def _compile(
     return {kernel.name: known[kernel.source] for kernel in kernels}
 
 
-def _spills(compiled: CompiledKernel) -> bool:
-    return compiled.resources.spill_stores + compiled.resources.spill_loads > 0
+def _spilled(compiled: CompiledKernel) -> int:
+    """Bytes that a kernel moves because its registers are too few."""
+    return compiled.resources.spill_stores + compiled.resources.spill_loads
 
 
 def _of_other_instructions(

@@ -109,20 +109,41 @@ class Scheduler:
     workload: Workload | None = None
     known: dict[Any, _Choice] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
+    harms: dict[Any, dict[Schedule, int]] = field(default_factory=dict)
+    """Of refused schedules whose kernels work all the same, how bad they are."""
+    resigned: set[tuple[Any, Schedule]] = field(default_factory=set)
+    """Schedules that are taken although they were refused: a single op has no other."""
     failed: dict[Any, str] = field(default_factory=dict)
     tiled: dict[Any, _Choice] = field(default_factory=dict)
     wholes: dict[Any, set[Any]] = field(default_factory=dict)
     """The problems of which one is a class of sizes, by their keys."""
 
-    def refuse(self, scheduled: Scheduled, why: str) -> None:
+    def refuse(self, scheduled: Scheduled, why: str, harm: int | None = None) -> None:
         """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit).
 
         A single op may pose the problem of a group of several. It is asked anew: a group can be made smaller, an op cannot.
+        So where all schedules of an op are refused, and some work but are slow (`harm`: bytes spilled), it gets the best of these.
         """
         key = _key(scheduled.problem, scheduled.group)
         self.refused.setdefault(key, {})[scheduled.schedule] = why
+        if harm is not None:
+            self.harms.setdefault(key, {})[scheduled.schedule] = harm
         for whole in (key, *self.wholes.get(key, ())):
             self.known.pop(whole, None)
+
+    def is_resigned(self, scheduled: Scheduled) -> bool:
+        """Whether this schedule was refused, and is taken because nothing else is left."""
+        return (_key(scheduled.problem, scheduled.group), scheduled.schedule) in self.resigned
+
+    def _resign(self, key: Any) -> bool:
+        """Take the least harmful of an op's refused schedules; False where there is none that works."""
+        alone, harms = key[1], self.harms.pop(key, {})
+        if not alone or not harms:
+            return False
+        best = min(harms, key=lambda schedule: harms[schedule])
+        self.resigned.add((key, best))
+        del self.refused[key][best]
+        return True
 
     def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
         """The group's schedules and tile programs."""
@@ -213,6 +234,8 @@ class Scheduler:
         families = self._families(problem, self.refused.get(key, {}), refusals, offered)
         first = next(families, None)
         if first is None:
+            if self._resign(key):
+                return None
             why = "; ".join(f"{name}: {refusal}" for name, refusal in refusals)
             self.failed[key] = f"no strategy takes region {problem.region.name}: {why}"
             raise InternalError(self.failed[key])

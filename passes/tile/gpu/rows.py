@@ -172,6 +172,9 @@ def _rows_of_tile(
     if scores[lane] <= 0:
         lane = order[-1]
     contiguous = stride_class(region, store.output, store.subscripts, lane) == 1 and scores[lane] > 0
+    if looped:
+        # A walk along the rows themselves reads them one by one, however their results lie.
+        contiguous = contiguous and _parallel_is_contiguous(problem, statements, stores)
     most = min(room, 128 if contiguous else 64)
     if contiguous and looped:
         most = max(most, 32)

@@ -175,3 +175,26 @@ def test_a_kernel_that_turns_out_bad_is_not_taken_for_a_class_again() -> None:
     scheduler.refuse(bad, "it spills")
     after = lowered(fusion, scheduler, "cpu")
     assert all(unit.schedule != bad.schedule for unit in after.scheduled.values())
+
+
+@pytest.mark.parametrize(
+    "ops", ["%y = reduce_max(%x) {axes = [1]} : f32[S]", "%z = tanh(%x) : f32[S, 64]\n    %y = reduce_max(%z) {axes = [1]} : f32[S]"]
+)
+def test_an_op_whose_every_schedule_is_slow_gets_the_least_harmful(ops: str) -> None:
+    level = CPU_LEVELS[-1]
+    module = parse_module(
+        f"module @m symbols {{ S in 1..2000 }} {{\n  func @main(%x: f32[S, 64]) -> f32[S] {{\n    {ops}\n    return %y\n  }}\n}}\n"
+    )
+    scheduler = Scheduler(CPU, level, cheapest(level), lambda region, constants: {})
+    harms: dict[str, int] = {}
+    for harm in (700, 300, 500, *range(800, 900)):
+        units = lowered(fuse(module), scheduler, "cpu").scheduled.values()
+        slow = [unit for unit in units if "reduce_max" in {op.name for op in unit.group.ops} and not scheduler.is_resigned(unit)]
+        if not slow:
+            break
+        for unit in slow:
+            harms[str((len(unit.group.ops), unit.schedule))] = harm
+            scheduler.refuse(unit, "it spills", harm)
+    alone = {what: harm for what, harm in harms.items() if what.startswith("(1,")}
+    (taken,) = [unit for unit in units if scheduler.is_resigned(unit)]
+    assert len(alone) > 1 and alone[str((1, taken.schedule))] == min(alone.values())

@@ -122,6 +122,7 @@ CASES: dict[str, Case] = {
     "layer_norm_long": Case("layer_norm", ((f32, (3, 17_000)), (f32, (17_000,))), {"axes": (1,), "epsilon": 1e-5}),
     "sum_all": Case("sum", ((f32, ("U", 33)),), {"axes": (0, 1)}),
     "sum_outer": Case("sum", ((f32, (600, 70)),), {"axes": (0,)}),
+    "sum_rows_unbounded": Case("sum", ((f32, ("U", "U")),), {"axes": (1,)}),
     "argmax_long": Case("argmax", ((i32, (3, "U")),), {"axis": 1}),
     "argmin_last": Case("argmin", ((i32, ("U", 40)),), {"axis": 0, "last": True}, highest=3),
     "argmin_whole_last": Case("argmin", ((i32, (70, 40)),), {"axis": 1, "last": True}, highest=3),

@@ -22,7 +22,7 @@ ON_MATRIX_INSTRUCTIONS = (
     *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "unbounded_sum", "convolution"),
     *("attention", "attention_causal_groups"),
 )
-OTHERS = ("one_row_f32", "softmax_unbounded", "cumsum_unbounded", "layer_norm", "transpose", "scatter_add_floats")
+OTHERS = ("one_row_f32", "softmax_unbounded", "sum_rows_unbounded", "cumsum_unbounded", "layer_norm", "transpose", "scatter_add_floats")
 INTERPRETED = (
     *("linear_f16", "long_sum", "unbounded_sum", "convolution", "attention", "attention_causal_groups", "attention_one_row"),
     *("one_row_f32", "softmax_unbounded", "layer_norm", "argmax_long", "argmin_last", "cumsum", "cumsum_unbounded"),

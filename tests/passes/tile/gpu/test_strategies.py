@@ -50,6 +50,7 @@ EXPECTED = {
     "layer_norm_long": "rows",
     "sum_all": "rows",
     "sum_outer": "rows",
+    "sum_rows_unbounded": "rows",
     "argmax_long": "rows",
     "argmin_last": "rows",
     "argmin_whole_last": "rows",
