@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import pairwise
 
 from ...codegen.c.abi import KERNEL
@@ -14,6 +13,7 @@ from ...codegen.c.toolchain import find_compiler
 from ...codegen.c.units import ObjectFiles, Unit
 from ...codegen.c.weight import check_weight
 from ...codegen.host.c import print_plans
+from ...ir.errors import is_own
 from ...ir.formats import format_of
 from ...ir.graph import Module, Value
 from ...ir.ops.contraction import MULTIPLYING
@@ -35,7 +35,7 @@ from .built import Built, PackedConstants
 from .tuning import Tuning
 
 Begin = Callable[[Unit], object]
-"""What is told of the C file of each kernel as it is printed."""
+"""What is told of the C file of each kernel when it is printed."""
 
 
 class CpuBackend:
@@ -131,23 +131,48 @@ def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workloa
 def _lower_printed(
     module: Module, level: CpuLevel, choose: Choose, workload: Workload | None, begin: Begin | None = None
 ) -> tuple[Lowered, Mapping[str, str]]:
-    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload)
-    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, partial(print_cpu, level=level, begin=begin))
+    texts = KernelTexts(level, begin)
+    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload, texts.ahead if begin is not None else None)
+    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, texts.of)
 
 
-def print_cpu(lowered: Lowered, level: CpuLevel, begin: Begin | None = None) -> Mapping[str, str]:
-    """C files by name: one for each kernel, with no more than it uses, and those of the plan. Each kernel that is printed `begin`s."""
+class KernelTexts:
+    """The C files of kernels, each printed once: as soon as it is scheduled, so that its compiler works beside what follows."""
 
-    def print_kernel(name: str, launch: Launch) -> str:
-        file = SourceFile(level)
-        add_kernel(file, lowered.scheduled[name], launch, KERNEL)
-        text = file.text()
-        if begin is not None:
-            begin(Unit.of_kernel(f"{name}.c", text))
-        return text
+    def __init__(self, level: CpuLevel, begin: Begin | None = None) -> None:
+        self.level = level
+        self.begin = begin
+        self._known: dict[tuple[int, bool], tuple[Launch, str]] = {}
 
-    sources = {f"{name}.c": text for name, text in print_each(lowered, print_kernel).items()}
-    return {**sources, **print_plans(lowered.plans)}
+    def ahead(self, scheduled: Scheduled) -> None:
+        """Print the kernels of a choice; a failure is told when the text is asked for."""
+        for launch in scheduled.program.launches:
+            try:
+                self._text(scheduled, launch)
+            except Exception as failure:
+                if not is_own(failure):
+                    raise
+
+    def of(self, lowered: Lowered) -> Mapping[str, str]:
+        """C files by name: one for each kernel, with no more than it uses, and those of the plan."""
+        texts = print_each(lowered, lambda name, launch: self._text(lowered.scheduled[name], launch))
+        return {**{f"{name}.c": text for name, text in texts.items()}, **print_plans(lowered.plans)}
+
+    def _text(self, scheduled: Scheduled, launch: Launch) -> str:
+        key = id(launch), len(scheduled.group.ops) > 1
+        if key not in self._known:
+            file = SourceFile(self.level)
+            add_kernel(file, scheduled, launch, KERNEL)
+            # With the launch, as nothing else may get its number while it is known by it.
+            self._known[key] = launch, file.text()
+            if self.begin is not None:
+                self.begin(Unit.of_kernel("kernel.c", self._known[key][1]))
+        return self._known[key][1]
+
+
+def print_cpu(lowered: Lowered, level: CpuLevel) -> Mapping[str, str]:
+    """C files by name."""
+    return KernelTexts(level).of(lowered)
 
 
 def add_kernel(file: SourceFile, scheduled: Scheduled, launch: Launch, name: str) -> None:
@@ -163,4 +188,4 @@ def nominal_rates(level: CpuLevel) -> tuple[float, float]:
     return 2 * 2 * level.lanes * 3e9, 20e9
 
 
-__all__ = ["CpuBackend", "add_kernel", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]
+__all__ = ["CpuBackend", "KernelTexts", "add_kernel", "levels_for", "levels_of", "lower_cpu", "nominal_rates", "print_cpu"]

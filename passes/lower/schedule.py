@@ -100,6 +100,7 @@ class Scheduler:
     """Schedules groups for one target level; remembers problems it has met.
 
     A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
+    `made` is told of each choice when it is made, so that its kernel can be printed while others are still chosen.
     """
 
     strategies: Sequence[Strategy[Any]]
@@ -107,6 +108,7 @@ class Scheduler:
     choose: Choose
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
     workload: Workload | None = None
+    made: Callable[[Scheduled], None] | None = None
     known: dict[Any, _Choice] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
     harms: dict[Any, dict[Schedule, int]] = field(default_factory=dict)
@@ -151,6 +153,7 @@ class Scheduler:
         key = _key(problem, group)
         if key in self.failed:
             raise InternalError(self.failed[key])
+        is_new = key not in self.known
         while key not in self.known:
             made = self._decide(problem, key)
             if made is not None:
@@ -162,7 +165,11 @@ class Scheduler:
             served = tuple(point for point in calls if variant.when is not None and variant.when.holds(dict(point.sizes)))
             calls = tuple(point for point in calls if point not in served)
             variants.append(self._scheduled(variant, group, binding, served))
-        return replace(self._scheduled(choice, group, binding, calls), variants=tuple(variants))
+        scheduled = replace(self._scheduled(choice, group, binding, calls), variants=tuple(variants))
+        if is_new and self.made is not None:
+            for each in (scheduled, *variants):
+                self.made(each)
+        return scheduled
 
     def _scheduled(self, choice: _Choice, group: Group, binding: Mapping[str, Dim], served: tuple[Point, ...]) -> Scheduled:
         at = choice.match.with_points(served or choice.problem.points)

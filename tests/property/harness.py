@@ -23,9 +23,9 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import Array, interpret, judge
 from ourcc.ir.graph.text import module_text
-from ourcc.ir.target import CpuLevel
 from ourcc.passes.lower.build_plan import Lowered
 from ourcc.passes.lower.lower import print_each
+from ourcc.passes.lower.schedule import Scheduled
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.runtime.engine import Engine
@@ -87,16 +87,21 @@ def _copied(source: Module, module: Module, graph: Graph, builder: Builder, pref
     return values
 
 
-def printed_together(lowered: Lowered, level: CpuLevel, begin: target_cpu.Begin | None = None) -> Mapping[str, str]:
+class PrintedTogether(target_cpu.KernelTexts):
     """All kernels in one C file: starting a compiler takes as long as compiling a small kernel, so none begins by itself."""
-    file = SourceFile(level)
-    print_each(lowered, lambda name, launch: target_cpu.add_kernel(file, lowered.scheduled[name], launch, name))
-    return {"kernels.c": file.text(), **print_plans(lowered.plans)}
+
+    def ahead(self, scheduled: Scheduled) -> None:
+        pass
+
+    def of(self, lowered: Lowered) -> Mapping[str, str]:
+        file = SourceFile(self.level)
+        print_each(lowered, lambda name, launch: target_cpu.add_kernel(file, lowered.scheduled[name], launch, name))
+        return {"kernels.c": file.text(), **print_plans(lowered.plans)}
 
 
 def built(module: Module) -> Engine:
     """The engine of a module of many small kernels."""
-    with mock.patch.object(target_cpu, "print_cpu", printed_together):
+    with mock.patch.object(target_cpu, "KernelTexts", PrintedTogether):
         return Engine(compile_module(module, BuildOptions(targets=(TARGETS["native"],), tune=parse_measuring("off"))), threads=1)
 
 
