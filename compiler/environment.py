@@ -62,7 +62,7 @@ def said_columns(variables: Mapping[str, str] | None = None) -> int | None:
 
 def parse_threads(text: str | int, what: str = "threads") -> int:
     """A number of threads, from 1 to 4096."""
-    number = text if isinstance(text, int) else whole_number(text, 5) or 0
+    number = whole_number(text, 5) or 0 if isinstance(text, str) else text if isinstance(text, int) and not isinstance(text, bool) else 0
     if not 1 <= number <= 4096:
         raise UsageError(f"{what}: got {text!r}, expected a whole number from 1 to 4096")
     return number

@@ -12,6 +12,7 @@ from ..ir.dims import Facts
 from ..ir.errors import UsageError
 from ..ir.spelling import nearest
 from ..ir.workload import Point, Workload, parse_workload
+from ..runtime.kinds import PAGE
 from .engines.outputs import check_output
 from .engines.trust import NOBODY_ASKED, Trust
 from .environment import Environment, environment, parse_threads
@@ -120,8 +121,17 @@ def _several(value: Any) -> tuple[str, ...]:
 
 def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
     if isinstance(value, Mapping):
-        value = [f"{name}={axes if isinstance(axes, str) else ','.join(map(str, axes))}" for name, axes in value.items()]
+        value = [f"{name}={','.join(_axes(name, axes))}" for name, axes in value.items()]
     return tuple(parse_shape(text) for text in _several(value))
+
+
+def _axes(name: str, axes: Any) -> list[str]:
+    """The axes of an input, or the size of a symbol, as text."""
+    found = [axes] if isinstance(axes, (str, int)) else list(axes) if isinstance(axes, Sequence) else [None]
+    if any(not isinstance(axis, (str, int)) or isinstance(axis, bool) for axis in found):
+        hint = "a size is a number or text like 'B:1..64'; every axis is given"
+        raise UsageError(f"shapes: got {axes!r} for {name}, expected a size, or a list of sizes", hint=hint)
+    return [str(axis) for axis in found]
 
 
 def _workload(value: Any) -> Workload:
@@ -141,7 +151,7 @@ _READERS: dict[str, Any] = {
     "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
     "tune": parse_measuring,
     "locked": lambda value: _file("locked", value),
-    "report": lambda value: _named("report", check_output, _path(value)),
+    "report": lambda value: _named("report", lambda path: check_output(path, PAGE), _path(value)),
     "freeze": _flag,
     "unchecked_indices": _flag,
     "trust_pickle": _flag,
@@ -205,6 +215,7 @@ class Options(TypedDict, total=False):
 
 # The command line repeats an option and names it in the singular; both spellings are read everywhere.
 _SPELLINGS = {"target": "targets", "shape": "shapes"}
+_OTHER = {name: spelling for spelling, name in _SPELLINGS.items()}
 
 
 Road = Literal["the command line", "ourcc.build", "ourcc.explain", "torch.compile"]
@@ -247,6 +258,8 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
             raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
         if value is None or value == ():
             continue
+        if name in read:
+            raise UsageError(f"got both {_OTHER[name]!r} and {name!r}, expected one of them", hint="they are two spellings of one option")
         if name in WITHOUT_EFFECT[road] and value != defaults[name]:
             raise UsageError(f"option {given!r} has no effect on {road}", hint=WITHOUT_EFFECT[road][name])
         read[name] = _READERS[name](value)

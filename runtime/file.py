@@ -17,6 +17,7 @@ from . import archive, sign
 from .archive import Member
 from .contents import EngineContents, Port, Ports
 from .digests import digest_parts
+from .kinds import ENGINE, check_replaced
 from .replace import replace_file
 from .weights import encode
 
@@ -77,6 +78,7 @@ def write_engine(path: str | os.PathLike[str], contents: EngineContents, *, sign
     A signed engine loses its signature to nothing unsigned: without a key it is kept where nothing that it speaks of changes,
     and anything else is refused.
     """
+    check_replaced(path, ENGINE)
     pieces = _serialise(contents, signing_key, None if signing_key is not None else read_signature(path), os.fspath(path))
     try:
         replace_file(path, pieces)

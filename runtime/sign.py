@@ -37,12 +37,13 @@ def trusted(keys: Iterable[bytes]) -> frozenset[bytes]:
     """Trusted public keys, checked; none at all trusts nobody."""
     if isinstance(keys, bytes | str):
         raise UsageError("got one value for the trusted keys, expected a list of keys of 32 bytes")
-    found = frozenset(keys)
-    for key in found:
-        if not isinstance(key, bytes) or len(key) != 32:
-            got = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
-            raise UsageError(f"got a trusted key of {got}, expected 32 bytes", hint="a key file is read with --trusted-key")
-    return found
+    found = set()
+    for key in keys:
+        if not isinstance(key, bytes):
+            hint = "a key is the bytes of its file: pathlib.Path(FILE).read_bytes()"
+            raise UsageError(f"got a trusted key of {type(key).__name__}, expected bytes", hint=hint)
+        found.add(public_key(key, f"a trusted key of {len(key)} bytes"))
+    return frozenset(found)
 
 
 def refusal(kind: bytes, message: bytes, signature: KeySignature | None, keys: frozenset[bytes]) -> str | None:

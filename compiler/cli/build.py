@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from ...ir.errors import UsageError
+from ...runtime.kinds import ENGINE, PAGE
 from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
 from ..requests import CACHES, QUANTIZE_SERVED, SPARSITIES
-from .frame import READABLE, READABLE_DATA, WRITABLE, shape_option, target_option, trust_option, workload_option
+from .frame import READABLE, READABLE_DATA, Writable, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
@@ -37,7 +38,9 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 
 @frame("build")
 @click.argument("model", type=READABLE_DATA)
-@click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="The engine to write (with --rebuild: default, the same file).")
+@click.option(
+    "-o", "--output", type=Writable(ENGINE), metavar="OUT.ourcc", help="The engine to write (with --rebuild: default, the same file)."
+)
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
 @click.option("--precision", metavar="bf16|fp16", help="Multiply in 16 bits, and add up, normalise and exponentiate in 32.")
@@ -53,7 +56,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 )
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
 @click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
-@click.option("--report", type=WRITABLE, metavar="OUT.html", help="Write a report of what was done and why.")
+@click.option("--report", type=Writable(PAGE), metavar="OUT.html", help="Write a report of what was done and why.")
 @click.option(
     "--context", type=int, metavar="N", help="Tokens that a session of a language model holds (default: the model's, up to 4096)."
 )
@@ -90,8 +93,6 @@ def _output(model: Path, output: Path | None, rebuilt: dict[str, Any] | None) ->
     """Where the engine goes; UsageError for options that an engine, whose program is settled, cannot take."""
     if rebuilt is None and output is None:
         raise UsageError("got no output, expected -o OUT.ourcc")
-    if rebuilt is None and output is not None and output.suffix in (".onnx", ".pt2", ".gguf", ".safetensors"):
-        raise UsageError(f"-o: output {str(output)!r} has the suffix of a model, and gets an engine", hint="name it OUT.ourcc")
     settled = [flag for flag, name in SETTLED.items() if (rebuilt or {}).get(name) not in (None, (), False)]
     if settled:
         got = ", ".join(settled)

@@ -11,6 +11,7 @@ import click
 
 from ...ir.errors import UsageError
 from ...ir.spelling import nearest
+from ...runtime.kinds import Kind
 from ..engines.kinds import how_to_build
 from ..engines.outputs import check_output
 from .output import QUIET, WIDE, listening
@@ -39,11 +40,15 @@ class Readable(click.Path):
 
 
 class Writable(click.Path):
-    """A file to write: what would keep it from being written is said before the work begins."""
+    """A file of some kinds to write: what would keep it from being written is said before the work begins."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self.kinds = kinds
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return check_output(Path(os.fsdecode(value)))
+            return check_output(Path(os.fsdecode(value)), *self.kinds)
         except UsageError as error:
             option = param.opts[0] if param is not None else "-o"
             raise UsageError(f"{option}: {error.message}", hint=error.hint) from error
@@ -51,7 +56,6 @@ class Writable(click.Path):
 
 READABLE = Readable(exists=True, dir_okay=False, readable=True, path_type=Path)
 READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
-WRITABLE = Writable(dir_okay=False, path_type=Path)
 
 
 class Command(click.Command):

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from ...runtime.kinds import PAGE, PICTURE
 from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..options import InspectOptions, build_options
-from .frame import READABLE_DATA, WRITABLE, shape_option, trust_option, workload_option
+from .frame import READABLE_DATA, Writable, shape_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -26,7 +27,7 @@ from .trust import trusted_key_option
 @click.option("--precision", is_flag=True, help="The contract: requested, realised and why, per source op.")
 @click.option(
     "--graph",
-    type=WRITABLE,
+    type=Writable(PICTURE, PAGE),
     metavar="OUT.svg|html",
     help="Draw a MODEL's ops or an ENGINE's kernels; the page can be searched. --ir simplify or plan chooses.",
 )

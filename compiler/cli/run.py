@@ -10,10 +10,11 @@ import click
 
 from ...ir.errors import IndexRangeError, InputError, UsageError
 from ...ir.spelling import function_of
+from ...runtime.kinds import ARRAYS
 from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..report.table import Cell, Report, Table
-from .frame import READABLE, WRITABLE
+from .frame import READABLE, Writable
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import trusted_key_option
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--input", "inputs", multiple=True, metavar="NAME=FILE.npy|DATA.npz", help="One input, or a file that holds several (repeatable)."
 )
-@click.option("-o", "--output", type=WRITABLE, metavar="OUT.npz", help="Write all outputs to this file.")
+@click.option("-o", "--output", type=Writable(ARRAYS), metavar="OUT.npz", help="Write all outputs to this file.")
 @click.option("--target", metavar="NAME", help="Run this target or level of the engine (default: the best here).")
 @click.option("--function", metavar="NAME", help="Call this function (default: the first one). States are as a session begins.")
 @trusted_key_option

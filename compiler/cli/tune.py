@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from ...ir.errors import UsageError
+from ...runtime.kinds import ENGINE
 from ..engines.trust import Trust
 from ..options import TuneOptions
 from ..requests import parse_measuring
-from .frame import READABLE, WRITABLE
+from .frame import READABLE, Writable
 from .frame import command as frame
 from .output import print_report, show_progress
 from .trust import key_options
@@ -19,7 +20,7 @@ from .trust import key_options
 @frame("tune")
 @click.argument("engine", type=READABLE)
 @click.option("--budget", default="5m", show_default=True, metavar="N|5m", help="Schedules measured a problem, or time in all.")
-@click.option("-o", "--output", type=WRITABLE, metavar="OUT.ourcc", help="Write the better engine here (default: in place).")
+@click.option("-o", "--output", type=Writable(ENGINE), metavar="OUT.ourcc", help="Write the better engine here (default: in place).")
 @key_options
 def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_json: bool) -> None:
     """Measure schedules on this machine and improve an engine."""

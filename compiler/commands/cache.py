@@ -12,8 +12,9 @@ from ...autotune.record import Data, Record, RecordError, digest, record_id
 from ...autotune.signed import UnbelievedError, seal, unseal
 from ...autotune.store import RecordStore, open_store
 from ...codegen.c.toolchain import find_compiler
-from ...ir.errors import UsageError
+from ...ir.errors import CompilerError, UsageError
 from ...ir.target import CPU_LEVELS, cpu_level
+from ...runtime.kinds import RECORDS
 from ...runtime.replace import replace_file
 from ..backends.tuning import cpu_environment, producer, read_journal
 from ..engines.outputs import check_output
@@ -31,7 +32,11 @@ BRIEF = ("id", "computes", "fastest", "microseconds")
 
 def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
     """One action on the tuning stores."""
-    return _ACTIONS[options.action](options, progress)
+    try:
+        return _ACTIONS[options.action](options, progress)
+    except ConnectionError as error:
+        hint = f"stores in use are {', '.join(options.environment.stores)} (OURCC_CACHE)"
+        raise CompilerError(f"a store cannot be reached: {error}", hint=hint) from error
 
 
 def _stores(options: CacheOptions) -> list[RecordStore]:
@@ -42,7 +47,8 @@ def _stores(options: CacheOptions) -> list[RecordStore]:
 
 
 def _local(options: CacheOptions) -> RecordStore:
-    return open_store(options.environment.stores[0])
+    """The user's own store: with trusted keys it gives what they signed, with a signing key it signs what it gets."""
+    return open_store(options.environment.stores[0], options.trust.believed, signing_key=options.trust.signing_key)
 
 
 def _foreign(url: str, options: CacheOptions) -> RecordStore:
@@ -159,7 +165,7 @@ def _prune(options: CacheOptions, progress: Progress) -> Report:
 
 def _export(options: CacheOptions, progress: Progress) -> Report:
     """One record a line; the file appears whole or not at all."""
-    path, store = check_output(Path(options.arguments[0])), _local(options)
+    path, store = check_output(Path(options.arguments[0]), RECORDS), _local(options)
     lines = [seal(record, options.trust.signing_key) + b"\n" for record in store.list()]
     replace_file(path, lines)
     count = len(lines)
@@ -187,6 +193,8 @@ def _import(options: CacheOptions, progress: Progress) -> Report:
             count += 1
     for note in refused:
         progress.note(note)
+    if refused and not count:
+        raise RecordError(f"{path.name}: none of {len(refused)} records is imported", note=refused[0])
     return Report({"records": count, "refused": len(refused), "store": store.name}, _refusals(refused))
 
 

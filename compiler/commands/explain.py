@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import textwrap
 from collections import Counter
@@ -41,10 +42,23 @@ def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
     return explain_torch(model, inputs, options)
 
 
+def _check_arguments(model: Any, inputs: Sequence[Any]) -> None:
+    """UsageError for inputs that a module or function does not take."""
+    try:
+        signature = inspect.signature(getattr(model, "forward", model))
+    except (TypeError, ValueError):
+        return  # a builtin, which says nothing of its arguments
+    try:
+        signature.bind(*inputs)
+    except TypeError as error:
+        raise UsageError(f"got {len(inputs)} inputs for {type(model).__name__}: {error}", hint="ourcc.explain(model, x, ...)") from error
+
+
 def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
     """Run a torch module or function once through torch.compile; every graph is imported, planned, and run by torch."""
     if not callable(model):
         raise UsageError(f"got a {type(model).__name__}, expected a torch module, a function, or a path")
+    _check_arguments(model, inputs)
     import torch
     from torch._dynamo.utils import counters
 

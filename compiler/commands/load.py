@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ...ir.errors import UsageError
 from ...runtime.engine import Engine
 from ...runtime.language import engine_class
 from ...runtime.reader import Reading, read_engine
@@ -26,6 +27,8 @@ def load(
     progress: Progress = SILENT,
 ) -> Engine:
     """Open an engine file for this machine."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"got a {type(path).__name__}, expected the path of an engine file")
     settings = environment()
     check_engine(path)
     contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))

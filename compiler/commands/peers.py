@@ -106,10 +106,34 @@ def _torch(model: Path, compiled: bool, threads: int) -> Run:
     need("torch", f"the peer {'inductor' if compiled else 'eager'}")
     from ..importers.torch.pt2.program import read_program
 
-    return torch_run(read_program(model).module(), compiled, threads)
+    program = read_program(model)
+    return torch_run(program.module(), compiled, threads, lambda tensors: _arguments(program, tensors))
 
 
-def torch_run(module: Any, compiled: bool, threads: int) -> Run:
+def _arguments(program: Any, tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What an exported program is called with: numbers that it was exported with stand between its tensors."""
+    from torch.export.graph_signature import ConstantArgument, InputKind, SymBoolArgument, SymFloatArgument, SymIntArgument
+    from torch.utils._pytree import tree_unflatten
+
+    rest, leaves = iter(tensors), []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind != InputKind.USER_INPUT:
+            continue
+        if isinstance(spec.arg, ConstantArgument):
+            leaves.append(spec.arg.value)
+        elif isinstance(spec.arg, (SymIntArgument, SymFloatArgument, SymBoolArgument)):
+            leaves.append(next(rest).item())
+        else:
+            leaves.append(next(rest))
+    positional, named = tree_unflatten(leaves, program.call_spec.in_spec)
+    return positional, named
+
+
+Arguments = Callable[[Sequence[Any]], tuple[Sequence[Any], Mapping[str, Any]]]
+"""From the tensors of a call to what a module is called with."""
+
+
+def torch_run(module: Any, compiled: bool, threads: int, arguments: Arguments = lambda tensors: (tensors, {})) -> Run:
     """A torch module as a peer: eager, or compiled by Inductor with freezing on."""
     import torch
 
@@ -124,7 +148,8 @@ def torch_run(module: Any, compiled: bool, threads: int) -> Run:
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         with torch.no_grad(), _refusing("inductor" if compiled else "eager", RuntimeError, TypeError):
-            result = module(*(tensor_of(array) for array in arrays))
+            positional, named = arguments([tensor_of(array) for array in arrays])
+            result = module(*positional, **named)
         results = result if isinstance(result, (tuple, list)) else [result]
         return [array_of(part) if isinstance(part, torch.Tensor) else np.asarray(part) for part in results]
 

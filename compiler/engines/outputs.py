@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...ir.errors import CompilerError, UsageError
+from ...runtime.kinds import Kind, check_replaced
 from .trust import NOBODY_ASKED, Trust
 
 Places = Mapping[str, "Path | None"]
 """Files by what the user calls them: a flag, or an argument's name."""
 
 
-def check_output(path: Path) -> Path:
-    """A file to write, if it can be written: asked before the work whose result it gets."""
+def check_output(path: Path, *kinds: Kind) -> Path:
+    """A file to write, if it can be written and what is there may be replaced: asked before the work whose result it gets."""
     if path.is_dir():
         raise UsageError(f"output {str(path)!r} is a folder, expected a file")
     from ...runtime.replace import is_stream
@@ -38,6 +39,8 @@ def check_output(path: Path) -> Path:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"output {str(path)!r} cannot be written: {why}", hint="choose another folder") from error
+    if kinds:
+        check_replaced(path, *kinds)
     return path
 
 

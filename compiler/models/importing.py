@@ -18,6 +18,7 @@ from ..progress import SILENT, Progress
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
     """The graph module of a model, whatever it comes as."""
     progress.stage("import")
+    _check_inputs(model, example_inputs)
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     if path is not None and is_checkpoint(path):
         _refuse({"trust_pickle": options.trust_pickle}, OF_PROGRAMS)
@@ -35,6 +36,21 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
             hint=_hint(path),
         )
     return _import_torch(model, options, example_inputs)
+
+
+def _check_inputs(model: Any, example_inputs: Sequence[Any] | None) -> None:
+    """UsageError for example inputs that a model does not take, or that are no sequence of inputs."""
+    if example_inputs is None:
+        return
+    is_module = callable(model) and not hasattr(model, "graph_signature") and not isinstance(model, (str, os.PathLike, Mapping))
+    if not is_module:
+        is_place = isinstance(example_inputs, (str, os.PathLike))
+        hint = f"ourcc.build(model).save({str(example_inputs)!r}) writes the engine" if is_place else "leave them out"
+        raise UsageError(f"got example inputs with a {type(model).__name__}, expected none: they are for torch modules", hint=hint)
+    if not isinstance(example_inputs, (list, tuple)):
+        raise UsageError(
+            f"got a {type(example_inputs).__name__} for the example inputs, expected a tuple of inputs", hint="ourcc.build(model, (x,))"
+        )
 
 
 OF_PROGRAMS = "programs of torch.export: a .pt2 file"
@@ -99,6 +115,13 @@ def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[An
 
     if isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature"):
         program = _program(model, options)
+    elif not callable(model):
+        raise UsageError(f"got a {type(model).__name__}, expected a path, an ONNX model, an exported program or a torch module")
+    elif type(model).__module__.startswith("torch.jit"):
+        raise UsageError(
+            f"got a {type(model).__name__}, which is scripted or traced, expected a torch module",
+            hint="give the module that it was made of",
+        )
     elif example_inputs is None:
         raise UsageError(
             f"got a {type(model).__name__} without example inputs, expected inputs to export it with", hint="ourcc.build(model, (x,))"

@@ -14,14 +14,17 @@ from ...ir import dims
 from ...ir.dims import Facts
 from ...ir.errors import InputError
 from ...ir.graph import Module, Op, Value
-from ...ir.types import TensorType
+from ...ir.types import TensorType, string
 
 Array = np.ndarray[Any, Any]
 MOVES = frozenset({"check_index", "check_place", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
+DIVISIONS = frozenset({"div", "floor_div", "mod", "fmod", "remainder"})
+WORDS = ("", "a", "naïve", "B b")
 
 
 def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = None, function: str | None = None) -> list[Array]:
-    """One input for each of a function's (the entry's): normal floats, integers below what they index, else zeros and ones."""
+    """One input for each of a function's (the entry's): normal floats, integers below what they index, none of 0 that divide,
+    else zeros and ones, and short words."""
     random = np.random.default_rng(seed)
     bindings = dict(sizes) if sizes is not None else seeded_sizes(module.facts, random)
     graph = module.main if function is None else module.functions[function]
@@ -64,6 +67,20 @@ def _indexed(op: Op, value: Value) -> int | None:
     return None
 
 
+def _divides(value: Value) -> bool:
+    """Whether integers of a value are divided by: 0 has no answer to compare."""
+    pending, seen = [value], set()
+    while pending:
+        current = pending.pop()
+        for op in current.uses:
+            if op.name == "check_divisor" or (op.name in DIVISIONS and op.operands[1] is current):
+                return True
+            if op.name in MOVES and op not in seen:
+                seen.add(op)
+                pending += op.results
+    return False
+
+
 def _draw(value: Value, bound: int, sizes: Mapping[str, int], random: np.random.Generator) -> Array:
     shape = tuple(dims.evaluate(size, sizes) for size in value.shape)
     dtype = value.dtype
@@ -71,6 +88,13 @@ def _draw(value: Value, bound: int, sizes: Mapping[str, int], random: np.random.
         return random.standard_normal(shape).astype(dtype.numpy)
     if dtype.kind == "bool":
         return random.integers(0, 2, shape).astype(bool)
+    if dtype == string:
+        return np.asarray([WORDS[number] for number in random.integers(0, len(WORDS), shape).reshape(-1)], dtype=object).reshape(shape)
+    size = next((str(op.attrs["symbol"]) for op in value.uses if op.name == "item"), None)
+    if size in sizes:
+        return np.asarray(sizes[size], dtype.numpy).reshape(shape)
+    if _divides(value):
+        return random.integers(1, 8, shape).astype(dtype.numpy)
     drawn = random.integers(0, bound, shape)
     if bound == 2 and drawn.ndim > 1:
         # A mask that keeps nothing of a row has no answer to compare.

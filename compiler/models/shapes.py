@@ -18,7 +18,7 @@ Named = str | int | None
 
 def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequence[Named]]) -> dict[str, Wish]:
     """Wishes by dimension name. A request names an input (one axis for each of its dimensions) or a dimension."""
-    wishes: dict[str, Wish] = {}
+    wishes = _Wishes()
     names = [size for shape in inputs.values() for size in shape if isinstance(size, str)]
     for request in requests:
         if request.name in inputs:
@@ -33,7 +33,21 @@ def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequ
                 f"shape {str(request)!r}: got {request.name}, which is no input and no dimension, expected one of {', '.join(known)}",
                 hint=nearest(request.name, known) or _naming(inputs),
             )
-    return wishes
+    return dict(wishes)
+
+
+class _Wishes(dict[str, Wish]):
+    """Wishes that do not contradict each other."""
+
+    def add(self, name: str, wish: Wish, request: ShapeRequest) -> None:
+        if self.setdefault(name, wish) != wish:
+            raise UsageError(
+                f"shape {str(request)!r}: got {_shown(wish)} for {name}, and {_shown(self[name])} elsewhere, expected one of them"
+            )
+
+
+def _shown(wish: Wish) -> str:
+    return str(wish) if not isinstance(wish, tuple) else f"{wish[0]}..{'' if wish[1] is None else wish[1]}"
 
 
 def _naming(inputs: Mapping[str, Sequence[Named]]) -> str | None:
@@ -79,7 +93,7 @@ def wanted_sizes(requests: Sequence[ShapeRequest], module: Module, typical: Mapp
     return found
 
 
-def _add_input(wishes: dict[str, Wish], request: ShapeRequest, shape: Sequence[Named]) -> None:
+def _add_input(wishes: _Wishes, request: ShapeRequest, shape: Sequence[Named]) -> None:
     if len(request.axes) != len(shape):
         raise UsageError(f"shape {str(request)!r}: got {len(request.axes)} axes, expected {len(shape)}: [{', '.join(map(str, shape))}]")
     for position, (axis, size) in enumerate(zip(request.axes, shape, strict=True)):
@@ -94,21 +108,21 @@ def _add_input(wishes: dict[str, Wish], request: ShapeRequest, shape: Sequence[N
             raise UsageError(f"shape {str(request)!r}: axis {position} of {request.name} is {size} in the model, got {axis}")
 
 
-def _add(wishes: dict[str, Wish], request: ShapeRequest, name: str, axis: AxisSize) -> None:
+def _add(wishes: _Wishes, request: ShapeRequest, name: str, axis: AxisSize) -> None:
     if axis.buckets:
         raise UnsupportedError(
             f"shape {str(request)!r}: buckets are not supported yet", hint="give a range: one engine serves all sizes in it"
         )
     size = axis.size
     if isinstance(size, int):
-        wishes[name] = size
+        wishes.add(name, size, request)
         return
     if size is not None:
         symbol = dims.name_of(size)
         if symbol is None:
             raise UnsupportedError(f"shape {str(request)!r}: the expression {size} is not supported yet", hint="give a range")
         if symbol != name:
-            wishes[name] = symbol
+            wishes.add(name, symbol, request)
         name = symbol
     if axis.low is not None:
-        wishes[name] = (axis.low, axis.high)
+        wishes.add(name, (axis.low, axis.high), request)

@@ -16,12 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.engines.kinds import kind_of
 from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options
 from ourcc.compiler.requests import parse_requirement
 from ourcc.compiler.targets.registry import parse_target
 from ourcc.ir.errors import EngineError, UnsupportedError, UsageError
 from ourcc.ir.workload import Point, Workload
+from ourcc.runtime.kinds import kind_of
 
 
 @pytest.fixture(scope="module")

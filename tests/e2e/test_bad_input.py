@@ -213,7 +213,7 @@ def test_a_folder_that_holds_no_model(command: str, tmp_path: Path, refused: Com
 
 def test_an_engine_under_the_name_of_a_model(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
-    assert "the suffix of a model" in refused("build", tmp_path / "m.onnx", "-o", tmp_path / "other.pt2", status=2)
+    assert "has the suffix .pt2, and gets an engine" in refused("build", tmp_path / "m.onnx", "-o", tmp_path / "other.pt2", status=2)
 
 
 # --- at run time ------------------------------------------------------------------------------------------------------

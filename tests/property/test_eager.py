@@ -79,6 +79,8 @@ def autocast(x: torch.Tensor) -> torch.Tensor:
     """A product and a norm with float32 weights at bfloat16."""
     with torch.autocast("cpu", torch.bfloat16):
         product = x.float() @ x.float().transpose(0, 1)
+        if product.shape[-1] < 2:
+            return product  # less its mean it is the noise of that mean
         return F.layer_norm(product, product.shape[-1:], product.new_ones(product.shape[-1], dtype=torch.float32))
 
 
@@ -144,7 +146,8 @@ def inputs_of(program: Program) -> list[torch.Tensor]:
 
 def sharing(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Which tensors share memory or are one object, and how they lie in it; alone, a tensor's place is nobody's business."""
-    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    # Nobody can tell whose memory no elements lie in.
+    storages = [tensor.untyped_storage()._cdata if tensor.numel() else id(tensor) for tensor in tensors]
     first = {id(tensor): number for number, tensor in reversed(list(enumerate(tensors)))}
     members = [len({id(tensor) for tensor, other in zip(tensors, storages, strict=True) if other == place}) for place in storages]
     return [

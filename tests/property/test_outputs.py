@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
+from ourcc.ir.errors import UsageError
 
 SHARE = 8
 """One command line for so many modules that the other drawn tests compile."""
@@ -65,6 +66,60 @@ LINES: tuple[tuple[str, Callable[[Path, Path], list[object]]], ...] = (
     ("x.npz", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
     ("m.ourcc", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
 )
+
+
+HELD: dict[str, bytes] = {
+    "an engine": b"",
+    "a page of HTML": b"<!doctype html><p>",
+    "an .npz file of arrays": b"",
+    "an ONNX model": b"",
+    "a key or a certificate": b"-----BEGIN PRIVATE KEY-----\n",
+    "a PDF file": b"%PDF-1.7\n",
+    "notes": b"buy milk\n",
+}
+WRITTEN: tuple[tuple[str, str, Callable[[Path, Path], list[object]]], ...] = (
+    ("an engine", ".ourcc", lambda f, out: ["build", f / "m.onnx", "-o", out]),
+    ("a page of HTML", ".html", lambda f, out: ["build", f / "m.onnx", "-o", f / "new.ourcc", "--report", out]),
+    ("an .npz file of arrays", ".npz", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
+    ("an engine", ".ourcc", lambda f, out: ["tune", f / "m.ourcc", "--budget", "1", "-o", out]),
+    ("a page of HTML", ".html", lambda f, out: ["inspect", f / "m.ourcc", "--graph", out]),
+)
+SUFFIXES = ("", ".out", ".ourcc", ".html", ".npz", ".onnx", ".pem", ".pdf", ".txt")
+
+
+def test_an_output_replaces_its_own_kind_alone(files: Path, request: pytest.FixtureRequest) -> None:
+    """What is there, and the suffix, must not speak against what would be written."""
+    count, seed = max(len(WRITTEN), request.config.getoption("--cases", 400) // SHARE), request.config.getoption("--seed", 0)
+    sources = {"an engine": "m.ourcc", "an .npz file of arrays": "x.npz", "an ONNX model": "m.onnx"}
+    held = HELD | {kind: (files / name).read_bytes() for kind, name in sources.items()}
+    found = []
+    for number in range(count):
+        choices = random.Random(f"kinds {seed} {number}")
+        written, own, line = WRITTEN[number % len(WRITTEN)]
+        kind, suffix = choices.choice(list(held)), choices.choice(SUFFIXES)
+        target = files / f"other{choices.getrandbits(40)}{suffix}"
+        target.write_bytes(held[kind])
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            status = run([str(word) for word in line(files, target)])
+        fits = kind == written or (kind == "notes" and suffix == own)
+        allowed = fits and suffix in ("", ".out", ".txt", own)
+        if (status == 0) != allowed or (status != 0 and (status != 2 or target.read_bytes() != held[kind])):
+            found.append(f"{status}: {kind} in {target.name}: {line(files, target)[0]}: {errors.getvalue()[:200]}")
+        target.unlink()
+        (files / "new.ourcc").unlink(missing_ok=True)
+    assert not found, f"{len(found)} of {count} are wrong, the first: {found[0]}"
+
+
+def test_an_engine_is_saved_over_engines_alone(files: Path, tmp_path: Path) -> None:
+    engine = ourcc.load(files / "m.ourcc")
+    (tmp_path / "notes").write_bytes(b"buy milk")
+    for name in ("notes", "new.onnx"):
+        with pytest.raises(UsageError, match="an engine"):
+            engine.save(tmp_path / name)
+    assert (tmp_path / "notes").read_bytes() == b"buy milk" and not (tmp_path / "new.onnx").exists()
+    engine.save(tmp_path / "engine.bin")
+    engine.save(tmp_path / "engine.bin")
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -136,9 +136,13 @@ def test_the_command_prints_rows_and_writes_files(engine_file: Path, tmp_path: P
     ("words", "status", "message"),
     [
         (["--trace", "t.json"], 2, "got --trace or --picture without --kernels"),
-        (["--kernels", "--trace", "ENGINE"], 2, "is the same file as the subject"),
-        (["--kernels", "--trace", "x.svg", "--picture", "x.svg"], 2, "is the same file as --trace"),
-        (["--kernels", "--picture", "r.png"], 2, "--picture: got 'r.png', expected a file of the suffix .svg"),
+        (["--kernels", "--trace", "ENGINE"], 2, "has the suffix .ourcc, and gets a file of JSON"),
+        (
+            ["--kernels", "--trace", "x.svg", "--picture", "x.svg"],
+            2,
+            "the suffix .svg, and gets a file of JSON",
+        ),
+        (["--kernels", "--picture", "r.png"], 2, "--picture: output 'r.png' has the suffix .png, and gets an SVG picture"),
         (["--kernels", "--picture", "/absent/r.svg"], 2, "there is no folder"),
     ],
 )

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.engines.kinds import is_engine, kind_of
+from ourcc.compiler.engines.kinds import is_engine
+from ourcc.runtime.kinds import kind_of
 
 
 def test_an_engine_without_a_suffix_serves_every_command(

@@ -24,7 +24,7 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.engines.trust import Trust
 from ourcc.ir.errors import EngineError, UsageError
 from ourcc.passes.tile.schedule import Schedule
-from ourcc.runtime import Engine, EngineContents, write_engine
+from ourcc.runtime import Engine, EngineContents, sign, write_engine
 from ourcc.runtime.contents import LIBRARY
 
 PRIVATE = {name: Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number, name in enumerate(("ours", "other"))}
@@ -317,9 +317,9 @@ def test_exports_are_signed_and_imports_refuse(
     open_store(str(cache / "records")).put(record(1))
     assert run(["cache", "export", file]) == 0
     capsys.readouterr()
-    assert run(["cache", "import", file, *trusted, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["records"], said["refused"]) == (0, 1) and "line 1: record is not signed" in json.dumps(said)
+    assert run(["cache", "import", file, *trusted, "--json"]) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert "none of 1 records is imported" in error["message"] and "line 1: record is not signed" in error["note"]
     assert run(["cache", "export", file, "--signing-key", str(keys["ours"])]) == 0
     monkeypatch.setenv("OURCC_CACHE_DIR", str(tmp_path / "elsewhere"))
     assert run(["cache", "import", file, *trusted]) == 0
@@ -345,7 +345,9 @@ def test_imports_leave_out_what_is_not_signed_and_take_the_rest(
         capsys.readouterr()
         status = run(["cache", "import", str(tmp_path / "records"), *trusted, "--json"])
         said = json.loads(capsys.readouterr().out)
-        if damaged is None:
+        if damaged is None and not taken:
+            assert status == 1 and f"none of {whole} records is imported" in said["error"]["message"]
+        elif damaged is None:
             assert status == 0 and (said["records"], said["refused"]) == (len(taken), whole - len(taken))
             assert all(f"line {n + 1}: record is" in json.dumps(said) for n in range(whole) if n not in taken)
         else:
@@ -410,3 +412,16 @@ def test_loading_remembers_checked_files_in_the_users_cache(
     time.sleep(0.01)
     ourcc.load(tmp_path / "m.ourcc")
     assert len(list((cache / "checked").iterdir())) == 1
+
+
+def test_what_is_pushed_is_believed_and_what_is_pulled_is_signed(tmp_path: Path, cache: Path, keys: dict[str, Path]) -> None:
+    """Keys mean the same for every way of moving records: a trusted key is asked for what is read, a signing key signs what is written."""
+    open_store(str(cache / "records")).put(record(1))
+    open_store(str(cache / "records"), signing_key=OURS).put(record(2))
+    (tmp_path / "team").mkdir()
+    believed = frozenset({sign.public_key(keys["ours.pub"].read_bytes(), "ours")})
+    assert run(["cache", "push", str(tmp_path / "team"), "--trusted-key", str(keys["ours.pub"])]) == 0
+    assert {each.id for each in open_store(str(tmp_path / "team")).list()} == {record(2).id}
+    open_store(str(tmp_path / "team")).put(record(3))
+    assert run(["cache", "pull", str(tmp_path / "team"), "--signing-key", str(keys["ours"])]) == 0
+    assert record(3).id in {each.id for each in open_store(str(cache / "records"), believed).list()}

@@ -1,0 +1,109 @@
+"""What a file is, by its first bytes, and what may take its place: no output replaces what it is not a newer one of."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..ir.errors import UsageError
+from .replace import is_stream
+
+FOLDER = "the folder of a language model"
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file that is written: its name, and the suffixes that say so."""
+
+    name: str
+    suffixes: tuple[str, ...]
+
+
+ENGINE = Kind("an engine", (".ourcc",))
+PAGE = Kind("a page of HTML", (".html", ".htm"))
+PICTURE = Kind("an SVG picture", (".svg",))
+RECORDS = Kind("a file of JSON", (".json", ".jsonl", ".ndjson"))
+ARRAYS = Kind("an .npz file of arrays", (".npz",))
+SESSION = Kind("a saved session", (".session",))
+KNOWN = frozenset(
+    ".onnx .pt2 .pt .pth .gguf .safetensors .npy .npz .pem .key .pub .pdf .png .jpg".split()
+    + ".html .htm .svg .json .jsonl .ourcc .lock .py .c .h .so".split()
+)
+"""Suffixes that say what a file is."""
+
+
+def kind_of(path: str | os.PathLike[str]) -> str | None:
+    """An engine, an ONNX model, ...; None for what is not known, damaged or not there."""
+    if os.path.isfile(Path(path, CONFIG)):
+        return FOLDER
+    if not os.path.isfile(path):
+        return None  # A pipe would be waited for.
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(256)
+    except OSError:
+        return None
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(head)
+    if head.startswith(b"GGUF"):
+        return "a GGUF file of a language model"
+    if 2 <= int.from_bytes(head[:8], "little") < 1 << 32 and head[8:9] == b"{":
+        return "a safetensors file of weights"
+    if head.startswith(b"\x93NUMPY"):
+        return "an .npy file of one array"
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    for kind, beginnings in _TEXTS.items():
+        if text.lower().startswith(beginnings):
+            return kind
+    # A ModelProto: field 1, its version of the format, is written first by whatever writes ONNX.
+    return "an ONNX model" if len(head) > 2 and head[0] == 8 and 0 < head[1] < 64 and head[2] in _FIELDS else None
+
+
+_FIELDS = frozenset(number << 3 | kind for number, kind in ((2, 2), (3, 2), (4, 2), (5, 0), (6, 2), (7, 2), (8, 2), (14, 2)))
+"""Tags of the fields that may follow it."""
+
+
+def _archive(head: bytes) -> str | None:
+    """What a zip archive is, by the name of its first member."""
+    name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+    if name == b"manifest.json":
+        return ENGINE.name
+    if name.endswith(b".npy"):
+        return "an .npz file of arrays"
+    return "an exported program of torch, or another zip archive"
+
+
+_TEXTS: dict[str, tuple[bytes, ...]] = {
+    PAGE.name: (b"<!doctype html", b"<html"),
+    PICTURE.name: (b"<svg", b"<?xml"),
+    RECORDS.name: (b"{", b"["),
+    SESSION.name: (b"ourcc session",),
+    "a key or a certificate": (b"-----begin",),
+    "a PDF file": (b"%pdf",),
+}
+
+
+def check_replaced(path: str | os.PathLike[str], *kinds: Kind) -> None:
+    """UsageError for a file that would get what its suffix denies, or that holds anything but an older one of these kinds."""
+    file = Path(path)
+    suffixes = {suffix for kind in kinds for suffix in kind.suffixes}
+    expected = " or ".join(kind.name for kind in kinds)
+    if is_stream(file):
+        return
+    if file.suffix.lower() in KNOWN - suffixes:
+        hint = f"name it {file.with_suffix(kinds[0].suffixes[0]).name}"
+        raise UsageError(f"output {str(file)!r} has the suffix {file.suffix}, and gets {expected}", hint=hint)
+    if not file.is_file() or not file.stat().st_size:
+        return
+    found = kind_of(file)
+    if found in {kind.name for kind in kinds} or (found is None and file.suffix.lower() in suffixes):
+        return
+    is_what = "holds something else" if found is None else f"is {found}"
+    raise UsageError(
+        f"output {str(file)!r} {is_what}, and is not replaced by {expected}", hint="name another file, or remove that one first"
+    )
+
+
+__all__ = ["ARRAYS", "CONFIG", "ENGINE", "FOLDER", "KNOWN", "PAGE", "PICTURE", "RECORDS", "SESSION", "Kind", "check_replaced", "kind_of"]

@@ -1,0 +1,64 @@
+"""`ourcc verify` draws inputs that a model takes: words, divisors, integers that are sizes, and what stands between tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch.export import Dim, export
+
+from ourcc.compiler.cli.main import run
+
+
+def elementwise(op: str, dtype: int, opset: int, **attrs: Any) -> onnx.ModelProto:
+    """y = op(a, b) of one symbolic axis."""
+    a, b, y = (helper.make_tensor_value_info(name, dtype, ["N"]) for name in "aby")
+    graph = helper.make_graph([helper.make_node(op, ["a", "b"], ["y"], **attrs)], "g", [a, b], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+MODELS = {
+    "Mod": elementwise("Mod", TensorProto.INT64, 18),
+    "fmod": elementwise("Mod", TensorProto.INT32, 18, fmod=1),
+    "Div": elementwise("Div", TensorProto.INT32, 18),
+    "StringConcat": elementwise("StringConcat", TensorProto.STRING, 20),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    onnx.save(MODELS[name], tmp_path / "m.onnx")
+    assert run(["build", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.ourcc"), "-q"]) == 0
+    assert run(["verify", str(tmp_path / "m.ourcc"), str(tmp_path / "m.onnx"), "-q"]) == 0, capsys.readouterr()
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, k: float, d: dict[str, Any], *, flag: bool = True, z: Any = None) -> torch.Tensor:
+        return x * k + d["a"] + (z if flag else 0)
+
+
+class Cut(torch.nn.Module):
+    def forward(self, x: torch.Tensor, k: int, h: float) -> torch.Tensor:
+        return x[:k] * h
+
+
+def programs() -> dict[str, Any]:
+    x = torch.randn(9)
+    return {
+        "scaled": export(Scaled(), (x, 2.5, {"a": x, "b": None}), {"flag": True, "z": x}),
+        "cut": export(Cut(), (x, 4, 2.0), dynamic_shapes=(None, Dim.DYNAMIC, None)),
+    }
+
+
+@pytest.mark.parametrize("name", ["scaled", "cut"])
+def test_programs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, engine = str(tmp_path / "m.pt2"), str(tmp_path / "m.ourcc")
+    torch.export.save(programs()[name], file)
+    assert run(["build", file, "-o", engine, "-q"]) == 0
+    assert run(["verify", engine, file, "-q"]) == 0, capsys.readouterr()
+    assert run(["bench", engine, "--against", f"eager={file}", "--rounds", "1", "-q"]) == 0, capsys.readouterr()
