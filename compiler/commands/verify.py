@@ -264,7 +264,8 @@ def _drawn(engine: Engine, function: str, module: Module, seed: int) -> list[Arr
     stand_ins = [
         np.broadcast_to(np.zeros((), value.dtype.numpy), shape) for value, shape in zip(module.main.arguments, shapes, strict=True)
     ]
-    return seeded_inputs(module, seed, bind_symbols(module.main.arguments, stand_ins))
+    # A size that is the value of an integer has no shape that tells it, and the engine's name.
+    return seeded_inputs(module, seed, {**sizes, **bind_symbols(module.main.arguments, stand_ins)})
 
 
 def _shown(verdict: Verdict) -> tuple[float, float, bool]:

@@ -91,7 +91,7 @@ def _draw(value: Value, bound: int, sizes: Mapping[str, int], random: np.random.
     if dtype == string:
         return np.asarray([WORDS[number] for number in random.integers(0, len(WORDS), shape).reshape(-1)], dtype=object).reshape(shape)
     size = next((str(op.attrs["symbol"]) for op in value.uses if op.name == "item"), None)
-    if size in sizes:
+    if size is not None and size in sizes:
         return np.asarray(sizes[size], dtype.numpy).reshape(shape)
     if _divides(value):
         return random.integers(1, 8, shape).astype(dtype.numpy)
