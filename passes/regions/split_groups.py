@@ -21,7 +21,7 @@ def split_groups(region: Region, symbols: dims.Facts) -> Region:
     if isinstance(found, str) or (found.rows and found.columns):
         return region
     for name in found.batch:
-        for size in sorted(_groups(region, name)):
+        for size in sorted(groups_of(region, name)):
             made = split_axis(region, name, [size], symbols)
             after = read_contraction(made)
             if isinstance(after, Contraction) and after.rows and after.columns:
@@ -29,8 +29,8 @@ def split_groups(region: Region, symbols: dims.Facts) -> Region:
     return region
 
 
-def _groups(region: Region, name: str) -> set[int]:
-    """The numbers that an axis is divided by somewhere, and that divide it."""
+def groups_of(region: Region, name: str, least: int = LEAST) -> set[int]:
+    """The numbers from `least` on that an axis is divided by somewhere, and that divide it."""
     extent, axis = region.axis(name).extent, dims.symbol(name)
     found: set[int] = set()
     for _, subscripts in accesses(region.body):
@@ -41,6 +41,6 @@ def _groups(region: Region, name: str) -> set[int]:
                     if isinstance(atom, dims.Function):
                         pending += (atom.left, atom.right)
                         size = atom.right if atom.kind == "div" and atom.left == axis else None
-                        if isinstance(extent, int) and isinstance(size, int) and LEAST <= size < extent and extent % size == 0:
+                        if isinstance(extent, int) and isinstance(size, int) and least <= size < extent and extent % size == 0:
                             found.add(size)
     return found

@@ -9,11 +9,12 @@ from .attention import GpuAttention
 from .elementwise import Elementwise
 from .reasons import why_no_matrix_instruction
 from .rows import Rows
+from .split_attention import SplitAttention
 from .split_k import SplitK
 from .steps import Steps
 from .tensor import Tensor
 from .vector import Vector
 
-STRATEGIES: tuple[Strategy[Any], ...] = (GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
+STRATEGIES: tuple[Strategy[Any], ...] = (SplitAttention(), GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
 
 __all__ = ["STRATEGIES", "why_no_matrix_instruction"]

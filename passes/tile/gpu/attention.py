@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Scalar
+from ....ir.region import Let, Scalar
 from ....ir.target import GpuTarget
-from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileProgram, TileType, Value
+from ....ir.tile.program import Dot, GridAxis, Launch, Param, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
 from ...regions.contraction import plain_load
+from ...regions.simplify_region import split_axis
+from ...regions.split_groups import groups_of
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
-from .shape import LAUNCH_SECONDS, is_covered, power_of_two, traffic, waves
+from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic, waves
 from .sweep import fresh_block
 
 WIDEST = 256
@@ -44,6 +46,7 @@ class GpuAttention:
     name: str = "attention"
 
     def match(self, problem: Problem, target: GpuTarget) -> Match[Attention] | Refusal:
+        problem = with_shared_keys(problem)
         found = read_attention(problem.region)
         if isinstance(found, str):
             return Refusal(found)
@@ -80,24 +83,7 @@ class GpuAttention:
 
     def cost(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
-        problem, found = match.problem, match.found
-        operands = attention_operands(found)[0]
-        if isinstance(operands, str):
-            return float("inf")
-        sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
-        heads = 1
-        for name in found.batch:
-            heads *= sizes[name]
-        m = schedule["m"]
-        programs = heads * (-(-sizes[found.row] // m) if found.row else 1)
-        columns = -(-sizes[found.column] // schedule["t"]) * schedule["t"]
-        scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
-        wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
-        products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
-        exponentials = scores * 12 / target.rates["f32"]
-        latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
-        memory = traffic(problem) / target.memory_rate
-        return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+        return attention_seconds(match, schedule, target)
 
     def order(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of columns and of the head, by warps that share rows; below the diagonal by blocks of rows as well, which
@@ -109,7 +95,43 @@ class GpuAttention:
     def tile(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
         problem = match.problem
-        return TileProgram(problem.region.name, (_Launch(problem, schedule, match.found).launch(),), symbols=tuple(problem.symbols.ranges))
+        return TileProgram(problem.region.name, (attention_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+
+
+def with_shared_keys(problem: Problem) -> Problem:
+    """The problem with heads in two axes where one row of each asks keys that several heads share: those are its rows then."""
+    found = read_attention(problem.region)
+    if isinstance(found, str) or found.row is not None:
+        return problem
+    for name in found.batch:
+        for size in sorted(groups_of(problem.region, name, 2), reverse=True):
+            made = split_axis(problem.region, name, [size], problem.symbols)
+            after = read_attention(made)
+            if not isinstance(after, str) and after.row is not None:
+                return replace(problem, region=made)
+    return problem
+
+
+def attention_seconds(match: Match[Attention], schedule: Schedule, target: GpuTarget, splits: int = 1) -> float:
+    """Predicted seconds where the columns of a row are the work of `splits` programs."""
+    problem, found = match.problem, match.found
+    operands = attention_operands(found)[0]
+    if isinstance(operands, str):
+        return float("inf")
+    sizes = {name: problem.typical(extent) for name, extent in problem.region.extents.items()}
+    heads = 1
+    for name in found.batch:
+        heads *= sizes[name]
+    m = schedule["m"]
+    programs = heads * (-(-sizes[found.row] // m) if found.row else 1) * splits
+    columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
+    scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
+    wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
+    products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
+    exponentials = scores * 12 / target.rates["f32"]
+    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
+    memory = memory_seconds(traffic(problem), programs, target)
+    return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
 
 
 def _extent(problem: Problem, axis: str) -> int:
@@ -123,11 +145,27 @@ def attention_operands(found: Attention) -> tuple[Operands | str, Operands | str
     return first, operands_for(query, factor_dtype(found.value), found.result.dtype)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Columns in `count` parts, each a program's along the grid axis `name`; what each gives goes to three workspaces: its highest
+    scores, its sums of exponentials, its weighted values.
+    """
+
+    name: str
+    count: int
+    spaces: tuple[Param, ...]
+
+
+def attention_launch(problem: Problem, schedule: Schedule, found: Attention, parts: Parts | None = None) -> Launch:
+    """The kernel of all columns, or of each part of them."""
+    return _Launch(problem, schedule, found, parts).launch()
+
+
 class _Launch:
     """Builds the kernel: `rows` and `features` are tile axes of the result, `columns` the step of the loop."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Attention) -> None:
-        self.problem, self.schedule, self.found = problem, schedule, found
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, parts: Parts | None) -> None:
+        self.problem, self.schedule, self.found, self.parts = problem, schedule, found, parts
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
         first, second = attention_operands(found)
@@ -152,17 +190,39 @@ class _Launch:
             query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
         self.features = self._whole(block, found.feature)
         state = self._start(block)
+        low: Dim = 0
         high: Dim = self.extents[found.column]
+        if self.parts is not None:
+            grid.insert(0, GridAxis(self.parts.name, 0, self.parts.count))
+            step = self.schedule["t"]
+            chunk = dims.ceil_div(high, self.parts.count * step) * step
+            low = dims.symbol(self.parts.name) * chunk
+            high = dims.minimum(low + chunk, high)
         if found.is_causal and found.row is not None:
             high = dims.minimum(high, dims.symbol(f"{found.row}.first") + self.schedule["m"])
-        with block.loop(found.column, "tile", 0, high, self.schedule["t"], carries=state) as columns:
+        with block.loop(found.column, "tile", low, high, self.schedule["t"], carries=state) as columns:
             block.index[found.column] = dims.symbol(columns)
             self._step(block, query, columns, state)
-        self._finish(block, state)
         hints = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
-        return Launch(
-            f"{problem.region.name}.attention", used_parameters(problem, problem.region.body), tuple(grid), tuple(block.body), hints=hints
-        )
+        name = f"{problem.region.name}.{self.schedule.strategy}"
+        if self.parts is None:
+            self._finish(block, state)
+            return Launch(name, used_parameters(problem, problem.region.body), tuple(grid), tuple(block.body), hints=hints)
+        self._keep(block, state, self.parts)
+        params = (*used_parameters(problem, (*found.before, found.product, *self._read())), *self.parts.spaces)
+        return Launch(name, params, tuple(grid), tuple(block.body), hints=hints)
+
+    def _read(self) -> tuple[Let, ...]:
+        """What a part reads beside its first product, as statements."""
+        found = self.found
+        return Let("score", (), found.score), Let("value", (), found.value)
+
+    def _keep(self, block: Block, state: tuple[Ref, Ref, Ref], parts: Parts) -> None:
+        """Write what a part gives."""
+        found = self.found
+        rows = (*found.batch, *self.rows)
+        for space, value, axes in zip(parts.spaces, state, (rows, rows, (*rows, found.feature)), strict=True):
+            block.store(space.name, (dims.symbol(parts.name), *(block.index[axis] for axis in axes)), value)
 
     def _whole(self, block: Block, axis: str) -> str:
         name = block.axis(axis, 0, self.extents[axis], _extent(self.problem, axis))

@@ -9,7 +9,7 @@ from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from ..softmax import read_attention
-from .attention import attention_operands
+from .attention import attention_operands, with_shared_keys
 from .matrix import Operands, operands_of, why_not_instruction
 from .tensor import matrix_product
 
@@ -20,8 +20,8 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
         found = read_contraction(problem.region)
         operands = found if isinstance(found, str) else operands_of(found)
         return operands if isinstance(operands, str) else why_not_instruction(operands, schedule, target)
-    if schedule.strategy == "attention":
-        return _of_attention(problem, schedule, target)
+    if schedule.strategy in ("attention", "split_attention"):
+        return _of_attention(with_shared_keys(problem), schedule, target)
     if not _has_product(problem.region):
         return None
     product = matrix_product(problem)

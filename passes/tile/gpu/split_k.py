@@ -86,7 +86,7 @@ class SplitK:
         problem, found = match.problem, match.found.product
         space = _space(problem, found, schedule["splits"])
         launches = (_parts(problem, match.found, schedule, space), _sum(problem, found, space, schedule["splits"]))
-        return TileProgram(problem.region.name, launches, (_param(space, "out"),), tuple(problem.symbols.ranges))
+        return TileProgram(problem.region.name, launches, (space_param(space, "out"),), tuple(problem.symbols.ranges))
 
 
 def _both_ways(tensor: Match[MatrixProduct], split: Match[MatrixProduct], target: GpuTarget) -> tuple[float, float]:
@@ -98,7 +98,8 @@ def _both_ways(tensor: Match[MatrixProduct], split: Match[MatrixProduct], target
     return whole, parts
 
 
-def _free(problem: Problem, name: str) -> str:
+def free_name(problem: Problem, name: str) -> str:
+    """A name that nothing of a problem has."""
     region = problem.region
     taken = {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges)
     while name in taken:
@@ -108,10 +109,11 @@ def _free(problem: Problem, name: str) -> str:
 
 def _space(problem: Problem, found: Contraction, splits: int) -> Operand:
     shape = (splits, *(problem.region.axis(a).extent for a in found.reduce.axes))
-    return Operand(_free(problem, "parts"), TensorType(found.reduce.dtype, shape))
+    return Operand(free_name(problem, "parts"), TensorType(found.reduce.dtype, shape))
 
 
-def _param(space: Operand, role: str) -> Param:
+def space_param(space: Operand, role: str) -> Param:
+    """A workspace as a parameter of a launch."""
     return Param(space.name, space.type.dtype, tuple((f"d{n}", size) for n, size in enumerate(space.type.shape)), role)
 
 
@@ -128,7 +130,7 @@ def _parts(problem: Problem, matched: MatrixProduct, schedule: Schedule, space: 
     high = low + chunk if even else dims.minimum(low + chunk, total)
     multiply(block, product.acc, found, operands, step, low, high)
     block.store(space.name, (dims.symbol(part), *(block.index[a] for a in found.reduce.axes)), product.acc)
-    params = (*used_parameters(problem, (*found.prologue, found.reduce)), _param(space, "out"))
+    params = (*used_parameters(problem, (*found.prologue, found.reduce)), space_param(space, "out"))
     hints = (("warps", schedule["warps"]), ("stages", schedule["stages"]))
     grid = (GridAxis(part, 0, splits), *product.grid)
     return Launch(f"{problem.region.name}.split_k", params, grid, tuple(block.body), hints=hints)
@@ -142,7 +144,7 @@ def _sum(problem: Problem, found: Contraction, space: Operand, splits: int) -> L
 
 def _adding(problem: Problem, found: Contraction, space: Operand, splits: int) -> tuple[Problem, tuple[Let | Reduce | Scan, ...], Tiling]:
     """What the second launch computes, and its tiling."""
-    region, part = problem.region, _free(problem, "part")
+    region, part = problem.region, free_name(problem, "part")
     load = Load(space.name, tuple(dims.symbol(a) for a in (part, *found.reduce.axes)), found.reduce.dtype)
     total = Reduce(found.reduce.name, found.reduce.axes, "sum", (part,), load, found.reduce.dtype)
     statements: tuple[Let | Reduce | Scan, ...] = (total, *found.epilogue)

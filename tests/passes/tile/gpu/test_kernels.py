@@ -20,11 +20,32 @@ from ourcc.passes.tile.schedule import Problem, Schedule, matches
 SIZES = {"B": 2, "S": 37, "U": 70}
 ON_MATRIX_INSTRUCTIONS = (
     *("linear_f32", "linear_i8", "few_rows_f16", "long_sum", "unbounded_sum", "convolution"),
-    *("attention", "attention_causal_groups"),
+    *("attention", "attention_causal_groups", "attention_long_causal", "attention_long_f32", "attention_long_mask"),
 )
-OTHERS = ("one_row_f32", "softmax_unbounded", "sum_rows_unbounded", "cumsum_unbounded", "layer_norm", "transpose", "scatter_add_floats")
+OTHERS = (
+    "attention_long",
+    "attention_long_f32",
+    "attention_long_mask",
+    "one_row_f32",
+    "softmax_unbounded",
+    "sum_rows_unbounded",
+    "cumsum_unbounded",
+    "layer_norm",
+    "transpose",
+    "scatter_add_floats",
+)
 INTERPRETED = (
-    *("linear_f16", "long_sum", "unbounded_sum", "convolution", "attention", "attention_causal_groups", "attention_one_row"),
+    *(
+        "linear_f16",
+        "long_sum",
+        "unbounded_sum",
+        "convolution",
+        "attention",
+        "attention_causal_groups",
+        "attention_one_row",
+        "attention_long",
+        "attention_long_mask",
+    ),
     *("one_row_f32", "softmax_unbounded", "layer_norm", "argmax_long", "argmin_last", "cumsum", "cumsum_unbounded"),
     *("transpose", "gather", "scatter_add_floats", "scatter_last_wins"),
 )

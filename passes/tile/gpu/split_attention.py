@@ -1,0 +1,170 @@
+"""The strategy `split_attention`: few rows against many columns, in parts of the columns that a second launch joins in order.
+
+A part gives its highest score, its sum of exponentials and its weighted values; parts are rescaled to the highest of all.
+(Known as flash decoding: Dao, Haziza, Massa, Sizov, 2023.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ....ir import dims
+from ....ir.expression import Apply, Constant
+from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar
+from ....ir.target import GpuTarget
+from ....ir.tile.program import Launch, TileProgram
+from ....ir.types import TensorType, boolean
+from ....ir.workload import Point
+from ..lower import upper_bound
+from ..schedule import Match, Order, Problem, Refusal, Schedule
+from ..schedule import seconds as seconds_of
+from ..softmax import Attention
+from .attention import GpuAttention, Parts, attention_launch, attention_seconds
+from .rows import tile_rows
+from .shape import LAUNCH_SECONDS, power_of_two
+from .split_k import LARGEST, WORTH, free_name, space_param
+from .sweep import Sweep, Tiling
+
+SPLITS = (4, 8, 16, 32, 64, 128)
+LEAST_STEPS = 2
+"""Steps of columns that are worth a part."""
+
+
+@dataclass(frozen=True)
+class SplitAttention:
+    """Tiles as in `attention`, `splits` programs for each; it takes what would leave most of the device idle."""
+
+    name: str = "split_attention"
+
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Attention] | Refusal:
+        whole = GpuAttention().match(problem, target)
+        if isinstance(whole, Refusal):
+            return whole
+        problem = whole.problem
+        if whole.found.result.dtype != whole.found.product.dtype or whole.found.total.dtype != whole.found.product.dtype:
+            return Refusal("its sums have another type than its scores")
+        match = Match(self, problem, whole.found)
+        one, parts = _both_ways(whole, match, target)
+        if parts == float("inf"):
+            return Refusal(f"no row has columns for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements")
+        if parts > WORTH * one:
+            return Refusal(f"one program for each tile takes {one * 1e6:.1f} us, parts of the columns would take {parts * 1e6:.1f} us")
+        if problem.symbols.ranges and not problem.points:
+            # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
+            ends = tuple(
+                (name, known.high or size)
+                for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
+            )
+            largest = (Point(ends),)
+            one, parts = _both_ways(whole.with_points(largest), match.with_points(largest), target)
+            if parts > one:
+                return Refusal(f"at the largest sizes it takes {one * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several")
+        return match
+
+    def space(self, match: Match[Attention], target: GpuTarget) -> Iterator[Schedule]:
+        """The tiles of `attention` by parts of at least two steps each."""
+        problem, found = match.problem, match.found
+        results = upper_bound(dims.product(problem.region.axis(a).extent for a in found.result.axes), problem.symbols)
+        columns = problem.typical(problem.region.axis(found.column).extent)
+        for tiles in GpuAttention().space(Match(GpuAttention(), problem, found), target):
+            for splits in SPLITS:
+                if columns >= LEAST_STEPS * tiles["t"] * splits and results is not None and results * splits <= LARGEST:
+                    yield Schedule(self.name, (("splits", splits), *tiles.parameters))
+
+    def cost(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> float:
+        """That of `attention` with more programs of fewer columns, and parts that are written and read again."""
+        problem, found = match.problem, match.found
+        results = problem.typical(dims.product(problem.region.axis(a).extent for a in found.result.axes))
+        moved = 2.0 * schedule["splits"] * results * found.result.dtype.bits / 8
+        return attention_seconds(match, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
+
+    def order(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> Order:
+        """As in `attention` for each part; then the parts, by the tile that holds them."""
+        _, _, tiling = _joining(match, _spaces(match, schedule["splits"]), schedule["splits"])
+        return self.name, schedule["splits"], str(tiling), *GpuAttention().order(replace(match, strategy=GpuAttention()), schedule, target)
+
+    def tile(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """Two launches and the workspaces between them."""
+        problem, splits = match.problem, schedule["splits"]
+        spaces = _spaces(match, splits)
+        params = tuple(space_param(space, "out") for space in spaces)
+        parts = Parts(free_name(problem, "part"), splits, params)
+        launches = (attention_launch(problem, schedule, match.found, parts), _join(match, spaces, splits))
+        return TileProgram(problem.region.name, launches, params, tuple(problem.symbols.ranges))
+
+
+def _both_ways(whole: Match[Attention], split: Match[Attention], target: GpuTarget) -> tuple[float, float]:
+    """What the best tiles take where each is one program, and where several share it."""
+    one, parts = (
+        min((seconds_of(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
+        for match in (whole, split)
+    )
+    return one, parts
+
+
+def _rows(found: Attention) -> tuple[str, ...]:
+    """The axes of what there is one of for each row."""
+    return (*found.batch, *((found.row,) if found.row else ()))
+
+
+def _spaces(match: Match[Attention], splits: int) -> tuple[Operand, Operand, Operand]:
+    """The highest score, the sum of exponentials and the weighted values of each part."""
+    problem, found = match.problem, match.found
+    extents, dtype = problem.region.extents, found.product.dtype
+
+    def space(name: str, axes: tuple[str, ...]) -> Operand:
+        return Operand(free_name(problem, name), TensorType(dtype, (splits, *(extents[axis] for axis in axes))))
+
+    rows = _rows(found)
+    return space("highest_of", rows), space("total_of", rows), space("sums_of", (*rows, found.feature))
+
+
+def _joining(
+    match: Match[Attention], spaces: tuple[Operand, Operand, Operand], splits: int
+) -> tuple[Problem, tuple[Let | Reduce, ...], Tiling]:
+    """What the second launch computes, and its tiling."""
+    problem, found = match.problem, match.found
+    region, part, rows, dtype = problem.region, free_name(problem, "part"), _rows(found), found.product.dtype
+    low = Constant(float("-inf"), dtype)
+
+    def load(space: Operand, axes: tuple[str, ...]) -> Load:
+        return Load(space.name, tuple(dims.symbol(axis) for axis in (part, *axes)), dtype)
+
+    def apply(primitive: str, *arguments: Scalar) -> Scalar:
+        return Apply(primitive, arguments, boolean if primitive == "eq" else dtype)
+
+    highest, total, sums = spaces
+    top, base, weight = (f"{found.product.name}_{word}" for word in ("top", "base", "weight"))
+    scaled = Ref(weight, dtype)
+    of_all = Ref(top, dtype)
+    statements: tuple[Let | Reduce, ...] = (
+        Reduce(top, rows, "max", (part,), load(highest, rows), dtype),
+        # A row that has seen nothing but -inf stays at zero weights.
+        Let(base, rows, apply("where", apply("eq", of_all, low), Constant(0.0, dtype), of_all)),
+        Let(weight, (part, *rows), apply("exp", apply("sub", load(highest, rows), Ref(base, dtype)))),
+        Reduce(found.total.name, rows, "sum", (part,), apply("mul", scaled, load(total, rows)), dtype),
+        Reduce(
+            found.result.name,
+            found.result.axes,
+            "sum",
+            (part,),
+            apply("mul", scaled, load(sums, (*rows, found.feature))),
+            dtype,
+        ),
+        *found.after,
+    )
+    wanted = {*rows, found.feature}
+    axes = (*(axis for axis in region.axes if axis.name in wanted), Axis(part, splits))
+    after = replace(problem, region=Region(region.name, (*region.inputs, *spaces), region.outputs, axes, (*statements, found.store)))
+    features = power_of_two(upper_bound(region.axis(found.feature).extent, problem.symbols) or 1)
+    tiling = tile_rows(after, statements, (found.store,), max(1024, power_of_two(splits) * features), False)
+    if isinstance(tiling, str):
+        raise ValueError(tiling)
+    return after, statements, tiling
+
+
+def _join(match: Match[Attention], spaces: tuple[Operand, Operand, Operand], splits: int) -> Launch:
+    """The parts rescaled and added along their own axis, then what follows the sums."""
+    after, statements, tiling = _joining(match, spaces, splits)
+    return Sweep(after, statements, (match.found.store,), tiling).launch(f"{match.problem.region.name}.split_attention_join")
