@@ -146,8 +146,9 @@ def inputs_of(program: Program) -> list[torch.Tensor]:
 
 def sharing(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Which tensors share memory or are one object, and how they lie in it; alone, a tensor's place is nobody's business."""
-    # Nobody can tell whose memory no elements lie in.
-    storages = [tensor.untyped_storage()._cdata if tensor.numel() else id(tensor) for tensor in tensors]
+    # Nobody can write what has no elements: whether two such are one is a matter of a kernel's shortcuts.
+    tensors = [tensor if tensor.numel() else torch.empty(tensor.shape) for tensor in tensors]
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
     first = {id(tensor): number for number, tensor in reversed(list(enumerate(tensors)))}
     members = [len({id(tensor) for tensor, other in zip(tensors, storages, strict=True) if other == place}) for place in storages]
     return [
