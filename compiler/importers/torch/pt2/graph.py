@@ -12,6 +12,7 @@ from typing import Any
 from .....ir.errors import CompilerError, ModelError, UnsupportedError
 from .entries import Entry
 from .operators import INLINED, resolve
+from .sizes import Sizes
 from .tensors import check_layout, dtype_of_number
 
 DEPTH = 16
@@ -23,13 +24,16 @@ _MODULE = re.compile(r"[A-Za-z0-9_.\[\]']*")
 class GraphBuilder:
     """One graph in the making; names are those of the graph or of the inlined one that is being read."""
 
-    def __init__(self, fake_mode: Any) -> None:
+    def __init__(self, fake_mode: Any, sizes: Sizes, depth: int = 0) -> None:
         import torch
 
         self.graph = torch.fx.Graph()
+        self.root = torch.nn.Module()
+        """What holds the graphs that branches and loops run."""
         self.fake_mode = fake_mode
+        self.sizes = sizes
         self.names: dict[str, Any] = {}
-        self.depth = 0
+        self.depth = depth
 
     def placeholder(self, entry: Entry, name: str, value: Any) -> Any:
         """An input of the program."""
@@ -38,6 +42,17 @@ class GraphBuilder:
         node.meta["val"] = value
         self._bind(name, node, entry)
         return node
+
+    def fake(self, meta: Entry) -> Any:
+        """A tensor of a described type, without data."""
+        import torch
+
+        check_layout(meta.at("layout"))
+        sizes, strides = self.sizes.shape(meta.at("sizes")), self.sizes.shape(meta.at("strides"))
+        if len(sizes) != len(strides):
+            raise meta.fail(f"got {len(sizes)} sizes and {len(strides)} strides, expected as many")
+        with self.fake_mode:
+            return torch.empty_strided(sizes, strides, dtype=dtype_of_number(meta.at("dtype")), device="cpu")
 
     def nodes(self, nodes: Entry) -> None:
         """All nodes of a graph, in order."""
@@ -78,6 +93,9 @@ class GraphBuilder:
             )
             raise
         arguments, keywords = self._inputs(node.at("inputs"), function)
+        if getattr(function, "_schema", None) is None:
+            # Branches and loops take their operands in tuples.
+            arguments = tuple(tuple(argument) if isinstance(argument, list) else argument for argument in arguments)
         names = [None if output is None else output.identifier() for output in _flat(node.at("outputs"))]
         value = self._run(node, target, function, arguments, keywords)
         if not _traced(value):
@@ -169,6 +187,34 @@ class GraphBuilder:
         self.names = outer
         self._results(node, results, results)
 
+    def _function(self, entry: Entry) -> Any:
+        """A graph that a branch or a loop runs, as a module of its own beside the nodes."""
+        import torch
+
+        if self.depth >= DEPTH:
+            raise entry.fail(f"graphs lie {self.depth} deep in each other, expected less than {DEPTH}")
+        name, graph = entry.at("name").identifier(), entry.at("graph")
+        if hasattr(self.root, name):
+            raise entry.fail(f"the name {name!r} is given twice")
+        inner = GraphBuilder(self.fake_mode, self.sizes, self.depth + 1)
+        for given in graph.at("inputs").parts():
+            kind, value = given.case()
+            if kind == "as_tensor":
+                label = value.at("name").identifier()
+                inner.placeholder(given, label, self.fake(graph.at("tensor_values").at(label)))
+            elif kind == "as_sym_int":
+                label = value.at("as_name").identifier()
+                inner.placeholder(given, label, self.sizes.number(graph.at("sym_int_values").at(label)))
+            else:
+                raise UnsupportedError(f"{given.place}: an input of the kind {kind[:40]!r} has no form here", source=given.source)
+        inner.nodes(graph.at("nodes"))
+        inner.output(graph.at("outputs"))
+        module = torch.fx.GraphModule(inner.root, inner.graph)
+        setattr(self.root, name, module)
+        node = self.graph.get_attr(name)
+        node.meta["val"] = module
+        return node
+
     # arguments
 
     def argument(self, entry: Entry) -> Any:
@@ -233,6 +279,7 @@ class GraphBuilder:
 
 _SINGLE: dict[str, Callable[[GraphBuilder, Entry], Any]] = {
     "as_none": lambda builder, entry: None,
+    "as_graph": GraphBuilder._function,
     "as_tensor": GraphBuilder._tensor,
     "as_optional_tensor": GraphBuilder._optional,
     "as_int": lambda builder, entry: entry.integer(),

@@ -1,4 +1,4 @@
-"""Which functions a `.pt2` may name: ATen and prims operators and arithmetic on sizes; all else is refused."""
+"""Which functions a `.pt2` may name: ATen and prims operators, branches and loops, arithmetic on sizes; all else is refused."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _ARITHMETIC = (
 _SIZES = ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite", "sym_sum", "sym_sqrt")
 INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
 """Wrappers that change nothing here: gradients are off, and casts stand in the graph they wrap."""
+CONTROL = ("cond", "while_loop")
+"""What runs graphs as the data decide."""
 # These reach outside the program.
 _DENIED = frozenset({"from_file", "_print"})
 
@@ -45,6 +47,8 @@ def resolve(target: str, source: Source) -> Any:
         return getattr(operator, name)
     if module == "torch" and name in _SIZES:
         return getattr(torch, name)
+    if target.startswith("torch.ops.higher_order.") and name in CONTROL:
+        return getattr(torch.ops.higher_order, name)
     if target.startswith("torch.ops.higher_order."):
         raise UnsupportedError(
             f"{target[:120]!r} is control flow, which has no form here", source=source, hint="compute both sides and use torch.where"

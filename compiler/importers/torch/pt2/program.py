@@ -12,7 +12,7 @@ from .archive import Archive
 from .entries import Entry
 from .graph import GraphBuilder
 from .sizes import Sizes
-from .tensors import check_layout, dtype_of_number, stored_tensor
+from .tensors import dtype_of_number, stored_tensor
 
 MAJOR = 8
 WEIGHTS = ("data/weights", "data/weights/{}_weights_config.json")
@@ -76,7 +76,7 @@ class _Reader:
         self.graph = program.at("graph_module").at("graph")
         self.signature = program.at("graph_module").at("signature")
         self.sizes = Sizes(program.at("range_constraints"))
-        self.builder = GraphBuilder(FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.environment))
+        self.builder = GraphBuilder(FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.environment), self.sizes)
         self.stores = {folder: _stored(archive, config.format(name)) for folder, config in (WEIGHTS, CONSTANTS)}
         self.state: dict[str, Any] = {}
         self.constants: dict[str, Any] = {}
@@ -84,7 +84,6 @@ class _Reader:
 
     def read(self) -> Any:
         """Inputs, nodes and outputs, put together as torch does."""
-        import torch
         from torch._export.verifier import TrainingIRVerifier
         from torch.export import ExportedProgram
         from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
@@ -103,7 +102,7 @@ class _Reader:
             forward_arg_names=self.arguments,
         )
         return ExportedProgram(
-            torch.nn.Module(),
+            self.builder.root,
             self.builder.graph,
             ExportGraphSignature(inputs, outputs),
             self.state,
@@ -172,14 +171,9 @@ class _Reader:
         kind, value = entry.case()
         if kind == "as_tensor":
             name = value.at("name").identifier()
-            meta = types.at(name)
-            check_layout(meta.at("layout"))
-            sizes, strides = self.sizes.shape(meta.at("sizes")), self.sizes.shape(meta.at("strides"))
-            if len(sizes) != len(strides):
-                raise meta.fail(f"got {len(sizes)} sizes and {len(strides)} strides, expected as many")
-            with self.builder.fake_mode:
-                fake = torch.empty_strided(sizes, strides, dtype=dtype_of_number(meta.at("dtype")), device="cpu")
-            return self._argument(entry, name, fake, InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None))
+            return self._argument(
+                entry, name, self.builder.fake(types.at(name)), InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None)
+            )
         if kind == "as_sym_int":
             name = value.at("as_name").identifier()
             size = self.sizes.number(self.graph.at("sym_int_values").at(name))

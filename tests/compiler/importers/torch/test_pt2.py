@@ -195,14 +195,17 @@ def test_state_that_is_written(saved: Any) -> None:
     assert list(module.states) == ["count"] and module.main.states == ["count"] and module.states["count"].initial is None
 
 
-def test_control_flow(saved: Any) -> None:
-    class Branch(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+def test_control_flow_that_has_no_form(saved: Any) -> None:
+    """Branches and loops do: test_pt2_control.py."""
+    from torch._higher_order_ops.map import map as mapped
 
-    with pytest.raises(UnsupportedError, match=r"'torch.ops.higher_order.cond' is control flow, which has no form here") as caught:
-        import_pt2(saved(Branch(), (torch.randn(2),)))
-    assert "node cond" in str(caught.value)
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return mapped(lambda row: row.sin(), x)
+
+    with pytest.raises(UnsupportedError, match=r"'torch.ops.higher_order.map_impl' is control flow, which has no form here") as caught:
+        import_pt2(saved(Rows(), (torch.randn(2, 3),)))
+    assert "node map" in str(caught.value)
 
 
 # --- damaged and hostile files ----------------------------------------------------------------------------------------
