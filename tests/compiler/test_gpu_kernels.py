@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ourcc.codegen.triton import TritonKernel, print_launch
 from ourcc.codegen.triton.interpret import interpret as run_kernel
 from ourcc.compiler.backends.built import pack
 from ourcc.compiler.backends.cuda import lower_cuda
+from ourcc.compiler.importers.torch.export import import_exported
 from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.options import build_options
-from ourcc.compiler.pipeline import simplify
+from ourcc.compiler.pipeline import compile_module, simplify
 from ourcc.ir import dims
 from ourcc.ir.graph import Module
 from ourcc.ir.graph.reference import interpret, judge
@@ -94,3 +96,17 @@ def test_every_launch_of_the_plan_is_right(name: str, size: tuple[int, int], siz
     for value, narrow, exact in zip(got, expected, wide, strict=True):
         verdict = judge(value, narrow, exact)
         assert verdict.passed, verdict.reason
+
+
+def test_a_token_that_asks_shared_keys_is_told_by_parts_of_them() -> None:
+    """One row for each of four heads, two of which share keys: the heads of a group are the rows of one tile."""
+
+    class Token(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    q, k = torch.zeros(1, 4, 1, 64, dtype=torch.bfloat16), torch.zeros(1, 2, 8192, 64, dtype=torch.bfloat16)
+    contents = compile_module(import_exported(torch.export.export(Token(), (q, k, k))), build_options({"targets": ["sm_90a"]}))
+    rows = contents.report["kernels"]["sm_90a"]
+    assert {row["strategy"] for row in rows} == {"split_attention"} and not any(row["spills"] or row["notes"] for row in rows)
+    assert any("wgmma" in row["instructions"] for row in rows)

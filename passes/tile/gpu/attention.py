@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Let, Scalar
+from ....ir.region import Let, Region, Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Param, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
@@ -45,15 +45,15 @@ class GpuAttention:
 
     name: str = "attention"
 
-    def match(self, problem: Problem, target: GpuTarget) -> Match[Attention] | Refusal:
-        problem = with_shared_keys(problem)
-        found = read_attention(problem.region)
-        if isinstance(found, str):
-            return Refusal(found)
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Heads] | Refusal:
+        heads = read_heads(problem)
+        if isinstance(heads, str):
+            return Refusal(heads)
+        region, found = heads.region, heads.attention
         if len(found.inner) != 1:
             return Refusal(f"scores fold {len(found.inner)} axes, expected one")
         for name in (*found.inner, found.feature):
-            extent = problem.region.axis(name).extent
+            extent = region.axis(name).extent
             if not isinstance(extent, int) or not 1 <= extent <= WIDEST:
                 return Refusal(f"head size {extent} is not a number from 1 to {WIDEST}")
         for operands in attention_operands(found):
@@ -61,13 +61,13 @@ class GpuAttention:
                 return Refusal(operands)
             if operands.dtype.bits > 32:
                 return Refusal(f"{operands.dtype} does not fit the registers, expected elements of at most 32 bits")
-        if any(extent == 0 for extent in problem.region.extents.values()):
+        if any(extent == 0 for extent in region.extents.values()):
             return Refusal("an axis has no elements")
-        return Match(self, problem, found)
+        return Match(self, problem, heads)
 
-    def space(self, match: Match[Attention], target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Heads], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles of rows and steps of columns; wide heads take small ones, and come in steps themselves."""
-        problem, found = match.problem, match.found
+        problem, found = posed(match)
         first = attention_operands(found)[0]
         if isinstance(first, str):
             return
@@ -81,40 +81,55 @@ class GpuAttention:
                 rows = m if found.row else 1
                 yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
 
-    def cost(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> float:
         """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
         return attention_seconds(match, schedule, target)
 
-    def order(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of columns and of the head, by warps that share rows; below the diagonal by blocks of rows as well, which
         look at columns that weigh nothing.
         """
         sharing = max(1, schedule["warps"] * ROWS_OF_WARP // schedule["m"])
-        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.is_causal else 0
+        return self.name, schedule["t"], schedule["d"], sharing, schedule["m"] if match.found.attention.is_causal else 0
 
-    def tile(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        problem = match.problem
-        return TileProgram(problem.region.name, (attention_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+        problem, found = posed(match)
+        return TileProgram(problem.region.name, (attention_launch(problem, schedule, found),), symbols=tuple(problem.symbols.ranges))
 
 
-def with_shared_keys(problem: Problem) -> Problem:
-    """The problem with heads in two axes where one row of each asks keys that several heads share: those are its rows then."""
+@dataclass(frozen=True)
+class Heads:
+    """Attention as a region poses it, or the same region with heads in two axes where one row of each asks keys that several
+    heads share: those are the rows then.
+    """
+
+    region: Region
+    attention: Attention
+
+
+def read_heads(problem: Problem) -> Heads | str:
+    """The attention that a problem is, or why it is not one."""
     found = read_attention(problem.region)
-    if isinstance(found, str) or found.row is not None:
-        return problem
-    for name in found.batch:
+    if isinstance(found, str):
+        return found
+    for name in found.batch if found.row is None else ():
         for size in sorted(groups_of(problem.region, name, 2), reverse=True):
             made = split_axis(problem.region, name, [size], problem.symbols)
             after = read_attention(made)
             if not isinstance(after, str) and after.row is not None:
-                return replace(problem, region=made)
-    return problem
+                return Heads(made, after)
+    return Heads(problem.region, found)
 
 
-def attention_seconds(match: Match[Attention], schedule: Schedule, target: GpuTarget, splits: int = 1) -> float:
+def posed(match: Match[Heads]) -> tuple[Problem, Attention]:
+    """The problem as its attention was read, and that."""
+    return replace(match.problem, region=match.found.region), match.found.attention
+
+
+def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget, splits: int = 1) -> float:
     """Predicted seconds where the columns of a row are the work of `splits` programs."""
-    problem, found = match.problem, match.found
+    problem, found = posed(match)
     operands = attention_operands(found)[0]
     if isinstance(operands, str):
         return float("inf")

@@ -8,8 +8,7 @@ from ....ir.region import Load, Reduce, Region, walk
 from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
-from ..softmax import read_attention
-from .attention import attention_operands, with_shared_keys
+from .attention import attention_operands, read_heads
 from .matrix import Operands, operands_of, why_not_instruction
 from .tensor import matrix_product
 
@@ -21,7 +20,7 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
         operands = found if isinstance(found, str) else operands_of(found)
         return operands if isinstance(operands, str) else why_not_instruction(operands, schedule, target)
     if schedule.strategy in ("attention", "split_attention"):
-        return _of_attention(with_shared_keys(problem), schedule, target)
+        return _of_attention(problem, schedule, target)
     if not _has_product(problem.region):
         return None
     product = matrix_product(problem)
@@ -29,9 +28,10 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
 
 
 def _of_attention(problem: Problem, schedule: Schedule, target: GpuTarget) -> str | None:
-    found = read_attention(problem.region)
-    if isinstance(found, str):
-        return found
+    heads = read_heads(problem)
+    if isinstance(heads, str):
+        return heads
+    found = heads.attention
     if found.row is None:
         return "each head has one row (a vector-matrix product)"
     reasons = (why_not_instruction(o, schedule, target) if isinstance(o, Operands) else o for o in attention_operands(found))

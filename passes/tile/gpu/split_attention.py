@@ -20,7 +20,7 @@ from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..schedule import seconds as seconds_of
 from ..softmax import Attention
-from .attention import GpuAttention, Parts, attention_launch, attention_seconds
+from .attention import GpuAttention, Heads, Parts, attention_launch, attention_seconds, posed
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .split_k import LARGEST, WORTH, free_name, space_param
@@ -37,12 +37,12 @@ class SplitAttention:
 
     name: str = "split_attention"
 
-    def match(self, problem: Problem, target: GpuTarget) -> Match[Attention] | Refusal:
+    def match(self, problem: Problem, target: GpuTarget) -> Match[Heads] | Refusal:
         whole = GpuAttention().match(problem, target)
         if isinstance(whole, Refusal):
             return whole
-        problem = whole.problem
-        if whole.found.result.dtype != whole.found.product.dtype or whole.found.total.dtype != whole.found.product.dtype:
+        found = whole.found.attention
+        if found.result.dtype != found.product.dtype or found.total.dtype != found.product.dtype:
             return Refusal("its sums have another type than its scores")
         match = Match(self, problem, whole.found)
         one, parts = _both_ways(whole, match, target)
@@ -62,39 +62,39 @@ class SplitAttention:
                 return Refusal(f"at the largest sizes it takes {one * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several")
         return match
 
-    def space(self, match: Match[Attention], target: GpuTarget) -> Iterator[Schedule]:
+    def space(self, match: Match[Heads], target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `attention` by parts of at least two steps each."""
-        problem, found = match.problem, match.found
+        problem, found = posed(match)
         results = upper_bound(dims.product(problem.region.axis(a).extent for a in found.result.axes), problem.symbols)
         columns = problem.typical(problem.region.axis(found.column).extent)
-        for tiles in GpuAttention().space(Match(GpuAttention(), problem, found), target):
+        for tiles in GpuAttention().space(replace(match, strategy=GpuAttention()), target):
             for splits in SPLITS:
                 if columns >= LEAST_STEPS * tiles["t"] * splits and results is not None and results * splits <= LARGEST:
                     yield Schedule(self.name, (("splits", splits), *tiles.parameters))
 
-    def cost(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> float:
+    def cost(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> float:
         """That of `attention` with more programs of fewer columns, and parts that are written and read again."""
-        problem, found = match.problem, match.found
+        problem, found = posed(match)
         results = problem.typical(dims.product(problem.region.axis(a).extent for a in found.result.axes))
         moved = 2.0 * schedule["splits"] * results * found.result.dtype.bits / 8
         return attention_seconds(match, schedule, target, schedule["splits"]) + LAUNCH_SECONDS + 1e-6 + moved / target.memory_rate
 
-    def order(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> Order:
         """As in `attention` for each part; then the parts, by the tile that holds them."""
         _, _, tiling = _joining(match, _spaces(match, schedule["splits"]), schedule["splits"])
         return self.name, schedule["splits"], str(tiling), *GpuAttention().order(replace(match, strategy=GpuAttention()), schedule, target)
 
-    def tile(self, match: Match[Attention], schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """Two launches and the workspaces between them."""
-        problem, splits = match.problem, schedule["splits"]
+        (problem, found), splits = posed(match), schedule["splits"]
         spaces = _spaces(match, splits)
         params = tuple(space_param(space, "out") for space in spaces)
         parts = Parts(free_name(problem, "part"), splits, params)
-        launches = (attention_launch(problem, schedule, match.found, parts), _join(match, spaces, splits))
+        launches = (attention_launch(problem, schedule, found, parts), _join(match, spaces, splits))
         return TileProgram(problem.region.name, launches, params, tuple(problem.symbols.ranges))
 
 
-def _both_ways(whole: Match[Attention], split: Match[Attention], target: GpuTarget) -> tuple[float, float]:
+def _both_ways(whole: Match[Heads], split: Match[Heads], target: GpuTarget) -> tuple[float, float]:
     """What the best tiles take where each is one program, and where several share it."""
     one, parts = (
         min((seconds_of(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
@@ -108,9 +108,9 @@ def _rows(found: Attention) -> tuple[str, ...]:
     return (*found.batch, *((found.row,) if found.row else ()))
 
 
-def _spaces(match: Match[Attention], splits: int) -> tuple[Operand, Operand, Operand]:
+def _spaces(match: Match[Heads], splits: int) -> tuple[Operand, Operand, Operand]:
     """The highest score, the sum of exponentials and the weighted values of each part."""
-    problem, found = match.problem, match.found
+    problem, found = posed(match)
     extents, dtype = problem.region.extents, found.product.dtype
 
     def space(name: str, axes: tuple[str, ...]) -> Operand:
@@ -121,10 +121,10 @@ def _spaces(match: Match[Attention], splits: int) -> tuple[Operand, Operand, Ope
 
 
 def _joining(
-    match: Match[Attention], spaces: tuple[Operand, Operand, Operand], splits: int
+    match: Match[Heads], spaces: tuple[Operand, Operand, Operand], splits: int
 ) -> tuple[Problem, tuple[Let | Reduce, ...], Tiling]:
     """What the second launch computes, and its tiling."""
-    problem, found = match.problem, match.found
+    problem, found = posed(match)
     region, part, rows, dtype = problem.region, free_name(problem, "part"), _rows(found), found.product.dtype
     low = Constant(float("-inf"), dtype)
 
@@ -164,7 +164,7 @@ def _joining(
     return after, statements, tiling
 
 
-def _join(match: Match[Attention], spaces: tuple[Operand, Operand, Operand], splits: int) -> Launch:
+def _join(match: Match[Heads], spaces: tuple[Operand, Operand, Operand], splits: int) -> Launch:
     """The parts rescaled and added along their own axis, then what follows the sums."""
     after, statements, tiling = _joining(match, spaces, splits)
-    return Sweep(after, statements, (match.found.store,), tiling).launch(f"{match.problem.region.name}.split_attention_join")
+    return Sweep(after, statements, (match.found.attention.store,), tiling).launch(f"{match.problem.region.name}.split_attention_join")
