@@ -108,5 +108,7 @@ def test_a_token_that_asks_shared_keys_is_told_by_parts_of_them() -> None:
     q, k = torch.zeros(1, 4, 1, 64, dtype=torch.bfloat16), torch.zeros(1, 2, 8192, 64, dtype=torch.bfloat16)
     contents = compile_module(import_exported(torch.export.export(Token(), (q, k, k))), build_options({"targets": ["sm_90a"]}))
     rows = contents.report["kernels"]["sm_90a"]
-    assert {row["strategy"] for row in rows} == {"split_attention"} and not any(row["spills"] or row["notes"] for row in rows)
+    assert {row["strategy"].partition("{")[0] for row in rows} == {"split_attention"} and not any(
+        row["spills"] or row["notes"] for row in rows
+    )
     assert any("wgmma" in row["instructions"] for row in rows)
