@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..ir.digits import whole_number
+from ..ir.digits import integer, whole_number
 from ..ir.errors import UsageError
 
 
@@ -62,7 +62,7 @@ def said_columns(variables: Mapping[str, str] | None = None) -> int | None:
 
 def parse_threads(text: str | int, what: str = "threads") -> int:
     """A number of threads, from 1 to 4096."""
-    number = whole_number(text, 5) or 0 if isinstance(text, str) else text if isinstance(text, int) and not isinstance(text, bool) else 0
+    number = integer(text, 5) or 0
     if not 1 <= number <= 4096:
         raise UsageError(f"{what}: got {text!r}, expected a whole number from 1 to 4096")
     return number

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from ..ir.digits import integer
 from ..ir.dims import Facts
 from ..ir.errors import UsageError
 from ..ir.spelling import nearest
@@ -116,19 +117,23 @@ def _flag(value: Any) -> bool:
 
 
 def _several(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    found = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    wrong = [each for each in found if not isinstance(each, str)]
+    if wrong:
+        raise UsageError(f"got {wrong[0]!r}, expected text, or a list of texts")
+    return found
 
 
 def _shapes(value: Any) -> tuple[ShapeRequest, ...]:
     if isinstance(value, Mapping):
         value = [f"{name}={','.join(_axes(name, axes))}" for name, axes in value.items()]
-    return tuple(parse_shape(text) for text in _several(value))
+    return tuple(parse_shape(text) for text in _named("shapes", _several, value))
 
 
 def _axes(name: str, axes: Any) -> list[str]:
     """The axes of an input, or the size of a symbol, as text."""
-    found = [axes] if isinstance(axes, (str, int)) else list(axes) if isinstance(axes, Sequence) else [None]
-    if any(not isinstance(axis, (str, int)) or isinstance(axis, bool) for axis in found):
+    found = list(axes) if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
+    if any(not isinstance(axis, str) and integer(axis) is None for axis in found):
         hint = "a size is a number or text like 'B:1..64'; every axis is given"
         raise UsageError(f"shapes: got {axes!r} for {name}, expected a size, or a list of sizes", hint=hint)
     return [str(axis) for axis in found]
@@ -142,13 +147,13 @@ def _workload(value: Any) -> Workload:
 
 
 _READERS: dict[str, Any] = {
-    "targets": lambda value: parse_targets(_several(value)),
+    "targets": lambda value: parse_targets(_named("targets", _several, value)),
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
     "quantize": lambda value: value if value in QUANTIZE_FORMATS else parse_choice(value, QUANTIZE_SERVED, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
     "shapes": _shapes,
     "workload": _workload,
-    "require": lambda value: tuple(parse_requirement(text) for text in _several(value)),
+    "require": lambda value: tuple(parse_requirement(text) for text in _named("require", _several, value)),
     "tune": parse_measuring,
     "locked": lambda value: _file("locked", value),
     "report": lambda value: _named("report", lambda path: check_output(path, PAGE), _path(value)),
@@ -256,7 +261,7 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
         if name not in defaults:
             known = known_options(road)
             raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
-        if value is None or value == ():
+        if value is None or (isinstance(value, tuple) and not value):
             continue
         if name in read:
             raise UsageError(f"got both {_OTHER[name]!r} and {name!r}, expected one of them", hint="they are two spellings of one option")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.digits import whole_number
+from ..ir.digits import integer, whole_number
 from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
@@ -187,15 +187,15 @@ def parse_choice(text: str, known: Sequence[str], what: str) -> str:
 
 def parse_batch(text: str | int) -> int:
     """A number of sequences, from 1 to 4,096."""
-    number = text if isinstance(text, int) else whole_number(text, 9) or 0
-    if isinstance(text, bool) or not 1 <= number <= MOST_SEQUENCES:
+    number = integer(text, 9) or 0
+    if not 1 <= number <= MOST_SEQUENCES:
         raise UsageError(f"batch: got {text!r}, expected a whole number of sequences from 1 to {MOST_SEQUENCES}")
     return number
 
 
 def parse_context(text: str | int) -> int:
     """A number of tokens, from 1 to 2^24."""
-    number = text if isinstance(text, int) else whole_number(text, 9) or 0
+    number = integer(text, 9) or 0
     if not 1 <= number <= 1 << 24:
         raise UsageError(f"context: got {text!r}, expected a whole number of tokens from 1 on")
     return number

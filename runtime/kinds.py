@@ -87,6 +87,8 @@ _TEXTS: dict[str, tuple[bytes, ...]] = {
 
 def check_replaced(path: str | os.PathLike[str], *kinds: Kind) -> None:
     """UsageError for a file that would get what its suffix denies, or that holds anything but an older one of these kinds."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"got a {type(path).__name__} for the output, expected a path")
     file = Path(path)
     suffixes = {suffix for kind in kinds for suffix in kind.suffixes}
     expected = " or ".join(kind.name for kind in kinds)

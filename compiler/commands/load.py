@@ -29,6 +29,8 @@ def load(
     """Open an engine file for this machine."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"got a {type(path).__name__}, expected the path of an engine file")
+    if target is not None and not isinstance(target, str):
+        raise UsageError(f"target: got {target!r}, expected the name of a target or level")
     settings = environment()
     check_engine(path)
     contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))

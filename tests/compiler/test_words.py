@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -58,6 +59,11 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "half a thread": (lambda m, t: ourcc.load("m.ourcc", threads=1.5), "threads: got 1.5"),
     "no engine": (lambda m, t: ourcc.load(None), "got a NoneType, expected the path"),
     "a path for a key": (lambda m, t: ourcc.load(__file__, trusted_keys=["k.pem"]), "got a trusted key of str"),
+    "a number for targets": (lambda m, t: ourcc.build(m, targets=3), "targets: got 3, expected text"),
+    "a number for a promise": (lambda m, t: ourcc.build(m, require=[3]), "require: got 3, expected text"),
+    "a float for a batch": (lambda m, t: ourcc.build(m, batch=2.0), "batch: got 2.0"),
+    "a number to load": (lambda m, t: ourcc.load(__file__, target=3), "target: got 3"),
+    "nowhere": (lambda m, t: ourcc.build(m, tune="off").save(None), "got a NoneType for the output"),
     "inputs that are missing": (lambda m, t: ourcc.explain(t), "got 0 inputs for ReLU"),
 }
 
@@ -68,6 +74,11 @@ def test_wrong_words(name: str, model: onnx.ModelProto) -> None:
     wrong, said = WRONG[name]
     with pytest.raises(UsageError, match=said):
         wrong(model, torch.nn.ReLU())
+
+
+def test_numbers_of_numpy(model: onnx.ModelProto) -> None:
+    engine = ourcc.build(model, shapes={"B": np.int64(4)}, threads=np.int64(1), tune="off")  # type: ignore[dict-item,arg-type]
+    assert [str(size) for size in engine.inputs[0].type.shape] == ["4", "S"]
 
 
 def test_a_size_by_number(model: onnx.ModelProto) -> None:
