@@ -42,8 +42,8 @@ def _check_inputs(model: Any, example_inputs: Sequence[Any] | None) -> None:
     """UsageError for example inputs that a model does not take, or that are no sequence of inputs."""
     if example_inputs is None:
         return
-    is_module = callable(model) and not hasattr(model, "graph_signature") and not isinstance(model, (str, os.PathLike, Mapping))
-    if not is_module:
+    is_onnx = type(model).__module__.split(".")[0] == "onnx"
+    if is_onnx or hasattr(model, "graph_signature") or isinstance(model, (str, os.PathLike, Mapping)):
         is_place = isinstance(example_inputs, (str, os.PathLike))
         hint = f"ourcc.build(model).save({str(example_inputs)!r}) writes the engine" if is_place else "leave them out"
         raise UsageError(f"got example inputs with a {type(model).__name__}, expected none: they are for torch modules", hint=hint)

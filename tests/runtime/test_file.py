@@ -449,7 +449,7 @@ def test_signatures(tmp_path, small):
         read_engine(path, Reading(trusted_keys=[]))
     with pytest.raises(UsageError, match="got one value for the trusted keys, expected a list"):
         read_engine(path, Reading(trusted_keys=public))
-    with pytest.raises(UsageError, match="got a trusted key of 3 bytes, expected 32 bytes"):
+    with pytest.raises(UsageError, match="a trusted key of 3 bytes is not a public ed25519 key, expected 32 raw bytes"):
         read_engine(path, Reading(trusted_keys=[b"abc"]))
     data = bytearray(path.read_bytes())
     data[-1] = ord("0") if data[-1] != ord("0") else ord("1")

@@ -69,4 +69,5 @@ def test_what_torch_does_not_have(target: str) -> None:
 
 def test_control_flow() -> None:
     with pytest.raises(UnsupportedError, match="is control flow, which has no form here"):
-        resolve("torch.ops.higher_order.while_loop", SOURCE)
+        resolve("torch.ops.higher_order.scan", SOURCE)
+    assert resolve("torch.ops.higher_order.cond", SOURCE) is torch.ops.higher_order.cond

@@ -66,11 +66,11 @@ def test_inspect_draws_an_engine_and_a_model_alike(contents: EngineContents, tmp
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--graph", "{}/m.png"], "expected a name that ends in .svg or .html"),
+        (["--graph", "{}/m.png"], "has the suffix .png, and gets an SVG picture or a page of HTML"),
         (["--graph", "{}/m.svg", "--kernels"], "got --graph and --kernels, expected --graph alone"),
         (["--graph", "{}/m.svg", "--ir", "tiles"], "got --graph and --ir tiles, expected one of import, simplify, plan"),
         (["--graph", "{}/m.svg", "--ir", "import"], "stage import needs the model"),
-        (["--graph", "{}/m.ourcc"], "is the same file as the subject"),
+        (["--graph", "{}/m.ourcc"], "has the suffix .ourcc, and gets an SVG picture or a page of HTML"),
         (["--graph", "{}/m.svg", "--diff", "{}/m.ourcc"], "got --graph and --diff, expected --graph, --diff alone"),
     ],
 )
