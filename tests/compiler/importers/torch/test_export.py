@@ -184,7 +184,7 @@ class Many(nn.Module):
         (Many(), {"shapes": {"x": "B,5,4"}}, UsageError, r"the model's forward takes \*inputs"),
         (Number(), {"shapes": {"x": "B,5,4"}}, UnsupportedError, "the program returns a number or None, expected tensors"),
         (lambda x: x, {}, UsageError, "got a function, expected a torch module"),
-        (3, {}, UsageError, "got a int, expected a torch module"),
+        (3, {}, UsageError, "got a int, expected a path, an ONNX model, an exported program or a torch module"),
     ],
 )
 def test_what_is_refused(model: Any, options: Any, error: type, message: str) -> None:
