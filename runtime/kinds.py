@@ -71,7 +71,7 @@ def _archive(head: bytes) -> str | None:
     if name == b"manifest.json":
         return ENGINE.name
     if name.endswith(b".npy"):
-        return "an .npz file of arrays"
+        return ARRAYS.name
     return "an exported program of torch, or another zip archive"
 
 

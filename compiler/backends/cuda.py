@@ -74,16 +74,15 @@ class CudaBackend:
             harms = {name: max(_spilled(compiled[item.kernel.name]) for item in items) for name, items in printed.items()}
             bad = {name: f"registers spill {harm} bytes" for name, harm in harms.items() if harm}
             bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, machine), "it adds by another instruction")
-            units = {id(lowered.scheduled[name]): (name, why) for name, why in sorted(bad.items(), reverse=True)}
-            taken = {name: why for name, why in units.values() if scheduler.is_resigned(lowered.scheduled[name])}
-            for name, why in taken.items():
-                progress.note(f"{lowered.scheduled[name].schedule} is taken, as there is no better schedule: {why}")
-            if len(taken) == len(units):
+            units = {id(lowered.scheduled[name]): name for name in sorted(bad, reverse=True)}
+            refused = [name for name in units.values() if not scheduler.is_resigned(lowered.scheduled[name])]
+            for name in refused or units.values():
+                what = "refused, the next best schedule is tried" if refused else "taken, as there is no better schedule"
+                progress.note(f"{lowered.scheduled[name].schedule} is {what}: {bad[name]}")
+            if not refused:
                 break
-            for name, why in units.values():
-                if name not in taken:
-                    progress.note(f"{lowered.scheduled[name].schedule} is refused, the next best schedule is tried: {why}")
-                    scheduler.refuse(lowered.scheduled[name], why, harms[name] or None)
+            for name in refused:
+                scheduler.refuse(lowered.scheduled[name], bad[name], harms[name] or None)
         tuning.done(target.name, machine.name, lowered)
         plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
         files = {**dict(_files(compiled.values())), PLANS: digest_of(plans).encode()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from ...passes.lower.build_plan import Kept
 from ..importers.torch.imported import Imported
 from ..importers.torch.nodes import user_line
 from ..importers.torch.whole import left
-from ..models.importing import import_model
+from ..models.importing import import_model, is_program
 from ..options import BuildOptions
 from ..pipeline import lower, simplify
 from ..report.fusion import VERDICTS, largest_kept
@@ -34,10 +33,7 @@ LARGEST_COLUMNS = ("graph", "value", "op", "bytes", "why")
 
 def explain(model: Any, inputs: Sequence[Any], options: BuildOptions) -> Report:
     """What would be compiled of a model, what would fall back, and why."""
-    is_program = (
-        isinstance(model, (str, os.PathLike)) or hasattr(model, "graph_signature") or type(model).__module__.split(".")[0] == "onnx"
-    )
-    if is_program:
+    if is_program(model):
         return explain_module(import_model(model, options), options)
     return explain_torch(model, inputs, options)
 

@@ -27,7 +27,7 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
     _refuse(asked, "language models: a .gguf file, or a folder with config.json and .safetensors files")
     if isinstance(model, Mapping):
         return _import_functions(model, options)
-    if type(model).__module__.split(".")[0] == "onnx" or (path is not None and path.suffix == ".onnx"):
+    if _is_onnx(model) or (path is not None and path.suffix == ".onnx"):
         _refuse({"trust_pickle": options.trust_pickle}, OF_PROGRAMS)
         return _import_onnx(model, options)
     if path is not None and path.suffix != ".pt2":
@@ -38,12 +38,20 @@ def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT,
     return _import_torch(model, options, example_inputs)
 
 
+def is_program(model: Any) -> bool:
+    """Whether a model is a program by itself: a path, an ONNX model or an exported program, not a module to be run."""
+    return isinstance(model, (str, os.PathLike)) or _is_onnx(model) or hasattr(model, "graph_signature")
+
+
+def _is_onnx(model: Any) -> bool:
+    return type(model).__module__.split(".")[0] == "onnx"
+
+
 def _check_inputs(model: Any, example_inputs: Sequence[Any] | None) -> None:
     """UsageError for example inputs that a model does not take, or that are no sequence of inputs."""
     if example_inputs is None:
         return
-    is_onnx = type(model).__module__.split(".")[0] == "onnx"
-    if is_onnx or hasattr(model, "graph_signature") or isinstance(model, (str, os.PathLike, Mapping)):
+    if is_program(model) or isinstance(model, Mapping):
         is_place = isinstance(example_inputs, (str, os.PathLike))
         hint = f"ourcc.build(model).save({str(example_inputs)!r}) writes the engine" if is_place else "leave them out"
         raise UsageError(f"got example inputs with a {type(model).__name__}, expected none: they are for torch modules", hint=hint)

@@ -18,7 +18,7 @@ from ...ir.types import TensorType, string
 
 Array = np.ndarray[Any, Any]
 MOVES = frozenset({"check_index", "check_place", "cast", "reshape", "broadcast_to", "transpose", "slice", "concat"})
-DIVISIONS = frozenset({"div", "floor_div", "mod", "fmod", "remainder"})
+DIVISIONS = frozenset({"div", "floor_div", "mod", "fmod"})
 WORDS = ("", "a", "naïve", "B b")
 
 
@@ -42,19 +42,21 @@ def seeded_sizes(facts: Facts, random: np.random.Generator) -> dict[str, int]:
     return sizes
 
 
-def _bound(value: Value) -> int:
-    """How large an integer input may be: the size of what it indexes, 2 where it indexes nothing."""
+def _readers(value: Value) -> Iterator[tuple[Op, Value]]:
+    """The ops that read a value, each with the operand that it reads it by, through what only moves or checks it too."""
     pending, seen = [value], set()
     while pending:
         current = pending.pop()
         for op in current.uses:
-            limit = _indexed(op, current)
-            if limit is not None:
-                return limit
+            yield op, current
             if op.name in MOVES and op not in seen:
                 seen.add(op)
                 pending += op.results
-    return 2
+
+
+def _bound(value: Value) -> int:
+    """How large an integer input may be: the size of what it indexes, 2 where it indexes nothing."""
+    return next((limit for op, read in _readers(value) if (limit := _indexed(op, read)) is not None), 2)
 
 
 def _indexed(op: Op, value: Value) -> int | None:
@@ -69,16 +71,7 @@ def _indexed(op: Op, value: Value) -> int | None:
 
 def _divides(value: Value) -> bool:
     """Whether integers of a value are divided by: 0 has no answer to compare."""
-    pending, seen = [value], set()
-    while pending:
-        current = pending.pop()
-        for op in current.uses:
-            if op.name == "check_divisor" or (op.name in DIVISIONS and op.operands[1] is current):
-                return True
-            if op.name in MOVES and op not in seen:
-                seen.add(op)
-                pending += op.results
-    return False
+    return any(op.name == "check_divisor" or (op.name in DIVISIONS and op.operands[1] is read) for op, read in _readers(value))
 
 
 def _draw(value: Value, bound: int, sizes: Mapping[str, int], random: np.random.Generator) -> Array:

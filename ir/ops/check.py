@@ -54,6 +54,12 @@ def _expect_integers(op: str, indices: TensorType) -> None:
         raise VerifyError(f"{op}: got {indices}, expected integers")
 
 
+def _passed_on(r: RegionBuilder, x: TensorType) -> None:
+    """The region of a check. A kernel cannot refuse: it computes what is checked, and `place_index_checks` puts the check beside it."""
+    axes = r.grid(x.shape)
+    r.store(0, axes, r.load(0, axes))
+
+
 # --- check_index ------------------------------------------------------------------------------------------------------
 
 
@@ -75,9 +81,7 @@ def _(indices: TensorType, *, size: Dim, negative: bool) -> TensorType:
 
 @check_index.region
 def _(r: RegionBuilder, indices: TensorType, *, size: Dim, negative: bool) -> None:
-    # A kernel cannot refuse: what it computes are the indices; `place_index_checks` puts the check beside it.
-    axes = r.grid(indices.shape)
-    r.store(0, axes, r.load(0, axes))
+    _passed_on(r, indices)
 
 
 @check_index.samples
@@ -110,8 +114,7 @@ def _(x: TensorType, *, axis: int, place: Dim) -> TensorType:
 
 @check_place.region
 def _(r: RegionBuilder, x: TensorType, *, axis: int, place: Dim) -> None:
-    axes = r.grid(x.shape)
-    r.store(0, axes, r.load(0, axes))
+    _passed_on(r, x)
 
 
 @check_place.samples
@@ -180,8 +183,7 @@ def _(divisor: TensorType) -> TensorType:
 
 @check_divisor.region
 def _(r: RegionBuilder, divisor: TensorType) -> None:
-    axes = r.grid(divisor.shape)
-    r.store(0, axes, r.load(0, axes))
+    _passed_on(r, divisor)
 
 
 @check_divisor.samples

@@ -97,14 +97,13 @@ def _place(module: Module, graph: Graph, context: PassContext) -> bool:
             continue
         g = rewriter.builder(op)
         checked, size, negative = operand(op, 0), op.attrs.get("size"), op.attrs.get("negative", False)
-        indices, key, subject = checked, checked, _subject(checked, graph)
+        key, subject = checked, _subject(checked, graph)
         if op.name == "check_place":
             size, key = checked.shape[op.attrs["axis"]], op.attrs["place"]
             subject = f"{_axis(checked, op.attrs['axis'])} of {subject}"
         if (key, size, negative) not in placed:
             placed.add((key, size, negative))
-            if op.name == "check_place":
-                indices = g.dim(value=key)
+            indices = g.dim(value=key) if op.name == "check_place" else checked
             worst = g.worst_divisor(indices) if size is None else g.worst_index(indices, size=size, negative=negative)
             g.refuse_index(worst, size=size, negative=negative, subject=subject)
         rewriter.replace(op, (checked,))

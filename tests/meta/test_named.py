@@ -124,6 +124,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/passes/quantize/test_activations.py": ("passes/regions/affine.py",),
     "tests/passes/tile/gpu/test_every_op.py": (
         "passes/tile/gpu/matrix.py",
+        "passes/tile/gpu/parts.py",
         "passes/tile/gpu/scatter.py",
         "passes/tile/gpu/sequence.py",
         "passes/tile/gpu/shape.py",

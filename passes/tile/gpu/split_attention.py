@@ -15,15 +15,13 @@ from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import TensorType, boolean
-from ....ir.workload import Point
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from ..schedule import seconds as seconds_of
 from ..softmax import Attention
 from .attention import GpuAttention, Heads, Parts, attention_launch, attention_seconds, posed
+from .parts import LARGEST, free_name, space_param, why_whole
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
-from .split_k import LARGEST, WORTH, free_name, space_param
 from .sweep import Sweep, Tiling
 
 SPLITS = (4, 8, 16, 32, 64, 128)
@@ -45,22 +43,8 @@ class SplitAttention:
         if found.result.dtype != found.product.dtype or found.total.dtype != found.product.dtype:
             return Refusal("its sums have another type than its scores")
         match = Match(self, problem, whole.found)
-        one, parts = _both_ways(whole, match, target)
-        if parts == float("inf"):
-            return Refusal(f"no row has columns for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements")
-        if parts > WORTH * one:
-            return Refusal(f"one program for each tile takes {one * 1e6:.1f} us, parts of the columns would take {parts * 1e6:.1f} us")
-        if problem.symbols.ranges and not problem.points:
-            # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
-            ends = tuple(
-                (name, known.high or size)
-                for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
-            )
-            largest = (Point(ends),)
-            one, parts = _both_ways(whole.with_points(largest), match.with_points(largest), target)
-            if parts > one:
-                return Refusal(f"at the largest sizes it takes {one * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several")
-        return match
+        why = why_whole(whole, match, target, f"no row has columns for {SPLITS[0]} parts", "the columns")
+        return match if why is None else Refusal(why)
 
     def space(self, match: Match[Heads], target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `attention` by parts of at least two steps each."""
@@ -92,15 +76,6 @@ class SplitAttention:
         parts = Parts(free_name(problem, "part"), splits, params)
         launches = (attention_launch(problem, schedule, found, parts), _join(match, spaces, splits))
         return TileProgram(problem.region.name, launches, params, tuple(problem.symbols.ranges))
-
-
-def _both_ways(whole: Match[Heads], split: Match[Heads], target: GpuTarget) -> tuple[float, float]:
-    """What the best tiles take where each is one program, and where several share it."""
-    one, parts = (
-        min((seconds_of(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
-        for match in (whole, split)
-    )
-    return one, parts
 
 
 def _rows(found: Attention) -> tuple[str, ...]:

@@ -9,24 +9,19 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.region import Axis, Let, Load, Operand, Reduce, Region, Scan
 from ....ir.target import GpuTarget
-from ....ir.tile.program import GridAxis, Launch, Param, TileProgram
+from ....ir.tile.program import GridAxis, Launch, TileProgram
 from ....ir.types import TensorType
-from ....ir.workload import Point
 from ...regions.contraction import Contraction
 from ..lower import upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from ..schedule import seconds as seconds_of
 from .matrix import MatrixProduct, instruction_order, multiply, sizes_of
+from .parts import LARGEST, free_name, space_param, why_whole
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .sweep import Sweep, Tiling
 from .tensor import Tensor, open_product, seconds, tiles
 
 SPLITS = (2, 4, 8, 16)
-LARGEST = 16 * 2**20
-"""Elements of the parts together, at the largest sizes: a workspace of 64 MiB."""
-WORTH = 0.8
-"""A second launch must gain a fifth: less is within what the prediction is wrong by."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +35,8 @@ class SplitK:
         if isinstance(tensor, Refusal):
             return tensor
         match = Match(self, problem, tensor.found)
-        whole, parts = _both_ways(tensor, match, target)
-        if parts == float("inf"):
-            return Refusal(f"no sum is long enough for {SPLITS[0]} parts, or the parts take more than {LARGEST // 2**20} million elements")
-        if parts > WORTH * whole:
-            return Refusal(f"one program for each tile takes {whole * 1e6:.1f} us, parts of the sum would take {parts * 1e6:.1f} us")
-        if problem.symbols.ranges and not problem.points:
-            # Sums in parts would be sums in parts for all sizes: results do not depend on how many there are.
-            ends = tuple(
-                (name, known.high or size)
-                for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
-            )
-            largest = (Point(ends),)
-            whole, parts = _both_ways(tensor.with_points(largest), match.with_points(largest), target)
-            if parts > whole:
-                return Refusal(f"at the largest sizes it takes {whole * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several")
-        return match
+        why = why_whole(tensor, match, target, f"no sum is long enough for {SPLITS[0]} parts", "the sum")
+        return match if why is None else Refusal(why)
 
     def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """The tiles of `tensor` by parts of at least four steps each."""
@@ -89,32 +70,9 @@ class SplitK:
         return TileProgram(problem.region.name, launches, (space_param(space, "out"),), tuple(problem.symbols.ranges))
 
 
-def _both_ways(tensor: Match[MatrixProduct], split: Match[MatrixProduct], target: GpuTarget) -> tuple[float, float]:
-    """What the best tiles take where each is one program, and where several share it."""
-    whole, parts = (
-        min((seconds_of(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
-        for match in (tensor, split)
-    )
-    return whole, parts
-
-
-def free_name(problem: Problem, name: str) -> str:
-    """A name that nothing of a problem has."""
-    region = problem.region
-    taken = {o.name for o in (*region.inputs, *region.outputs)} | set(region.extents) | set(problem.symbols.ranges)
-    while name in taken:
-        name += "_"
-    return name
-
-
 def _space(problem: Problem, found: Contraction, splits: int) -> Operand:
     shape = (splits, *(problem.region.axis(a).extent for a in found.reduce.axes))
     return Operand(free_name(problem, "parts"), TensorType(found.reduce.dtype, shape))
-
-
-def space_param(space: Operand, role: str) -> Param:
-    """A workspace as a parameter of a launch."""
-    return Param(space.name, space.type.dtype, tuple((f"d{n}", size) for n, size in enumerate(space.type.shape)), role)
 
 
 def _parts(problem: Problem, matched: MatrixProduct, schedule: Schedule, space: Operand) -> Launch:
