@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from ...ir.errors import InternalError, VerifyError, is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
+from ...ir.layout import Layout
 from ...ir.plan import Plan
 from ...ir.plan.check import check
 from ...ir.tile.program import Launch
@@ -21,6 +22,7 @@ from ..fusion.decision import Decision, decisions
 from ..fusion.partition import Fusion, HostOp
 from .build_plan import Kept, Kernels, Lowered, build_plan
 from .schedule import Scheduled, Scheduler
+from .shared_layouts import share_layouts
 
 P = TypeVar("P")
 Fusions: TypeAlias = tuple[Fusion, ...]
@@ -36,8 +38,12 @@ def fuse(
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
     """The groups of all functions as tile programs, and the functions' plans."""
     kernels, plans, decided = Kernels(), dict[str, Plan](), list[Decision]()
-    for fusion in fusions:
-        units = fusion.units(partial(scheduler.schedule, symbols=fusion.module.facts))
+    every = [fusion.units(partial(scheduler.schedule, symbols=fusion.module.facts)) for fusion in fusions]
+
+    def again(unit: Scheduled, given: Mapping[Value, Layout]) -> Scheduled:
+        return scheduler.schedule(unit.group, fusions[0].module.facts, given)
+
+    for fusion, units in zip(fusions, share_layouts(every, again), strict=True):
         plans[fusion.graph.name] = plan = build_plan(fusion.module, fusion.graph, units, target, kernels, scheduler.workload)
         try:
             # In every build: it takes a hundredth of what the plan took to make, and a wrong plan computes wrong numbers.

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, is_own, reason
+from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
@@ -53,15 +55,21 @@ class Scheduled:
 
 
 def problem_of(
-    group: Group, symbols: dims.Facts, layouts: Callable[[Region, frozenset[str]], dict[str, Layout]], workload: Workload | None = None
+    group: Group,
+    symbols: dims.Facts,
+    layouts: Callable[[Region, frozenset[str]], dict[str, Layout]],
+    workload: Workload | None = None,
+    given: Mapping[Value, Layout] = MappingProxyType({}),
 ) -> tuple[Problem, Mapping[str, Dim]]:
-    """The problem of a group: its region in canonical form, with the layouts of its constants, at the sizes that a workload
-    gives its own symbols; and what these are here. Without a workload equal problems are equal whatever graph they are of.
+    """The problem of a group: its region in canonical form, with the layouts of its constants (those of some may be given), at the
+    sizes that a workload gives its own symbols; and what these are here. Without a workload equal problems are equal whatever graph
+    they are of.
     """
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
     own = canonical(replace(group.region, name="region"), symbols)
     points = () if workload is None else points_of(own.binding, own.symbols, workload)
-    return Problem(own.region, own.symbols, layouts(own.region, constants), constants, points), own.binding
+    named = {o.name: given[value] for o, value in zip(group.region.inputs, group.inputs, strict=True) if value in given}
+    return Problem(own.region, own.symbols, layouts(own.region, constants) | named, constants, points), own.binding
 
 
 def points_of(binding: Mapping[str, Dim], symbols: dims.Facts, workload: Workload) -> tuple[Point, ...]:
@@ -147,9 +155,9 @@ class Scheduler:
         del self.refused[key][best]
         return True
 
-    def schedule(self, group: Group, symbols: dims.Facts) -> Scheduled:
-        """The group's schedules and tile programs."""
-        problem, binding = problem_of(group, symbols, self.layouts, self.workload)
+    def schedule(self, group: Group, symbols: dims.Facts, given: Mapping[Value, Layout] = MappingProxyType({})) -> Scheduled:
+        """The group's schedules and tile programs; `given` are layouts of constants that it would read otherwise."""
+        problem, binding = problem_of(group, symbols, self.layouts, self.workload, given)
         key = _key(problem, group)
         if key in self.failed:
             raise InternalError(self.failed[key])
