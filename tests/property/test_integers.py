@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,37 @@ Program = Callable[..., Any]
 INTEGERS = (-(2**33), -300, -50, -7, -3, -2, -1, 0, 1, 2, 3, 4, 5, 8, 16, 31, 64, 124, 177, 1000, 2**33)
 SMALL = (0, 1, 2, 3, 5, 8)
 POSITIVE = (1, 2, 3, 4, 7, 9)
+
+
+BINARY: tuple[Callable[[Any, Any], Any], ...] = (
+    *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, max, min),
+    *(operator.and_, operator.or_, operator.xor, operator.and_, operator.or_),
+    *(lambda x, y: x << (y & 7), lambda x, y: x >> (y & 7), lambda x, y: x if y > 0 else -x, lambda x, y: int(x / (y * y + 1))),
+)
+UNARY: tuple[Callable[[Any], Any], ...] = (operator.neg, abs, operator.invert, int, lambda x: x % 5, lambda x: x**2)
+COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (operator.lt, operator.ge, operator.eq, operator.ne)
+
+
+def expression(generator: random.Random, depth: int) -> Program:
+    """Python's arithmetic on the integers a and b, and on the size n, drawn."""
+    if depth == 0 or generator.random() < 0.1:
+        constant = generator.choice((-7, -1, 0, 1, 2, 3, 6, 8))
+        return generator.choice((lambda a, b, n: a, lambda a, b, n: b, lambda a, b, n: n, lambda a, b, n: constant))
+    if generator.random() < 0.25:
+        function, inner = generator.choice(UNARY), expression(generator, depth - 1)
+        return lambda a, b, n: function(inner(a, b, n))
+    both, left, right = generator.choice(BINARY), expression(generator, depth - 1), expression(generator, depth - 1)
+    return lambda a, b, n: both(left(a, b, n), right(a, b, n))
+
+
+def condition(generator: random.Random, depth: int) -> Program:
+    """A truth about the same integers; torch computes with truths by `&`, `|` and `not` alone."""
+    if depth == 0 or generator.random() < 0.3:
+        compared, left, right = generator.choice(COMPARISONS), expression(generator, 1), expression(generator, 1)
+        return lambda a, b, n: compared(left(a, b, n), right(a, b, n))
+    joined = generator.choice((operator.and_, operator.or_))
+    one, other = condition(generator, depth - 1), condition(generator, depth - 1)
+    return lambda a, b, n: joined(one(a, b, n), other(a, b, n))
 
 
 @dataclass(frozen=True)
@@ -53,6 +85,9 @@ TEMPLATES = (
     Template("of_integers", lambda x, a, b: (x.long() * a + b, x.long() // (b * b + 1), x.long() > a), (INTEGERS, INTEGERS[1:-1])),
     Template("compared", lambda x, k: torch.where(x > k, x, k * 1.0) + (x == k) + x.clamp(min=k), (INTEGERS,)),
     Template("branches", lambda x, k: x * 2 if k < 0 else x + max(k, 3) + min(k, 1) + abs(k), (INTEGERS,)),
+    Template("bits", lambda x, a, b: (x * (a & b), x.long() + (a | 6), (x > 0) * (a ^ b), x + (a & (a - 1)) + ~b), (INTEGERS, INTEGERS)),
+    Template("truths", lambda x, a, b: x * ((a > 2) & (b < 6)) + ((a > b) | (b == 1)) + ((a > 0) & b), (INTEGERS, INTEGERS)),
+    Template("sizes_bits", lambda x, a: x[:, : (a & 7)].sin() * (x[:, :a].shape[1] & 6), (SMALL,)),
     Template("powers", lambda x, k: x.abs() ** (k % 3) + (k * k) + x.double() * k**2, (INTEGERS[1:-1],)),
     Template("square_view", lambda x, a: x[:, : a * 2].reshape(2, a, 2).sum(1), (POSITIVE,)),
     Template("view", lambda x, a: x[:, : a * 4].sin().view(a, 8), (POSITIVE,)),
@@ -85,6 +120,7 @@ CAPTURED: dict[str, Program] = {
     "data": lambda x: (torch.arange(8) + count(x), x * count(x)),
     "signed": lambda x: (x + signed(x), x.long() * signed(x), x - signed(x) // 3, x + signed(x) % 5),
     "several": lambda x: x * signed(x) + signed(-x) * 2 + signed(x) * signed(-x),
+    "bits": lambda x: (x * (signed(x) & 6), x.long() | (count(x) | 3), x * ((count(x) & (count(x) + 1)) ^ 5)),
     "floats": lambda x: (x * x.mean().item(), x + x.double().sum().item() / 2, torch.full((3,), x.max().item())),
     "float_of_integer": lambda x: x / (count(x) + 1) + signed(x) * 0.5,
     "fill": lambda x: torch.full((2, 3), signed(x)) + torch.full_like(x[:, :3].long(), signed(x)),
@@ -186,6 +222,27 @@ def test_integers_that_vary(dynamic: bool | None, request: pytest.FixtureRequest
             why = differs(compiled, template.run, arguments)
             if why is not None:
                 wrong.append((template.name, arguments[0].shape[1], arguments[1:], why))
+    assert wrong == []
+
+
+def test_expressions_of_integers(request: pytest.FixtureRequest) -> None:
+    """Whatever Python computes of integers and sizes: as a factor, as a scalar that is captured from data, as a result."""
+    generator = random.Random(request.config.getoption("--seed"))
+    torch.manual_seed(request.config.getoption("--seed"))
+    wrong = []
+    for number in range(max(1, request.config.getoption("--cases") // 16)):
+        made = condition(generator, 2) if generator.random() < 0.2 else expression(generator, 3)
+
+        def run(x: Any, a: int, b: int, made: Program = made) -> Any:
+            found = made(a, b, x.shape[1])
+            return x.long() * found, found
+
+        torch._dynamo.reset()
+        compiled = torch.compile(run, backend="ourcc", dynamic=True)
+        for arguments in calls_of(Template("", run, ((-9, -4, -1, 0, 2, 3, 4, 6, 50), (-6, -2, 0, 1, 4, 5, 12))), generator, 4):
+            why = differs(compiled, run, arguments)
+            if why is not None:
+                wrong.append((number, arguments[0].shape[1], arguments[1:], why))
     assert wrong == []
 
 

@@ -22,7 +22,9 @@ from .symbols import Symbols
 _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "pow": "pow", "sym_max": "maximum", "sym_min": "minimum"}
 _DIVISIONS = {"truediv": "div", "floordiv": "floor_div", "mod": "mod"}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_LOGIC = {"and_": "logical_and", "or_": "logical_or", "not_": "logical_not", "sym_not": "logical_not"}
+_NEGATIONS = ("not_", "sym_not")
+_BITS = {"and_": ("logical_and", "bit_and"), "or_": ("logical_or", "bit_or"), "xor": ("logical_xor", "bit_xor")}
+"""Python's operators on bits: what they are of truth values, and of integers."""
 _SIGNS = {"neg": "neg", "abs": "abs", "pos": "pos"}
 _WHOLE = {"sym_int": "trunc", "trunc": "trunc", "floor": "floor", "ceil": "ceil", "round": "round"}
 _FUNCTIONS = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
@@ -111,8 +113,12 @@ class Scalars:
             return Number(self._binary(_ARITHMETIC[name], values, _common(values)))
         if name in _COMPARISONS and len(values) == 2:
             return Number(self._binary(name, values, _common(values)))
-        if name in _LOGIC:
-            return Number(self.b.build(OPS[_LOGIC[name]], [self.value(value, boolean) for value in values], {})[0])
+        if name in _NEGATIONS and len(values) == 1:
+            return Number(self.b.logical_not(self.value(values[0], boolean)))
+        if name in _BITS and len(values) == 2 and _common(values) == i64:
+            of_truth, of_integers = _BITS[name]
+            is_truth = all(value.dtype == boolean for value in values)
+            return Number(self._binary(of_truth, values, boolean) if is_truth else self._binary(of_integers, values, i64))
         if name == "sym_ite" and len(values) == 3:
             dtype = _common(values[1:])
             return Number(self.b.where(self.value(values[0], boolean), *(self.value(value, dtype) for value in values[1:])))

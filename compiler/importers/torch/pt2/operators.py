@@ -26,6 +26,7 @@ _ARITHMETIC = (
     "ge",
     "and_",
     "or_",
+    "xor",
     "not_",
     "getitem",
 )
