@@ -8,7 +8,7 @@ the data decide within what can be found at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -19,6 +19,8 @@ from .errors import UsageError
 
 TYPICAL = 128
 """What is reckoned with for a symbol of which nothing is said."""
+TRIES = 2000
+"""Sizes that are tried at most where some have to broadcast."""
 NO_MOST: Mapping[str, Dim] = MappingProxyType({})
 _SIZE = re.compile(r"[0-9]{1,15}")
 _WEIGHT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}")
@@ -83,7 +85,36 @@ def default_workload(facts: Facts) -> Workload:
 def default_sizes(facts: Facts) -> dict[str, int]:
     """1 for the first of several symbols (the batch), 128 for the others, as far as they may be that."""
     several = len(facts.ranges) > 1
-    return {name: nearest_size(1 if several and n == 0 else TYPICAL, name, facts) for n, name in enumerate(facts.ranges)}
+    wanted = {name: nearest_size(1 if several and n == 0 else TYPICAL, name, facts) for n, name in enumerate(facts.ranges)}
+    return _agreeing(wanted, frozenset(), facts)
+
+
+def _agreeing(sizes: Mapping[str, int], said: Collection[str], facts: Facts) -> dict[str, int]:
+    """Sizes that broadcast where the program needs that, if some do: of those that nobody has said some are another's, or 1."""
+    if facts.clash(sizes) is None:
+        return dict(sizes)
+    sides = [side for pair in facts.broadcasts for side in pair]
+    free = [name for name in sizes if name not in said and any(name in dims.symbols(side) for side in sides)]
+    others = dict.fromkeys(size for side in sides if (size := dims.evaluate(side, sizes)) > 0)
+    found, _ = _broadcasting({name: size for name, size in sizes.items() if name not in free}, free, (sizes, [*others, 1]), facts, TRIES)
+    return {name: found[name] for name in sizes} if found else dict(sizes)
+
+
+def _broadcasting(
+    known: dict[str, int], free: Sequence[str], wanted: tuple[Mapping[str, int], Sequence[int]], facts: Facts, tries: int
+) -> tuple[dict[str, int], int]:
+    """The sizes that are known with some for those that are free, none where none broadcast, and how many tries are left."""
+    if tries == 0 or facts.clash(known) is not None:
+        return {}, max(tries - 1, 0)
+    if not free:
+        return known, tries
+    usual, others = wanted
+    for size in dict.fromkeys((usual[free[0]], *others)):
+        if _why_not_one(free[0], size, facts) is None:
+            found, tries = _broadcasting({**known, free[0]: size}, free[1:], wanted, facts, tries)
+            if found or not tries:
+                return found, tries
+    return {}, tries
 
 
 def nearest_size(wanted: int, name: str, facts: Facts) -> int:
@@ -142,23 +173,26 @@ def _completed(point: Point, facts: Facts, most: Mapping[str, Dim]) -> Point:
     sizes = default_sizes(facts) | dict(point.sizes)
     for name in (name for name in most if name in sizes and name not in dict(point.sizes)):
         sizes[name] = nearest_size(min(sizes[name], size_at(most[name], sizes)), name, facts)
-    return replace(point, sizes=tuple(sizes.items()))
+    return replace(point, sizes=tuple(_agreeing(sizes, dict(point.sizes), facts).items()))
 
 
 def _why_not(sizes: Sequence[tuple[str, int]], facts: Facts) -> str | None:
     """Why calls do not have these sizes."""
     for name, size in sizes:
-        if name not in facts.ranges:
-            return f"got {name}, which is no symbol of the model"
-        known = facts.ranges[name]
-        if (
-            (known.low is not None and size < known.low)
-            or (known.high is not None and size > known.high)
-            or size % facts.divisors.get(name, 1)
-        ):
-            return f"got {name} = {size}, expected {name} in {known}{_multiple(name, facts)}"
+        if (why := _why_not_one(name, size, facts)) is not None:
+            return why
     clash = facts.clash(dict(sizes))
     return None if clash is None else f"got {clash[0]} and {clash[1]} that do not broadcast, expected equal ones or a 1"
+
+
+def _why_not_one(name: str, size: int, facts: Facts) -> str | None:
+    if name not in facts.ranges:
+        return f"got {name}, which is no symbol of the model"
+    known = facts.ranges[name]
+    is_below, is_above = known.low is not None and size < known.low, known.high is not None and size > known.high
+    if is_below or is_above or size % facts.divisors.get(name, 1):
+        return f"got {name} = {size}, expected {name} in {known}{_multiple(name, facts)}"
+    return None
 
 
 def _multiple(name: str, facts: Facts) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -116,3 +118,36 @@ def test_what_is_found_is_no_more_than_what_was_looked_at() -> None:
     assert default_workload(facts).sizes == {"N": 1, "found": 128, "kept": 128}
     for given, expected in (("N=1", (1, 8, 8)), ("N=100", (100, 128, 128)), ("N=2,found=3", (2, 3, 3)), ("N=4,kept=99", (4, 32, 99))):
         assert tuple(parse_workload([given]).of(facts, most).sizes.values()) == expected
+
+
+def drawn_facts(generator: random.Random) -> Facts:
+    """Symbols in drawn ranges, some of which have to broadcast with others or with numbers."""
+    names = "ABCD"[: generator.randint(1, 4)]
+    facts = Facts()
+    for name in names:
+        low = generator.choice((0, 0, 1, 1, 2))
+        facts = facts.with_range(name, low, generator.choice((None, None, low + generator.randint(1, 200))))
+    sides = [*map(dims.symbol, names), 2, 7]
+    pairs = tuple((dims.symbol(generator.choice(names)), generator.choice(sides)) for _ in range(generator.randint(0, 3)))
+    return replace(facts, broadcasts=pairs)
+
+
+def test_sizes_that_nobody_said_broadcast() -> None:
+    generator = random.Random(3)
+    solved = 0
+    for _ in range(2000):
+        facts = drawn_facts(generator)
+        of_each = [[n for n in (1, 2, 3, 7, 128) if (r.low or 0) <= n <= (r.high or n)] for r in facts.ranges.values()]
+        calls = (dict(zip(facts.ranges, sizes, strict=True)) for sizes in itertools.product(*of_each))
+        if any(facts.clash(sizes) is None for sizes in calls):
+            assert facts.clash(default_sizes(facts)) is None, facts
+            assert facts.clash(Workload((Point(()),)).of(facts).sizes) is None, facts
+            solved += 1
+    assert solved > 1000
+
+
+def test_what_is_said_stays_and_the_others_follow() -> None:
+    facts = replace(Facts().with_range("N", 0, None).with_range("M", 0, None), broadcasts=((dims.symbol("N"), dims.symbol("M")),))
+    assert parse_workload(["N=5"]).of(facts).sizes == {"N": 5, "M": 5}
+    with pytest.raises(UsageError, match="got N and M that do not broadcast"):
+        parse_workload(["N=5,M=6"]).of(facts)
