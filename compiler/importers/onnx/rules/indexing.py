@@ -158,6 +158,8 @@ def _hardmax(n: Node) -> Value:
     if n.opset < 13:
         flat = n.b.reshape(x, shape=(dims.product(x.shape[:axis]), dims.product(x.shape[axis:])))
         last = 1
+    if flat.shape[last] == 0:
+        return x
     index = n.b.argmax(flat, axis=last, keepdims=True)
     classes = n.b.iota(shape=tuple(s if a == last else 1 for a, s in enumerate(flat.shape)), axis=last, dtype=i64)
     result: Value = n.b.cast(n.b.eq(classes, index), dtype=x.dtype)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .....ir import dims
 from .....ir.graph import Value
-from .....ir.types import boolean
+from .....ir.types import boolean, f64
 from ...moves import with_place
 from ..context import Node, Rule, cast, rule
 
@@ -30,7 +31,7 @@ def _axes(n: Node) -> tuple[int, ...] | None:
 
 def _reduction(
     compute: Callable[[Node, Value, tuple[int, ...], bool], Value], identity: Callable[[Node, Value], Value] = lambda n, x: x
-) -> Rule:
+) -> Callable[[Node], Value]:
     def apply(n: Node) -> Value:
         axes = _axes(n)
         # Without axes the op still maps its elements (ReduceSumSquare squares them).
@@ -55,11 +56,23 @@ def _extreme(name: str, on_bool: str) -> Callable[[Node, Value, tuple[int, ...],
     return compute
 
 
-def _summed(map_element: Callable[[Node, Value], Value], finish: Callable[[Node, Value], Value]) -> Rule:
+def _summed(map_element: Callable[[Node, Value], Value], finish: Callable[[Node, Value], Value]) -> Callable[[Node], Value]:
     def compute(n: Node, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
         return finish(n, n.b.sum(map_element(n, x), axes=axes, keepdims=keepdims))
 
     return _reduction(compute, lambda n, x: finish(n, map_element(n, x)))
+
+
+def _in_floats(reduce: Callable[[Node], Value]) -> Rule:
+    """A reduction with roots or logarithms; of integers it is computed in f64, and what it gives lies within them, cut off."""
+
+    def apply(n: Node) -> Value:
+        if not n.x().dtype.is_integer:
+            return reduce(n)
+        result = reduce(replace(n, inputs=[cast(n, n.x(), f64), *n.inputs[1:]]))
+        return cast(n, result, n.x().dtype)
+
+    return apply
 
 
 def _same(n: Node, x: Value) -> Value:
@@ -81,10 +94,10 @@ rule("ReduceProd")(_reduction(_named("prod")))
 rule("ReduceMax")(_reduction(_extreme("reduce_max", "any")))
 rule("ReduceMin")(_reduction(_extreme("reduce_min", "all")))
 rule("ReduceL1")(_summed(_applied("abs"), _same))
-rule("ReduceL2")(_summed(_square, _applied("sqrt")))
+rule("ReduceL2")(_in_floats(_summed(_square, _applied("sqrt"))))
 rule("ReduceSumSquare")(_summed(_square, _same))
-rule("ReduceLogSum")(_summed(_same, _applied("log")))
-rule("ReduceLogSumExp")(_reduction(_named("logsumexp")))
+rule("ReduceLogSum")(_in_floats(_summed(_same, _applied("log"))))
+rule("ReduceLogSumExp")(_in_floats(_reduction(_named("logsumexp"))))
 
 
 def _arg(name: str) -> Rule:

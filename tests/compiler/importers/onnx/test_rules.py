@@ -429,3 +429,22 @@ def test_instance_normalization_of_symbolic_sizes(model, sizes, channels):
                 model([helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])], {**inputs, "s": (F, [4]), "b": (F, [4])}, ["y"]),
                 shapes={"C": (1, 8)},
             )
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(("op_type", "expected"), [("ReduceL2", [5, 7]), ("ReduceLogSum", [1, 2]), ("ReduceLogSumExp", [4, 6])])
+def test_roots_and_logarithms_of_integers_are_cut_off(model, op_type, expected, dtype):
+    x = np.array([[3, 4], [3, 6]], dtype) if op_type != "ReduceL2" else np.array([[3, 4], [-2, 7]], dtype)
+    built = single(
+        model, op_type, [(TensorProto.INT64 if dtype == np.int64 else TensorProto.INT32, [2, 2])], {"axes": [1], "keepdims": 0}, 13
+    )
+    (got,) = interpret(import_onnx(built), [x])
+    assert got.dtype == dtype and got.tolist() == expected
+    session = onnxruntime.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x0": x})[0].tolist() == expected
+
+
+@pytest.mark.parametrize(("shape", "axis"), [([2, 0], -1), ([0, 3], 0), ([0], 0)])
+def test_hardmax_of_nothing_is_nothing(model, shape, axis):
+    (got,) = interpret(import_onnx(single(model, "Hardmax", [shape], {"axis": axis}, 13)), [np.zeros(shape, np.float32)])
+    assert list(got.shape) == shape
