@@ -69,11 +69,12 @@ def _block(scope: Scope, value: Load, operand: Param) -> _Block | None:
     axes: list[str | None] = []
     starts: list[Dim] = []
     for subscript in value.subscripts:
-        name = next((axis for axis in scope.tile_axes if subscript == dims.symbol(axis)), None)
-        if name is None and (indices.varies(scope, subscript) or name in axes):
+        # A part of a longer dimension, one head of several side by side, say, starts further on.
+        name = next((axis for axis in scope.tile_axes if not indices.varies(scope, subscript - dims.symbol(axis))), None)
+        if name is None and indices.varies(scope, subscript):
             return None
         axes.append(name)
-        starts.append(subscript if name is None else dims.symbol(scope.axis(name).first))
+        starts.append(subscript if name is None else dims.substitute(subscript, {name: dims.symbol(scope.axis(name).first)}))
     named = [axis for axis in axes if axis is not None]
     if len(set(named)) != len(named):
         return None

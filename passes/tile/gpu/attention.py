@@ -43,6 +43,12 @@ TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
 """(rows, columns of a step, elements of the head of a step, warps, stages) that keep everything in registers, by products
 for each one that is asked and by head size. Beyond them the assembler spills on one target or the other."""
 
+OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
+    (1, 64): ((128, 64, 64, 4, 3),),
+    (3, 128): ((128, 32, 128, 8, 2),),
+}
+"""More of them, to be preferred, where accumulators are registers of four warps: with tensor memory these spill."""
+
 
 INVERSE = "%inverse"
 """How statements after the loops call the inverse of the sum of the weights: no name of a region has such a sign."""
@@ -82,7 +88,8 @@ class GpuAttention:
             return
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
-        choices = TILES[first.products, wide]
+        key = first.products, wide
+        choices = (*(OF_WGMMA.get(key, ()) if target.matrix_instruction == "wgmma" else ()), *TILES[key])
         for m, t, d, warps, stages in choices:
             # One more step of keys lies there while it is split or turned. The last choice is the smallest.
             held = (m + (2 * stages + 1) * t) * wide * first.dtype.bits // 8
@@ -153,7 +160,9 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
     products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
     exponentials = scores * 12 / target.rates["f32"]
-    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
+    # Smaller programs wait beside each other; of single rows memory decides.
+    resident = 16 // schedule["warps"] if found.row else 2
+    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * resident)) / schedule["stages"]
     memory = memory_seconds(traffic(problem), programs, target)
     return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
 
