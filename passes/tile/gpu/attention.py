@@ -250,8 +250,8 @@ class _Launch:
         columns, step = self.extents[found.column], schedule["t"]
         first: Dim = 0
         if found.row is not None:
-            most = upper_bound(self.extents[found.row], facts)
-            facts = facts.with_range(f"{found.row}.first", 0, None if most is None else (most - 1) // schedule["m"] * schedule["m"], schedule["m"])
+            most, m = upper_bound(self.extents[found.row], facts), schedule["m"]
+            facts = facts.with_range(f"{found.row}.first", 0, None if most is None else (most - 1) // m * m, m)
             first = dims.symbol(f"{found.row}.first")
         part = None
         if self.parts is not None:

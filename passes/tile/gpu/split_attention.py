@@ -102,6 +102,7 @@ def _joining(
     """What the second launch computes, and its tiling."""
     problem, found = posed(match)
     region, part, rows, dtype = problem.region, free_name(problem, "part"), _rows(found), found.product.dtype
+
     def load(space: Operand, axes: tuple[str, ...]) -> Load:
         return Load(space.name, tuple(dims.symbol(axis) for axis in (part, *axes)), dtype)
 
