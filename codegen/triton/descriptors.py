@@ -29,7 +29,7 @@ class _Block:
 
 def load(emitter: Emitter, scope: Scope, value: Load, operand: Param) -> Tile | None:
     """The load through a descriptor; None, with a note, where it must go by pointers."""
-    reason, strides = _why_not_operand(scope, operand)
+    reason, strides = _why_not_operand(emitter, scope, operand)
     block = _block(scope, value, operand)
     if reason is None and block is None:
         reason = "a subscript is neither a tile axis nor a number"
@@ -47,8 +47,10 @@ def load(emitter: Emitter, scope: Scope, value: Load, operand: Param) -> Tile | 
     return Tile(text, axes, value.type.dtype, wanted=f"{operand.name}_tile")
 
 
-def _why_not_operand(scope: Scope, operand: Param) -> tuple[str | None, tuple[Dim, ...]]:
+def _why_not_operand(emitter: Emitter, scope: Scope, operand: Param) -> tuple[str | None, tuple[Dim, ...]]:
     """Why this operand can have no descriptor, and its strides if it can."""
+    if operand.name in emitter.anywhere:
+        return "it is not known to start at a multiple of 16 bytes", ()
     if operand.layout is not None:
         return "it has a layout of its own", ()
     shape = operand.shape
@@ -67,11 +69,12 @@ def _block(scope: Scope, value: Load, operand: Param) -> _Block | None:
     axes: list[str | None] = []
     starts: list[Dim] = []
     for subscript in value.subscripts:
-        name = next((axis for axis in scope.tile_axes if subscript == dims.symbol(axis)), None)
-        if name is None and (indices.varies(scope, subscript) or name in axes):
+        # A part of a longer dimension, one head of several side by side, say, starts further on.
+        name = next((axis for axis in scope.tile_axes if not indices.varies(scope, subscript - dims.symbol(axis))), None)
+        if name is None and indices.varies(scope, subscript):
             return None
         axes.append(name)
-        starts.append(subscript if name is None else dims.symbol(scope.axis(name).first))
+        starts.append(subscript if name is None else dims.substitute(subscript, {name: dims.symbol(scope.axis(name).first)}))
     named = [axis for axis in axes if axis is not None]
     if len(set(named)) != len(named):
         return None

@@ -42,7 +42,7 @@ class Tile:
 
 @dataclass
 class Emitter:
-    """Lines and names of one kernel; the one mutable thing of a printing."""
+    """Lines and names of one kernel; the one mutable thing of a printing. Operands may start `anywhere`, not at 16 bytes alone."""
 
     launch: Launch
     lines: list[str] = field(default_factory=list)
@@ -57,6 +57,7 @@ class Emitter:
     descriptors: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     preamble: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    anywhere: frozenset[str] = frozenset()
 
     def line(self, text: str) -> None:
         """One line of the kernel's body at the current depth."""

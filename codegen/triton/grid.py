@@ -75,11 +75,16 @@ def _decode(emitter: Emitter, scope: Scope, launch: Launch, point: str) -> None:
             emitter.fixed[scope.axis(axis.name).first] = axis.low
     if not axes:
         return
-    group = _group(launch)
+    order = str(launch.hint("order", "plain"))
+    group = _group(launch, order)
     if group is not None and len(axes) >= 2:
         places = _grouped(emitter, scope, axes, point, group)
     else:
         places = _row_major(emitter, scope, axes, point)
+    last = launch.grid[-1]
+    if order == "reversed" and last.name in places:
+        end = indices.scalar(emitter, scope, steps(last) - 1)
+        places[last.name] = emitter.assign(f"{last.name}_from_end", f"{end} - {places[last.name]}")
     for axis in axes:
         place = places[axis.name]
         text = place if (axis.step or 1) == 1 else f"{place} * {axis.step}"
@@ -121,10 +126,9 @@ def _grouped(emitter: Emitter, scope: Scope, axes: list[GridAxis], point: str, g
     return places
 
 
-def _group(launch: Launch) -> int | None:
-    order = str(launch.hint("order", "plain"))
-    if order == "plain":
+def _group(launch: Launch, order: str) -> int | None:
+    if order in ("plain", "reversed"):
         return None
     if order.startswith("grouped(") and order.endswith(")") and (count := whole_number(order[8:-1])):
         return count
-    raise UnsupportedError(f"launch {launch.name}: grid order {order!r} is not known, expected plain or grouped(n)")
+    raise UnsupportedError(f"launch {launch.name}: grid order {order!r} is not known, expected plain, reversed or grouped(n)")

@@ -1,13 +1,16 @@
 """The Triton functions that printed kernels may call: source text by name, with the functions each one calls.
 
 They use only builtins of the language, never its standard library, so that a kernel's line table names no file of an
-installation, and never libdevice directly, so that Triton's interpreter runs them too. The rarer functions of f32
-compute in f64: right to the last place, and not where time is spent.
+installation, and never libdevice directly, so that Triton's interpreter runs them too; it is taught the one instruction
+that is named (`worker.EXP2`). The rarer functions of f32 compute in f64: right to the last place, and not where time
+is spent.
 """
 
 from __future__ import annotations
 
 import re
+
+from .worker import EXP2
 
 _SOURCES = (
     # --- combiners of reductions and scans ---------------------------------------------------------------------------
@@ -157,6 +160,11 @@ def floor_div_f32(x, y):
     return tl.where(y == 0, tl.div_rn(x, y), whole)
 """,
     # --- elementary functions ----------------------------------------------------------------------------------------
+    # One instruction where results below the smallest normal number may be 0; to keep them takes two products and a comparison.
+    f"""
+def exp2_f32(x):
+    return tl.inline_asm_elementwise("{EXP2}", "=f,f", [x], tl.float32, True, 1)
+""",
     # The hardware's 2**t is good to 2 ulp for any t; what x * log2(e) loses by rounding is put back to first order.
     """
 def exp_f32(x):

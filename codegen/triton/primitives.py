@@ -168,7 +168,7 @@ _FUNCTIONS: dict[str, Callable[..., str]] = {
     "max_uint": lambda x, y: f"tl.maximum({x}, {y})",
     "fma_float": lambda x, y, z: f"tl.fma({x}, {y}, {z})",
     "fma": lambda x, y, z: f"({x} * {y} + {z})",
-    "exp2_float": lambda x: f"tl.exp2({x})",
+    "exp2_f64": lambda x: f"tl.exp2({x})",
     "exp_f64": lambda x: f"tl.exp({x})",
     "log_float": lambda x: f"tl.log({x})",
     "log2_float": lambda x: f"tl.log2({x})",
@@ -205,7 +205,7 @@ _HELPERS = {
     **{
         f"{name}_f32": f"{name}_f32"
         for name in (
-            *("exp", "expm1", "log1p", "tanh", "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh"),
+            *("exp", "exp2", "expm1", "log1p", "tanh", "tan", "atan", "atan2", "asin", "acos", "sinh", "cosh"),
             *("asinh", "acosh", "atanh", "erfc", "lgamma"),
         )
     },

@@ -59,8 +59,8 @@ def print_launch(launch: Launch, facts: Facts = dims.NO_FACTS, aligned: frozense
     symbols = _symbols(launch)
     bounded = _bounded(symbols, facts)
     scope = launch_scope(launch, bounded)
-    emitter = Emitter(launch)
     arguments = _arguments(launch, symbols, facts, aligned)
+    emitter = Emitter(launch, anywhere=frozenset(each.name for each in arguments if each.kind == "operand" and not each.aligned))
     emitter.taken |= {_parameter(a) for a in arguments} | set(SOURCES)
     grid = open_grid(emitter, scope, launch, programs)
     with grid.body(emitter):

@@ -71,7 +71,7 @@ class CudaBackend:
             lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
             compiled = _compile([item.kernel for items in printed.values() for item in items], machine, known, progress)
             # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
-            harms = {name: max(_spilled(compiled[item.kernel.name]) for item in items) for name, items in printed.items()}
+            harms = {name: max(_spilled(compiled[item.kernel.name]) for item in _usual(items)) for name, items in printed.items()}
             bad = {name: f"registers spill {harm} bytes" for name, harm in harms.items() if harm}
             bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, machine), "it adds by another instruction")
             units = {id(lowered.scheduled[name]): name for name in sorted(bad, reverse=True)}
@@ -122,6 +122,11 @@ def _compile(
     progress.note(f"{len(fresh)} kernels for {device.name}")
     known.update(zip((kernel.source for kernel in fresh), compile_kernels(fresh, device), strict=True))
     return {kernel.name: known[kernel.source] for kernel in kernels}
+
+
+def _usual(items: list[_Printed]) -> list[_Printed]:
+    """The kernels that sizes alone may ask for: what serves nothing but callers' memory of any start decides no schedule."""
+    return items if items[0].divided else items[:1]
 
 
 def _spilled(compiled: CompiledKernel) -> int:

@@ -99,9 +99,16 @@ def divisor_of(dim: Dim, facts: Facts = NO_FACTS) -> int:
     for monomial, factor in dim.terms:
         divisor = abs(factor)
         for atom in monomial:
-            divisor *= facts.divisors.get(atom.name, 1) if isinstance(atom, Symbol) else 1
+            divisor *= facts.divisors.get(atom.name, 1) if isinstance(atom, Symbol) else _divisor_of_function(atom, facts)
         result = math.gcd(result, divisor)
     return result
+
+
+def _divisor_of_function(atom: Function, facts: Facts) -> int:
+    """What divides both sides of an extreme divides it, whichever it is."""
+    if atom.kind not in ("max", "min"):
+        return 1
+    return math.gcd(divisor_of(atom.left, facts), divisor_of(atom.right, facts))
 
 
 def equal(left: Dim, right: Dim, facts: Facts = NO_FACTS) -> bool | None:

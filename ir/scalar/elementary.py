@@ -20,7 +20,7 @@ def exp(x: Array) -> Array:
 
 @primitive()
 def exp2(x: Array) -> Array:
-    """2 to the power x."""
+    """2 to the power x; a target may give 0 for what is below the smallest normal number, as weights of at most 1 can afford."""
     return np.exp2(x)
 
 

@@ -325,7 +325,7 @@ class Counter:
 class Launch:
     """One kernel: operands, counters, a grid of independent points (row-major, last axis fastest), a body.
 
-    hints: `order` plain | grouped(n), `handout` static | queue | persistent, warps, stages, cluster.
+    hints: `order` plain | reversed (along the last axis) | grouped(n), `handout` static | queue | persistent, warps, stages, cluster.
     """
 
     name: str

@@ -66,7 +66,7 @@ def is_long(extents: Sequence[Dim], symbols: dims.Facts, most: int = LONG) -> bo
 
 @dataclass
 class Block:
-    """Statements under construction, in one scope of axes and values."""
+    """Statements under construction, in one scope of axes and values. Loads get the `hints` that are set."""
 
     problem: Problem
     axes: list[str] = field(default_factory=list)
@@ -76,6 +76,7 @@ class Block:
     names: dict[str, int] = field(default_factory=dict)
     types: dict[str, TileType] = field(default_factory=dict)
     outside: bool = False
+    hints: tuple[str, ...] = ()
     bound: dict[str, _Bound] = field(default_factory=dict)
     deferred: dict[str, tuple[Reader, ScalarLet]] = field(default_factory=dict)
     heavy: frozenset[str] | None = None
@@ -216,7 +217,7 @@ class Block:
 
     def load(self, operand: str, subscripts: Sequence[Dim], dtype: DType, other: Constant | None = None) -> Value:
         """A load of every element of the axes in its subscripts."""
-        return Load(operand, tuple(subscripts), TileType(dtype, self.ordered(self.axes_in(*subscripts))), other)
+        return Load(operand, tuple(subscripts), TileType(dtype, self.ordered(self.axes_in(*subscripts))), other, self.hints)
 
     def rename(self, value: Value, before: str, after: str) -> Value:
         """The same elements with axis `before` called `after`."""

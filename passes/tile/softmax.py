@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir import dims
-from ...ir.expression import Apply, Constant, Index
+from ...ir.expression import Apply
 from ...ir.region import Let, Reduce, Ref, Region, Scalar, Statement, Store, walk
 from ...ir.types import DType
 from ..regions.contraction import axes_of
+from .limits import Limit, limits_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Attention:
 
     `query` varies over the row axis, `key` does not; `row` is None where there is one row. `before` are the named
     values under the score, `score` is what the maximum is taken of, `after` follows the sums. `weights` is what the exponentials
-    are rounded to for the product. `is_causal`: columns beyond the row's index do not count.
+    are rounded to for the product. Columns count within `limits`.
     """
 
     batch: tuple[str, ...]
@@ -40,7 +41,15 @@ class Attention:
     total: Reduce
     after: tuple[Let, ...]
     store: Store
-    is_causal: bool
+    limits: tuple[Limit, ...]
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether columns beyond the row's index do not count."""
+        if self.row is None:
+            return False
+        place = dims.symbol(self.row) - dims.symbol(self.column)
+        return any(limit.place == place for limit in self.limits)
 
 
 def read_attention(region: Region) -> Attention | str:
@@ -104,7 +113,7 @@ def _assemble(
     score = highest.value
     return Attention(
         batch, row, column, product.over, feature, product, query, key, before, score, result, value, rounded, total, tuple(after), store,
-        _is_causal(_resolved(score, before), row, column),
+        limits_of(score, before),
     )  # fmt: skip
 
 
@@ -142,23 +151,3 @@ def _weighted(value: Scalar, weight: Let) -> tuple[Scalar, DType] | None:
         if read == Ref(weight.name, weight.value.dtype):
             return other, own.dtype if read is own else rounded.dtype
     return None
-
-
-def _resolved(value: Scalar, lets: tuple[Let, ...]) -> Scalar:
-    named = {let.name: let.value for let in lets}
-    while isinstance(value, Ref) and value.name in named:
-        value = named[value.name]
-    return value
-
-
-def _is_causal(score: Scalar, row: str | None, column: str) -> bool:
-    """Whether the score is where(column <= row, ..., -inf)."""
-    if row is None or not (isinstance(score, Apply) and score.primitive == "where"):
-        return False
-    condition, _, otherwise = score.args
-    if not (isinstance(otherwise, Constant) and otherwise.value == float("-inf")):
-        return False
-    if not (isinstance(condition, Apply) and condition.primitive == "le"):
-        return False
-    left, right = condition.args
-    return isinstance(left, Index) and isinstance(right, Index) and left.value == dims.symbol(column) and right.value == dims.symbol(row)

@@ -36,7 +36,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "codegen/triton/grid.py",
         "codegen/triton/helpers.py",
         "codegen/triton/indices.py",
-        "codegen/triton/kernel.py",
         "codegen/triton/values.py",
         "codegen/triton/words.py",
     ),

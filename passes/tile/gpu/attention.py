@@ -7,17 +7,22 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Let, Region, Scalar
+from ....ir.expression import Apply
+from ....ir.region import Let, Region, Scalar, transform
+from ....ir.region import Ref as Name
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, GridAxis, Launch, Param, Reduce, Ref, TileProgram, TileType, Value
 from ....ir.types import DType
 from ...regions.contraction import plain_load
 from ...regions.simplify_region import split_axis
 from ...regions.split_groups import groups_of
+from ..limits import Block as Rows
+from ..limits import Limit, Spans, spans_of, without
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for
+from .powers import Base, Powers, Words, powers_of
 from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic, waves
 from .sweep import fresh_block
 
@@ -29,14 +34,24 @@ ROWS_OF_WARP = 16
 
 TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
     (1, 64): ((128, 128, 64, 8, 2), (128, 64, 64, 8, 3), (64, 64, 64, 4, 3), (64, 64, 64, 4, 2), (64, 32, 64, 4, 2)),
-    (1, 128): ((128, 128, 64, 8, 2), (128, 64, 128, 8, 3), (64, 64, 128, 4, 3), (64, 64, 128, 8, 2)),
-    (1, 256): ((128, 64, 64, 8, 2), (64, 64, 256, 8, 2), (64, 32, 256, 8, 2)),
+    (1, 128): ((128, 128, 128, 8, 2), (128, 64, 128, 8, 3), (64, 64, 128, 4, 3), (64, 64, 128, 8, 2)),
+    (1, 256): ((128, 64, 256, 8, 2), (64, 64, 256, 8, 2), (64, 32, 256, 8, 2)),
     (3, 64): ((128, 64, 64, 8, 2), (64, 64, 64, 8, 2), (64, 32, 64, 8, 2), (64, 32, 64, 4, 2)),
     (3, 128): ((64, 64, 64, 8, 2), (64, 32, 64, 4, 2), (64, 16, 64, 8, 1)),
     (3, 256): ((64, 16, 64, 8, 1),),
 }
 """(rows, columns of a step, elements of the head of a step, warps, stages) that keep everything in registers, by products
 for each one that is asked and by head size. Beyond them the assembler spills on one target or the other."""
+
+OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
+    (1, 64): ((128, 64, 64, 4, 3),),
+    (3, 128): ((128, 32, 128, 8, 2),),
+}
+"""More of them, to be preferred, where accumulators are registers of four warps: with tensor memory these spill."""
+
+
+INVERSE = "%inverse"
+"""How statements after the loops call the inverse of the sum of the weights: no name of a region has such a sign."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,8 @@ class GpuAttention:
             return
         depth = _extent(problem, found.inner[0])
         wide = max(64, depth, _extent(problem, found.feature))
-        choices = TILES[first.products, wide]
+        key = first.products, wide
+        choices = (*(OF_WGMMA.get(key, ()) if target.matrix_instruction == "wgmma" else ()), *TILES[key])
         for m, t, d, warps, stages in choices:
             # One more step of keys lies there while it is split or turned. The last choice is the smallest.
             held = (m + (2 * stages + 1) * t) * wide * first.dtype.bits // 8
@@ -144,7 +160,9 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
     products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
     exponentials = scores * 12 / target.rates["f32"]
-    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * 2)) / schedule["stages"]
+    # Smaller programs wait beside each other; of single rows memory decides.
+    resident = 16 // schedule["warps"] if found.row else 2
+    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * resident)) / schedule["stages"]
     memory = memory_seconds(traffic(problem), programs, target)
     return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
 
@@ -187,6 +205,8 @@ class _Launch:
         if isinstance(first, str) or isinstance(second, str):
             raise ValueError(f"{first} {second}")
         self.first, self.second = first, second
+        self.powers: Powers = powers_of(found.score, found.before)
+        self.rows = (found.row,) if found.row else ()
 
     def launch(self) -> Launch:
         """The kernel."""
@@ -198,27 +218,24 @@ class _Launch:
         if found.row is not None:
             grid.append(GridAxis(found.row, 0, self.extents[found.row], self.schedule["m"]))
             block.axes.append(found.row)
-        self.rows = (found.row,) if found.row else ()
         query: Ref | None = None
         if self.schedule["d"] >= _extent(problem, found.inner[0]):
             self.depth = self._whole(block, found.inner[0])
             query = block.let("query", self._side(block, found.query, self.first.dtype, self.depth))
         self.features = self._whole(block, found.feature)
         state = self._start(block)
-        low: Dim = 0
-        high: Dim = self.extents[found.column]
         if self.parts is not None:
             grid.insert(0, GridAxis(self.parts.name, 0, self.parts.count))
-            step = self.schedule["t"]
-            chunk = dims.ceil_div(high, self.parts.count * step) * step
-            low = dims.symbol(self.parts.name) * chunk
-            high = dims.minimum(low + chunk, high)
-        if found.is_causal and found.row is not None:
-            high = dims.minimum(high, dims.symbol(f"{found.row}.first") + self.schedule["m"])
-        with block.loop(found.column, "tile", low, high, self.schedule["t"], carries=state) as columns:
-            block.index[found.column] = dims.symbol(columns)
-            self._step(block, query, columns, state)
-        hints = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
+        spans, known = self._spans()
+        # Loops whose products pend at their end keep those of a loop before them from pending: the long one comes last.
+        for span, limits in (*((edge, None) for edge in spans.edges), (spans.plain, known)):
+            with block.loop(found.column, "tile", *span, self.schedule["t"], carries=state) as columns:
+                block.index[found.column] = dims.symbol(columns)
+                self._step(block, query, columns, state, limits)
+        hints: tuple[tuple[str, str | int], ...] = (("warps", self.schedule["warps"]), ("stages", self.schedule["stages"]))
+        if found.is_causal:
+            # The last rows look at most columns: they come first, and what is short fills up the last round.
+            hints = (*hints, ("order", "reversed"))
         name = f"{problem.region.name}.{self.schedule.strategy}"
         if self.parts is None:
             self._finish(block, state)
@@ -226,6 +243,24 @@ class _Launch:
         self._keep(block, state, self.parts)
         params = (*used_parameters(problem, (*found.before, found.product, *self._read())), *self.parts.spaces)
         return Launch(name, params, tuple(grid), tuple(block.body), hints=hints)
+
+    def _spans(self) -> tuple[Spans, tuple[Limit, ...]]:
+        """The columns of a program: with scores that may not count, and without."""
+        found, schedule, facts = self.found, self.schedule, self.problem.symbols
+        columns, step = self.extents[found.column], schedule["t"]
+        first: Dim = 0
+        if found.row is not None:
+            most, m = upper_bound(self.extents[found.row], facts), schedule["m"]
+            facts = facts.with_range(f"{found.row}.first", 0, None if most is None else (most - 1) // m * m, m)
+            first = dims.symbol(f"{found.row}.first")
+        part = None
+        if self.parts is not None:
+            chunk = dims.ceil_div(columns, self.parts.count * step) * step
+            low = dims.symbol(self.parts.name) * chunk
+            facts = facts.with_range(self.parts.name, 0, self.parts.count - 1)
+            part = low, low + chunk
+        rows = Rows(found.row, first, schedule["m"], found.column, columns, step, part)
+        return spans_of(rows, found.limits, facts)
 
     def _read(self) -> tuple[Let, ...]:
         """What a part reads beside its first product, as statements."""
@@ -253,9 +288,11 @@ class _Launch:
     def _side(self, block: Block, value: Scalar, dtype: DType, axis: str, extent: Dim | None = None) -> Value:
         """An operand of a product; lanes beyond the contracted axis are 0."""
         block.outside = True
+        # A row alone has no use for a tile in shared memory, where descriptors put it.
+        block.hints = ("descriptor",) if self.rows and value is not self.found.query else ()
         self._named(block)
         result = block.lower(narrowed(value, dtype))
-        block.outside = False
+        block.outside, block.hints = False, ()
         load = plain_load(value)
         if load is not None and (load.other is None or load.other.value == 0) and not load.gathers:
             return result
@@ -282,19 +319,19 @@ class _Launch:
             block.rebind(product, Dot(left, right, product, kind, self.first.precision))
         return product
 
-    def _step(self, block: Block, query: Ref | None, columns: str, state: tuple[Ref, Ref, Ref]) -> None:
+    def _step(self, block: Block, query: Ref | None, columns: str, state: tuple[Ref, Ref, Ref], limits: tuple[Limit, ...] | None) -> None:
+        """One step of columns, which all exist and stay within `limits`; None: at the edges, where scores may not count."""
         found = self.found
         highest, total, sums = state
         axes = (*self.rows, columns)
         product = self._product(block, query, axes)
         block.readers[found.product.name] = lambda _: product
-        score = block.let("score", self._score(block, columns, axes))
+        score = block.let("score", self._score(block, columns, axes, limits))
         new = block.let("new", block.apply("max", highest, Reduce("max", columns, score, TileType(self.dtype, self.rows))))
-        # A row that has seen nothing but -inf stays at zero weights.
-        nothing = block.apply("eq", new, block.full(float("-inf"), self.dtype))
-        base = block.let("base", block.apply("where", nothing, block.full(0.0, self.dtype), new))
-        weights = block.let("weights", block.apply("exp", block.apply("sub", score, base)))
-        factor = block.let("factor", block.apply("exp", block.apply("sub", highest, base)))
+        words = Words[Value](block.apply, lambda number: block.full(number, self.dtype), block.let)
+        base: Base[Value] = self.powers.base(words, new)
+        weights = block.let("weights", self.powers.weight(words, score, base))
+        factor = block.let("factor", self.powers.factor(words, highest, base))
         added = Reduce("sum", columns, weights, TileType(self.dtype, self.rows))
         block.rebind(total, block.apply("add", block.apply("mul", total, factor), added))
         block.rebind(highest, new)
@@ -303,24 +340,38 @@ class _Launch:
         scaled = block.apply("mul", sums, factor)
         block.rebind(sums, Dot(narrow, value, scaled, sums.type, self.second.precision))
 
-    def _score(self, block: Block, columns: str, axes: tuple[str, ...]) -> Value:
-        """The scores of a step, -inf beyond the last column."""
+    def _score(self, block: Block, columns: str, axes: tuple[str, ...], limits: tuple[Limit, ...] | None) -> Value:
+        """The scores of a step; at the edges -inf beyond the last column."""
         self._named(block)
+        score = self.powers.score if limits is None else without(self.powers.score, self.found.before, limits)
         block.outside = True
-        score = block.spread(block.lower(self.found.score), axes)
+        value = block.spread(block.lower(score), axes)
         block.outside = False
         extent = self.extents[self.found.column]
-        if is_covered(extent, self.schedule["t"], self.problem.symbols):
-            return score
-        return block.inside(dims.symbol(columns), extent, score, float("-inf"))
+        if limits is not None or is_covered(extent, self.schedule["t"], self.problem.symbols):
+            return value
+        return block.inside(dims.symbol(columns), extent, value, float("-inf"))
 
     def _finish(self, block: Block, state: tuple[Ref, Ref, Ref]) -> None:
-        """Write the rows."""
+        """Write the rows; they are multiplied with the inverse of their sum, which is at least about 1, or 0, or no number."""
         found = self.found
         _, total, sums = state
+        inverse = block.let("inverse", block.apply("div", block.full(1.0, self.dtype), total))
         block.readers[found.result.name] = lambda _: sums
         block.readers[found.total.name] = lambda _: total
+        block.readers[INVERSE] = lambda _: inverse
         for let in found.after:
-            block.later(let)
+            block.later(replace(let, value=self._multiplied(let.value)))
         subscripts = block.subscripts(found.store.subscripts, ())
-        block.store_all(found.store.output, subscripts, block.lower(found.store.value))
+        block.store_all(found.store.output, subscripts, block.lower(self._multiplied(found.store.value)))
+
+    def _multiplied(self, value: Scalar) -> Scalar:
+        """A value with products where it divides by the sum of the weights."""
+        total = Name(self.found.total.name, self.dtype)
+
+        def change(part: Scalar) -> Scalar | None:
+            if isinstance(part, Apply) and part.primitive == "div" and part.args[1] == total:
+                return Apply("mul", (transform(part.args[0], change), Name(INVERSE, self.dtype)), part.dtype)
+            return None
+
+        return transform(value, change)

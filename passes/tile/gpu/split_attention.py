@@ -20,6 +20,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention
 from .attention import GpuAttention, Heads, Parts, attention_launch, attention_seconds, posed
 from .parts import LARGEST, free_name, space_param, why_whole
+from .powers import Words, powers_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .sweep import Sweep, Tiling
@@ -101,23 +102,28 @@ def _joining(
     """What the second launch computes, and its tiling."""
     problem, found = posed(match)
     region, part, rows, dtype = problem.region, free_name(problem, "part"), _rows(found), found.product.dtype
-    low = Constant(float("-inf"), dtype)
 
     def load(space: Operand, axes: tuple[str, ...]) -> Load:
         return Load(space.name, tuple(dims.symbol(axis) for axis in (part, *axes)), dtype)
 
     def apply(primitive: str, *arguments: Scalar) -> Scalar:
-        return Apply(primitive, arguments, boolean if primitive == "eq" else dtype)
+        return Apply(primitive, arguments, boolean if primitive in ("eq", "lt") else dtype)
+
+    named: list[Let] = []
+
+    def name(word: str, value: Scalar) -> Scalar:
+        named.append(Let(f"{found.product.name}_{word}", rows, value))
+        return Ref(named[-1].name, dtype)
 
     highest, total, sums = spaces
-    top, base, weight = (f"{found.product.name}_{word}" for word in ("top", "base", "weight"))
+    top, weight = (f"{found.product.name}_{word}" for word in ("top", "weight"))
     scaled = Ref(weight, dtype)
-    of_all = Ref(top, dtype)
+    powers, words = powers_of(found.score, found.before), Words[Scalar](apply, lambda number: Constant(number, dtype), name)
+    base = powers.base(words, Ref(top, dtype))
     statements: tuple[Let | Reduce, ...] = (
         Reduce(top, rows, "max", (part,), load(highest, rows), dtype),
-        # A row that has seen nothing but -inf stays at zero weights.
-        Let(base, rows, apply("where", apply("eq", of_all, low), Constant(0.0, dtype), of_all)),
-        Let(weight, (part, *rows), apply("exp", apply("sub", load(highest, rows), Ref(base, dtype)))),
+        *named,
+        Let(weight, (part, *rows), powers.factor(words, load(highest, rows), base)),
         Reduce(found.total.name, rows, "sum", (part,), apply("mul", scaled, load(total, rows)), dtype),
         Reduce(
             found.result.name,

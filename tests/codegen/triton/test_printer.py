@@ -141,7 +141,7 @@ def test_grouped_order_visits_every_tile_once() -> None:
     ("body", "params", "grid", "message"),
     [
         (COPY, TENSORS, "(i: 0..B step 12)", "axis i has extent 12, expected a power of two"),
-        (COPY, TENSORS, "(i: 0..B step 16) order spiral", "grid order 'spiral' is not known, expected plain or grouped"),
+        (COPY, TENSORS, "(i: 0..B step 16) order spiral", "grid order 'spiral' is not known, expected plain, reversed or grouped"),
         (COPY, TENSORS, "(i: 0..B step 16) handout lottery", "handout 'lottery' is not known, expected static, queue or persistent"),
         (COPY, TENSORS, "(i: 0..B step 16) warps many", "hint warps is 'many', expected a positive number"),
         (

@@ -1,0 +1,204 @@
+"""Limits of scores: the conditions on indices under which a score counts, and the columns that a block of rows looks at by them.
+
+Below the diagonal, or in a window around it, most blocks of columns count as a whole or not at all. Those at an edge look at
+every score; the others need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...ir import dims
+from ...ir.dims import Dim, Facts
+from ...ir.expression import Apply, Constant, Index
+from ...ir.region import Let, Ref, Scalar
+from ...ir.tile import Scope, simplify
+from ...ir.types import boolean
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A condition of a score that holds where `place`, an index expression, is at least 0."""
+
+    condition: Scalar
+    place: Dim
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows `first` .. first + count of the axis `row` (None: one row), which look at columns in steps of `step`.
+
+    `columns` is how many there are; of these the block takes those of `part`, whose ends are multiples of the step.
+    """
+
+    row: str | None
+    first: Dim
+    count: int
+    column: str
+    columns: Dim
+    step: int
+    part: tuple[Dim, Dim] | None = None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Ranges of columns whose ends are multiples of the step: at `edges` scores may not count, in `plain` all of them do."""
+
+    edges: tuple[tuple[Dim, Dim], ...]
+    plain: tuple[Dim, Dim]
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
+def resolved(value: Scalar, lets: Sequence[Let]) -> Scalar:
+    """What a named value is, if it is one of `lets`."""
+    named = {let.name: let.value for let in lets}
+    while isinstance(value, Ref) and value.name in named:
+        value = named[value.name]
+    return value
+
+
+def limits_of(score: Scalar, lets: Sequence[Let]) -> tuple[Limit, ...]:
+    """The comparisons of indices among the conditions without which a score is -inf."""
+    found = []
+    value = resolved(score, lets)
+    while isinstance(value, Apply) and value.primitive == "where" and _is_lowest(value.args[2]):
+        for condition in _conjuncts(value.args[0], lets):
+            place = _place(condition)
+            if place is not None:
+                found.append(Limit(condition, place))
+        value = resolved(value.args[1], lets)
+    return tuple(found)
+
+
+def without(score: Scalar, lets: Sequence[Let], limits: Sequence[Limit]) -> Scalar:
+    """The score where these limits are known to hold."""
+    value = resolved(score, lets)
+    if not (isinstance(value, Apply) and value.primitive == "where" and _is_lowest(value.args[2])):
+        return value
+    known = [limit.condition for limit in limits]
+    inner = without(value.args[1], lets, limits)
+    left = [condition for condition in _conjuncts(value.args[0], lets) if condition not in known]
+    for condition in left:
+        inner = Apply("where", (condition, inner, value.args[2]), value.dtype)
+    return inner
+
+
+def factored(score: Scalar, lets: Sequence[Let]) -> tuple[Scalar, float]:
+    """(a score, a positive number it is to be multiplied with): -inf, where a score does not count, stays what it is."""
+    value = resolved(score, lets)
+    if isinstance(value, Apply) and value.primitive == "where" and _is_lowest(value.args[2]):
+        inner, factor = factored(value.args[1], lets)
+        return Apply("where", (value.args[0], inner, value.args[2]), value.dtype), factor
+    if isinstance(value, Apply) and value.primitive == "mul":
+        for left, right in (value.args, value.args[::-1]):
+            if isinstance(right, Constant) and isinstance(right.value, float) and right.value > 0:
+                return left, right.value
+    return value, 1.0
+
+
+def _is_lowest(value: Scalar) -> bool:
+    return isinstance(value, Constant) and value.value == float("-inf")
+
+
+def _conjuncts(condition: Scalar, lets: Sequence[Let]) -> Iterator[Scalar]:
+    """Conditions that hold together where this one does."""
+    condition = resolved(condition, lets)
+    if isinstance(condition, Apply) and condition.primitive in ("mul", "min", "bit_and") and condition.dtype == boolean:
+        for part in condition.args:
+            yield from _conjuncts(part, lets)
+    else:
+        yield condition
+
+
+def _place(condition: Scalar) -> Dim | None:
+    if not (isinstance(condition, Apply) and condition.primitive in ("le", "lt")):
+        return None
+    left, right = (_index(part) for part in condition.args)
+    if left is None or right is None:
+        return None
+    return right - left - (1 if condition.primitive == "lt" else 0)
+
+
+def _index(value: Scalar) -> Dim | None:
+    """A value as an index expression, if it is one; none comes near the end of 32 bits."""
+    if isinstance(value, Index):
+        return value.value
+    if not value.dtype.is_integer or value.dtype.bits < 32:
+        return None
+    if isinstance(value, Constant):
+        return int(value.value.real)
+    if isinstance(value, Apply) and value.primitive in ("add", "sub", "cast"):
+        parts = [_index(part) for part in value.args]
+        if parts[0] is None or parts[-1] is None:
+            return None
+        return parts[0] if len(parts) == 1 else parts[0] + parts[-1] if value.primitive == "add" else parts[0] - parts[-1]
+    return None
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def spans_of(block: Block, limits: Sequence[Limit], facts: Facts) -> tuple[Spans, tuple[Limit, ...]]:
+    """The columns that a block of rows looks at, and the limits that hold in all that are plain."""
+    lows: list[tuple[Dim, Dim]] = []
+    highs: list[tuple[Dim, Dim]] = []
+    known = []
+    for limit in limits:
+        bounds = _bounds(limit, block)
+        if bounds is not None:
+            is_high, possible, sure = bounds
+            (highs if is_high else lows).append((possible, sure))
+            known.append(limit)
+    scope = Scope(facts)
+
+    def down(value: Dim) -> Dim:
+        beyond = simplify(scope, value % block.step)
+        return value - beyond if isinstance(beyond, int) else value // block.step * block.step
+
+    def up(value: Dim) -> Dim:
+        return down(value + (block.step - 1))
+
+    start: Dim = 0
+    plain_start: Dim = 0
+    for possible, sure in lows:
+        start, plain_start = dims.maximum(start, down(possible)), dims.maximum(plain_start, up(sure))
+    end = last = block.columns
+    for possible, sure in highs:
+        end, last = dims.minimum(end, possible), dims.minimum(last, sure)
+    is_ragged = bool(highs) or dims.divides(block.step, block.columns, facts) is not True
+    end, last = up(end), down(last)
+    if block.part is not None:
+        start, plain_start = dims.maximum(start, block.part[0]), dims.maximum(plain_start, block.part[0])
+        end, last = dims.minimum(end, block.part[1]), dims.minimum(last, block.part[1])
+    start, plain_start, end, last = (simplify(scope, value) for value in (start, plain_start, end, last))
+    edges = []
+    if lows:
+        plain_start = simplify(scope, dims.minimum(plain_start, end))
+        edges.append((start, plain_start))
+    if is_ragged:
+        edges.append((simplify(scope, dims.maximum(plain_start, last)), end))
+    return Spans(tuple(edges), (plain_start, last if is_ragged else end)), tuple(known)
+
+
+def _bounds(limit: Limit, block: Block) -> tuple[bool, Dim, Dim] | None:
+    """(whether the limit is one above, where columns end that count in some row, in every row), or the same of starts."""
+    place = limit.place
+    rest = dims.substitute(place, {block.column: 0})
+    if place == rest - dims.symbol(block.column):
+        is_high = True
+    elif place == rest + dims.symbol(block.column):
+        is_high = False
+    else:
+        return None
+    ends = [rest, rest]
+    if block.row is not None:
+        slope = dims.substitute(rest, {block.row: 1}) - dims.substitute(rest, {block.row: 0})
+        if not isinstance(slope, int) or rest != dims.substitute(rest, {block.row: 0}) + dims.symbol(block.row) * slope:
+            return None
+        ends = [dims.substitute(rest, {block.row: row}) for row in (block.first, block.first + (block.count - 1))]
+        ends = ends if slope >= 0 else ends[::-1]
+    least, most = ends
+    return (True, most + 1, least + 1) if is_high else (False, -most, -least)
