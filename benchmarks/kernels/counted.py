@@ -56,7 +56,7 @@ def row_of(launch: Launch, machine: Machine) -> dict[str, Any]:
         "described": _described(reading),
         "flight": round(found.flight),
         "needed": round(machine.memory * machine.latency / machine.processors),
-        "cache": round(launch.programs * (program.fetched + program.stored) / machine.processors / cycles, 1),
+        "cache": round(launch.programs * program.asked / machine.processors / cycles, 1),
         "per byte": round(32 * program.instructions / program.stored, 2) if program.stored else None,
     }
 

@@ -1,21 +1,25 @@
 """How long a kernel takes, from its machine code and its launch, and what holds it back.
 
-The page docs/kernels.md derives the formula and works one kernel by hand. In short: counts of a program by class, weighted
-by how often their blocks run, give cycles of each unit of a processor; units work beside each other as far as the code
-lets them; programs fill processors in rounds; memory and cache have rates of their own; the slowest is the bound.
+The page docs/kernels.md derives the formula and works one kernel by hand. In short: a walk through the code says how long
+a program takes alone; counts by class, weighted by how often their blocks run, give cycles of each unit of a processor;
+programs fill processors in rounds; memory and cache have rates of their own; the slowest is the bound.
 """
 
 from __future__ import annotations
 
 import functools
+import heapq
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
+from operator import mul
 
 from cubins import Cubin
-from machines import BARRIER, BLACKWELL_ROWS, ELEMENT_BYTES, ISSUED, LANES, SHARED_BYTES, STARTED, WARP_MATRIX_SHARE, Machine
-from trips import SourceLoop, innermost, loop_at, loops_of, shares_of
+from machines import BLACKWELL_ROWS, ELEMENT_BYTES, ISSUED, LANES, NEAR, SHARED_BYTES, STARTED, WARP_MATRIX_SHARE, Machine
+from trips import SourceLoop, innermost, lengths_of, loop_at, loops_of, shares_of
+from walk import walked
 
 from ourcc.codegen.sass.counts import MatrixShape
 from ourcc.codegen.sass.listing import Instruction
@@ -24,22 +28,29 @@ from ourcc.codegen.sass.reading import Reading, Region, read_kernel
 
 @dataclass(frozen=True)
 class Fitted:
-    """The numbers that were fitted to published times; all others are public facts of machines.
+    """The numbers that were fitted to measured and published times; all others are public facts of machines.
 
-    `filled` cycles go by before a program's first data are there and after its last are
-    stored. `memory` is the share of the data sheet's memory rate that copies reach. Of two units that could work at the same
-    time, the shorter one's work is hidden by the share `drained` where each step waits for the matrix unit and by
-    `pending` where it does not. A processor that multiplies all the time runs at `1 - throttle` of its clock.
+    A kernel's time as the tracer sees it begins `started` seconds before its programs work. A load that memory answers takes
+    `far` cycles; of a kernel's loads those are the share of bytes that have to move among those asked for, to the power
+    of `first`, as programs that read the same run side by side and wait for the same answer. What goes on side by side
+    hides one another as the norm of order `overlap` says. `memory` is the share of the data sheet's rate that is
+    reached, `cache` that of the cache's, which may exceed 1: equal requests of neighbours are answered together. A chip
+    that is measured for long while it multiplies all the time runs at `1 - throttle` of its clock.
     """
 
-    filled: float
+    started: float
+    far: float
+    first: float
+    overlap: float
     memory: float
-    drained: float
-    pending: float
+    cache: float
     throttle: float
 
 
-FITTED = Fitted(filled=7630.0, memory=0.863, drained=0.326, pending=0.783, throttle=0.247)
+FITTED = Fitted(started=3.0e-6, far=953.0, first=0.158, overlap=2.935, memory=0.858, cache=1.3, throttle=0.4)
+
+LATENCIES = (200.0, 700.0, 1400.0, 2400.0)
+"""Latencies that programs are walked with; what lies between is interpolated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +74,26 @@ class Launch:
 class Program:
     """What one program does.
 
-    `units` are cycles of a processor's units by name, `fetched`, `stored` and `spilled` bytes, `operations` those of matrix
-    instructions, `instructions` those that its warps issue, `drained` the share of its matrix steps that are waited for.
+    `units` are cycles of a processor's units by name, `alone` those that it takes by itself for each of LATENCIES.
+    `copied` are bytes by asynchronous copies, `plain` by loads into registers, `stored` and `spilled` bytes, `operations`
+    those of matrix instructions, `instructions` those that its warps issue, `drained` the share of its matrix steps that
+    are waited for.
     """
 
     units: Mapping[str, float]
-    fetched: float
+    alone: tuple[float, ...]
+    copied: float
+    plain: float
     stored: float
     operations: float
     instructions: float
-    barriers: float
     drained: float
     spilled: float
+
+    @property
+    def asked(self) -> float:
+        """Bytes that it asks the cache for or gives to it."""
+        return self.copied + self.plain + self.stored
 
 
 @dataclass(frozen=True)
@@ -92,33 +111,39 @@ class Estimate:
     clock: float
 
 
-def estimate(launch: Launch, machine: Machine, fitted: Fitted = FITTED) -> Estimate:
-    """The estimate of a launch on a machine; UnknownTrips if the source does not say how often its loops run."""
+def estimate(launch: Launch, machine: Machine, fitted: Fitted = FITTED, published: bool = False) -> Estimate:
+    """The estimate of a launch on a machine; UnknownTrips if the source does not say how often its loops run.
+
+    It is what the driver's tracer would say of a few runs, or of one that is `published`: measured for long, by events.
+    """
     reading, program = _read(launch, machine)
     resident = residents(launch.cubin, machine)
-    cycles, waited = _processor_cycles(launch.programs, program, resident, machine, fitted)
-    busy = program.units["matrix"] * launch.programs / machine.processors / cycles
-    clock = machine.clock * (1 - fitted.throttle * busy)
-    flight = in_flight(launch, reading, program, resident, machine)
-    rate = min(fitted.memory * machine.memory, flight * machine.processors / machine.latency)
     # What nobody asks for does not move: of a table, say, most rows.
-    moved = min(launch.unique, launch.programs * (program.fetched + program.stored))
+    moved = min(launch.unique, launch.programs * program.asked)
+    cycles, waited = _processor_cycles(launch, program, resident, moved, machine, fitted)
+    busy = program.units["matrix"] * launch.programs / machine.processors / cycles
+    clock = machine.clock * (1 - (fitted.throttle * busy if published else 0))
+    # Loads into registers find what was read before in the processor itself: each byte is fetched once.
+    fetched = launch.programs * (program.copied + program.stored) + min(launch.programs * program.plain, launch.unique)
     times = {
         "processors": cycles / clock,
-        "memory": moved / rate,
-        "cache": launch.programs * (program.fetched + program.stored) / (machine.cache_bytes_per_cycle * clock),
+        "memory": moved / (fitted.memory * machine.memory),
+        "cache": fetched / (fitted.cache * machine.cache_bytes_per_cycle * machine.clock),
     }
     bound = max(times, key=lambda name: times[name])
-    seconds = STARTED + times[bound]
-    if bound == "processors" and waited > cycles / 2:
-        bound = "latency"
-    elif bound == "processors":
-        bound = max(program.units, key=lambda name: program.units[name])
-    elif bound == "memory" and rate < fitted.memory * machine.memory:
-        bound = "latency"
+    seconds = (STARTED if published else fitted.started) + beside(fitted.overlap, *times.values())
+    if bound == "processors":
+        bound = "latency" if waited else max(program.units, key=lambda name: program.units[name])
     least = max(launch.programs * max(program.units.values()) / machine.processors / clock, moved / machine.memory)
     waves = launch.programs / (machine.processors * resident)
+    flight = in_flight(launch, reading, resident, machine)
     return Estimate(seconds, bound, least / seconds, resident, waves, times, program, flight, clock)
+
+
+def beside(order: float, *times: float) -> float:
+    """What takes these times each takes so long side by side: the largest, and more the nearer others come to it."""
+    most = max(times)
+    return most * sum((each / most) ** order for each in times) ** (1 / order) if most else 0.0
 
 
 @functools.cache
@@ -195,7 +220,7 @@ def program_of(launch: Launch, reading: Reading, machine: Machine) -> Program:
     weights = frequencies(launch, reading)
     warps = launch.cubin.warps
     units: Counter[str] = Counter()
-    fetched = stored = matrix = operands = operations = instructions = barriers = drained = spilled = unknown = steps = 0.0
+    plain = stored = matrix = operands = operations = instructions = drained = spilled = unknown = steps = 0.0
     for region, runs in zip(reading.regions, weights, strict=True):
         counts = region.counts
         instructions += runs * warps * counts.instructions
@@ -204,10 +229,9 @@ def program_of(launch: Launch, reading: Reading, machine: Machine) -> Program:
         # Units that take what is issued in the next cycle are as long at work as the slowest of them.
         units["instructions"] += runs * max(warps * counts.instructions / ISSUED, *busy.values())
         units["shared memory"] += runs * warps * 32 * _shared_bytes(region) / SHARED_BYTES
-        fetched += runs * (warps * 32 * (counts.bytes("global load") + counts.bytes("asynchronous copy")) + region.described)
+        plain += runs * warps * 32 * counts.bytes("global load")
         stored += runs * warps * 32 * counts.bytes("global store")
         spilled += runs * warps * 32 * counts.bytes("local")
-        barriers += runs * counts.classes["barrier"]
         for shape, number in counts.shapes.items():
             issued = runs * number * (warps / shape.warps if shape.warps else 1.0)
             operations += issued * shape.operations
@@ -216,15 +240,24 @@ def program_of(launch: Launch, reading: Reading, machine: Machine) -> Program:
                 operand = (shape.n + (shape.m if shape.left_is_shared else 0)) * shape.k * ELEMENT_BYTES[shape.kind]
                 operands += issued * operand / SHARED_BYTES
         unknown += runs * counts.unknown_matrix
-        if counts.classes["matrix"]:
-            steps += runs
-        if region.drains:
-            drained += runs
+        steps += runs if counts.classes["matrix"] else 0.0
+        drained += runs if region.drains else 0.0
     if unknown:
         raise ValueError(f"{launch.cubin.name} has matrix instructions of unknown shapes")
     units["matrix"] = max(matrix, operands)
     share = min(1.0, drained / steps) if steps else 0.0
-    return Program(units, fetched, stored, operations, instructions, barriers, share, spilled)
+    alone = tuple(sum(map(mul, walked(reading, warps, machine, latency), weights)) for latency in LATENCIES)
+    copied = _copied(reading, weights, warps)
+    return Program(units, alone, copied, plain, stored, operations, instructions, share, spilled)
+
+
+def _copied(reading: Reading, weights: Sequence[float], warps: int) -> float:
+    """Bytes by asynchronous copies: those before a loop are its first steps, which its last ones leave out."""
+    inside = outside = 0.0
+    for region, runs in zip(reading.regions, weights, strict=True):
+        found = runs * (warps * 32 * region.counts.bytes("asynchronous copy") + region.described)
+        inside, outside = (inside, outside + found) if region.loop is None else (inside + found, outside)
+    return max(inside, outside)
 
 
 def _matrix_share(shape: MatrixShape) -> float:
@@ -240,27 +273,49 @@ def _shared_bytes(region: Region) -> float:
     return sum(max(4, width) * times for (name, width), times in region.counts.accesses.items() if name in through)
 
 
-def _processor_cycles(programs: int, program: Program, resident: int, machine: Machine, fitted: Fitted) -> tuple[float, float]:
-    """Cycles of the busiest processor, and those of them that it waits for first data and last stores.
+def _processor_cycles(
+    launch: Launch, program: Program, resident: int, moved: float, machine: Machine, fitted: Fitted
+) -> tuple[float, bool]:
+    """Cycles of the busiest processor, and whether its programs wait more than they work.
 
-    Programs come in rounds of as many as fit. In each, the unit with the most to do works all the time; of what the others
-    do, the hidden share goes on beside it. A program takes `filled` cycles longer than its work; others fill them.
+    Programs come in rounds of as many as fit. In each, a program takes at least as long as it does alone, and its slowest
+    unit works for all of them.
     """
-    hidden = program.drained * fitted.drained + (1 - program.drained) * fitted.pending
-    longest, serial = max(program.units.values()), sum(program.units.values()) + BARRIER * program.barriers
-    alone = longest + (1 - hidden) * (serial - longest)
-    full, rest = divmod(programs, machine.processors * resident)
+    asked = launch.programs * program.asked
+    latency = NEAR + (fitted.far - NEAR) * (min(1.0, moved / asked) ** fitted.first if asked else 0.0)
+    alone = _interpolated(program.alone, latency)
+    longest = max(program.units.values())
+    full, rest = divmod(launch.programs, machine.processors * resident)
     rounds = [(full, resident), (1, ceil(rest / machine.processors))]
-    worked = sum(times * together * alone for times, together in rounds)
-    cycles = sum(times * max(together * alone, alone + fitted.filled) for times, together in rounds if together)
-    return cycles, cycles - worked
+    cycles = sum(times * beside(fitted.overlap, alone, together * longest) for times, together in rounds if together)
+    together = resident if full else rounds[1][1]
+    return cycles * _unevenness(launch, machine.processors * resident), alone > together * longest
 
 
-def in_flight(launch: Launch, reading: Reading, program: Program, resident: int, machine: Machine) -> float:
+def _interpolated(alone: Sequence[float], latency: float) -> float:
+    """Cycles of a program at a latency between those it was walked with, or beyond them on the line of the nearest two."""
+    at = min(bisect_right(LATENCIES, latency, 1), len(LATENCIES) - 1)
+    low, high = LATENCIES[at - 1 : at + 1]
+    return alone[at - 1] + (alone[at] - alone[at - 1]) * (latency - low) / (high - low)
+
+
+@functools.cache
+def _unevenness(launch: Launch, places: int) -> float:
+    """How much later the last program ends than if all were equally long: each begins, in order, where one ended first."""
+    cubin = launch.cubin
+    lengths = lengths_of(cubin.name, cubin.source, cubin.constants, launch.grid)
+    if not lengths or max(lengths) == min(lengths):
+        return 1.0
+    ends = [0.0] * places
+    for length in lengths:
+        heapq.heapreplace(ends, ends[0] + length)
+    return max(ends) / (sum(lengths) / len(lengths) * ceil(len(lengths) / places))
+
+
+def in_flight(launch: Launch, reading: Reading, resident: int, machine: Machine) -> float:
     """Bytes that a processor has asked memory for at the same time, at least a quarter of a line a warp."""
     warps = launch.cubin.warps
     together = min(resident, ceil(launch.programs / machine.processors))
     plain, copies = reading.in_flight * warps * 32, reading.copied_in_flight * warps * 32
     described = sum(region.described for region in reading.regions if region.loop is None)
-    one = max(plain, copies, described, 32.0 * warps)
-    return together * one
+    return together * max(plain, copies, described, 32.0 * warps)

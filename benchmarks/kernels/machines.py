@@ -70,11 +70,46 @@ BLACKWELL_ROWS = 128
 layouts of tcgen05); that the rate halves too is not stated there: uncertain."""
 
 STARTED = 4.5e-6
-"""Seconds that a kernel takes which does nothing: tritonbench on H100, nop_triton_kernel, 4.544 us (pytorch/benchmark's
-successor meta-pytorch/tritonbench, pull request 38)."""
+"""Seconds that a kernel takes which does nothing, by events before and after it, as published times are taken: tritonbench on
+H100, nop_triton_kernel, 4.544 us (meta-pytorch/tritonbench, pull request 38). The driver's tracer sees less of it."""
 
-BARRIER = 30
-"""Cycles of a barrier of a program's warps, from arriving to going on: HOPPER_PAPER's latency of shared memory; uncertain."""
+BARRIER = 20
+"""Cycles of a barrier of a program's warps, from the last one's arrival to going on; uncertain."""
+
+DELAYS: dict[str, int] = {
+    "float": 4,
+    "packed float": 4,
+    "integer": 5,
+    "half": 5,
+    "double": 8,
+    "constant": 8,
+    "uniform": 8,
+    "conversion": 12,
+    "special": 20,
+    "shuffle": 24,
+    "shared load": 30,
+    "local": 30,
+    "tensor memory": 30,
+    "matrix": 34,
+    "atomic": 700,
+}
+"""Cycles from an instruction to one that reads what it gives: Luo et al., arXiv:2402.13499 (arithmetic, shared memory, `mma`); conversions
+and uniform registers are uncertain."""
+
+USUAL_DELAY = 5
+"""Cycles of classes that are not listed."""
+
+MATRIX_WAIT = 60
+"""Cycles from the end of a warp group's products to the instruction that waits for them; uncertain."""
+
+QUEUED = 200
+"""Cycles of accesses to shared memory that are taken before they are done; uncertain."""
+
+PORT_BYTES = 64
+"""Bytes a cycle from the second-level cache into a processor: A100 white paper, kept by H100."""
+
+NEAR = 273
+"""Cycles of a load that the second-level cache holds: Luo et al., arXiv:2402.13499, 263 to 273."""
 
 ELEMENT_BYTES = {"bf16": 2.0, "tf32": 4.0, "f8e4m3": 1.0, "i8": 1.0, "f4": 0.5, "f64": 8.0, "b1": 0.125}
 """Bytes of an element in shared memory, by number format."""

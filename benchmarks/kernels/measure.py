@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def digest() -> str:
     """Of everything that an estimate depends on beside the kernel: the estimator's text, its constants and the reader of machine code."""
     here, reader = Path(__file__).parent, Path(__file__).parents[2] / "codegen" / "sass"
-    files = [*(here / name for name in ("estimate.py", "machines.py", "trips.py", "cubins.py")), *sorted(reader.glob("*.py"))]
+    files = [*(here / name for name in ("estimate.py", "walk.py", "machines.py", "trips.py", "cubins.py")), *sorted(reader.glob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
@@ -89,16 +89,17 @@ def changed(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
     return "\n".join(lines) or "  no time differs"
 
 
-def point_rows() -> list[dict[str, Any]]:
+def point_rows(compared: Iterable[validate.Compared]) -> list[dict[str, Any]]:
     """The validation points with their estimates, to the last digit."""
     return [
         {
             "point": each.point.name,
             "machine": each.point.machine.name,
-            "published": each.point.seconds * 1e6,
+            "fit": each.point.fit,
+            "measured": each.point.seconds * 1e6,
             "us": each.estimate.seconds * 1e6,
         }
-        for each in validate.compare(validate.read_points())
+        for each in compared
     ]
 
 
@@ -116,10 +117,10 @@ def main() -> int:
     print(table(rows))
     if only:
         return 0
-    compared = validate.compare(validate.read_points())
+    compared = validate.compare(validate.read_points() + validate.read_measured())
     path = RESULTS / "kernels.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    new = {"digest": digest(), "fitted": asdict(FITTED), "started": machines.STARTED, "points": point_rows(), "problems": rows}
+    new = {"digest": digest(), "fitted": asdict(FITTED), "started": machines.STARTED, "points": point_rows(compared), "problems": rows}
     if old is not None and old["digest"] != new["digest"]:
         print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")
         print("problems, before and after:", changed(old["problems"], rows), sep="\n")

@@ -11,8 +11,9 @@ import ast
 import operator
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 PROGRAMS = 2048
@@ -62,17 +63,35 @@ def loops_of(name: str, source: str, first_line: int, sizes: Mapping[str, Any], 
 
     UnknownTrips if a bound is not an integer expression of sizes and the program's place.
     """
-    tree = ast.parse(textwrap.dedent(source))
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     offset = first_line - 1
     totals: Counter[tuple[int, int, bool]] = Counter()
     places = _places(grid)
-    for place in places:
-        _Program(dict(sizes), place, tuple(grid), totals).run(function.body, 1.0)
+    for each in _followed(name, source, sizes, places, grid):
+        totals.update(each)
     return tuple(
         SourceLoop(first + offset, last + offset, total / len(places), flattened)
         for (first, last, flattened), total in sorted(totals.items())
     )
+
+
+def lengths_of(name: str, source: str, sizes: Mapping[str, Any], grid: Sequence[int]) -> list[float]:
+    """How often each program runs bodies of loops, in order of the grid; empty where there are too many to follow all."""
+    places = _places(grid)
+    if len(places) < prod(grid):
+        return []
+    return [sum(each.values()) for each in _followed(name, source, sizes, places, grid)]
+
+
+def _followed(
+    name: str, source: str, sizes: Mapping[str, Any], places: Sequence[tuple[int, ...]], grid: Sequence[int]
+) -> Iterator[Counter[tuple[int, int, bool]]]:
+    """The runs of each loop in programs at these places."""
+    tree = ast.parse(textwrap.dedent(source))
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    for place in places:
+        totals: Counter[tuple[int, int, bool]] = Counter()
+        _Program(dict(sizes), place, tuple(grid), totals).run(function.body, 1.0)
+        yield totals
 
 
 def _places(grid: Sequence[int]) -> list[tuple[int, ...]]:
