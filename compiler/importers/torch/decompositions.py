@@ -48,8 +48,15 @@ ALSO = (
     "native_batch_norm_backward",
 )
 
-# Norms whose weights may be float32 where their operand has 16 bits, as under autocast on the CPU.
-MIXED = ("native_layer_norm", "native_group_norm")
+# Norms whose weights may be float32 where so many operands, the first ones, have 16 bits, as under autocast on the CPU.
+MIXED = {
+    "native_layer_norm": 1,
+    "native_group_norm": 1,
+    "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
+    "_batch_norm_with_update_functional": 1,
+    "native_batch_norm_backward": 2,
+}
 
 
 @functools.cache
@@ -61,9 +68,10 @@ def decompositions() -> Mapping[Any, Any]:
     more = get_decompositions([getattr(torch.ops.aten, name) for name in ALSO])
     wide = {operator: in_float32(function) for operator, function in get_decompositions([torch.ops.aten.grid_sampler_2d]).items()}
     table = {**core_aten_decompositions(), **more, **wide}
-    norms = {getattr(torch.ops.aten, name).default: mixed(getattr(torch.ops.aten, name).default) for name in MIXED}
-    taken = {**{operator: function for operator, function in table.items() if not is_kept(str(operator))}, **norms}
-    return {operator: unless_refused(operator, function) for operator, function in taken.items()}
+    taken = {operator: unless_refused(operator, function) for operator, function in table.items() if not is_kept(str(operator))}
+    packets = {getattr(torch.ops.aten, name): count for name, count in MIXED.items()}
+    norms = {getattr(packet, name): count for packet, count in packets.items() for name in packet.overloads() if "out" not in name}
+    return taken | {operator: mixed(operator, count, taken.get(operator)) for operator, count in norms.items()}
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,23 +81,31 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     def widened(x: Any, *arguments: Any, **keywords: Any) -> Any:
         if not x.dtype.is_floating_point or x.dtype.itemsize > 2:
             return function(x, *arguments, **keywords)
-        wide = [argument.float() if hasattr(argument, "dtype") else argument for argument in (x, *arguments)]
-        return function(*wide, **keywords).to(x.dtype)
+        return function(*map(_widened, (x, *arguments)), **keywords).to(x.dtype)
 
     return widened
 
 
-def mixed(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A norm of 16-bit floats with float32 weights, in float32: its statistics are float32, which torch's trace does not say."""
+def _widened(argument: Any) -> Any:
+    """A float of 16 bits as float32."""
+    is_narrow = hasattr(argument, "dtype") and argument.dtype.is_floating_point and argument.dtype.itemsize <= 2
+    return argument.float() if is_narrow else argument
 
-    def widened(x: Any, *arguments: Any) -> Any:
+
+def mixed(operator: Callable[..., Any], count: int, decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A norm whose first `count` operands are floats of 16 bits and its weights float32, in float32: its statistics are float32,
+    which torch's trace does not say. Any other is taken apart as it is, if it is at all.
+    """
+
+    def widened(*arguments: Any) -> Any:
         import torch
 
-        weights = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-        if x.dtype.itemsize > 2 or all(weight.dtype == x.dtype for weight in weights):
-            return NotImplemented
-        result, mean, deviation = operator(x.float(), *arguments)
-        return result.to(x.dtype), mean, deviation
+        weights = [argument for argument in arguments[count:] if isinstance(argument, torch.Tensor)]
+        dtype = arguments[0].dtype
+        if dtype.itemsize > 2 or all(weight.dtype == dtype for weight in weights):
+            return NotImplemented if decomposition is None else decomposition(*arguments)
+        result, *rest = operator(*map(_widened, arguments))
+        return (None if result is None else result.to(dtype), *rest)
 
     return widened
 

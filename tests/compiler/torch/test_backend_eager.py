@@ -172,19 +172,30 @@ def test_views_that_are_remade_are_not_computed(graphs: list[backend.CompiledGra
 class Normed(nn.Module):
     """Norms of bfloat16 with float32 weights."""
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
-        self.read, self.norm = nn.Linear(8, 8), norm
+        self.read, self.norm, self.dtype = nn.Linear(8, 8), norm, dtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", self.dtype):
             result: torch.Tensor = self.norm(self.read(x))
             return result
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8)], ids=["layer", "group"])
-def test_norms_under_autocast_have_gradients(norm: nn.Module, graphs: list[backend.CompiledGraph]) -> None:
-    model, x = Normed(norm), torch.randn(5, 8)
+NORMS = {
+    "layer": lambda: nn.LayerNorm(8),
+    "group": lambda: nn.GroupNorm(2, 8),
+    "batch": lambda: nn.BatchNorm1d(8),
+    "batch, eval": lambda: nn.BatchNorm1d(8).eval(),
+    "batch, its own statistics": lambda: nn.BatchNorm1d(8, track_running_stats=False),
+    "batch, no weights": lambda: nn.BatchNorm1d(8, affine=False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_under_autocast_have_gradients(norm: str, dtype: torch.dtype, graphs: list[backend.CompiledGraph]) -> None:
+    model, x = Normed(NORMS[norm](), dtype), torch.randn(5, 8)
     gradients = []
     for run in (ours, theirs):
         model.zero_grad()
