@@ -25,8 +25,9 @@ class EngineBeforePrompt(Readable):
     """An engine; where it is given as the prompt, the right order is told."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # What was not given is no text yet: click fills a context in only when all of it is read.
         prompt = None if ctx is None else ctx.params.get("prompt")
-        if prompt is not None and os.path.isfile(prompt):
+        if isinstance(prompt, str) and os.path.isfile(prompt):
             check_order(Path(value), Path(prompt), "ourcc generate {} PROMPT")
         return super().convert(value, param, ctx)
 
