@@ -282,3 +282,12 @@ def test_what_a_model_says_does_not_steer_a_terminal(
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: is_terminal, raising=False)
     assert run(["generate", str(both[2]), "sky", "-q"]) == 0
     assert capsys.readouterr().out == ("a\\x1b[2J\\x9b1m\tb\n\\x0d\n" if is_terminal else "a\x1b[2J\x9b1m\tb\n\r\n")
+
+
+@pytest.mark.parametrize("words", [["generate"], ["chat"]])
+def test_a_closed_standard_input_is_wrong_usage(
+    words: list[str], both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert run([*words, str(both[2])]) == 2
+    assert "error: standard input is closed, expected text to read from it\n  help: " in capsys.readouterr().err
