@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,31 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file that is written: its name, and the suffixes that say so."""
+    """A kind of file that is written: its name, the suffixes that say so, and for what others write too, what stands in ours alone."""
 
     name: str
     suffixes: tuple[str, ...]
+    mark: bytes = b""
+
+    def is_in(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is one of these that we wrote."""
+        found = kind_of(path)
+        return found in (self.name, None) and self.mark in _head(path, 1024) if self.mark else found == self.name
+
+
+PAGE_MARK = '<meta name="generator" content="ourcc">'
+PICTURE_MARK = 'data-generator="ourcc"'
+TRACE_MARK = {"generator": "ourcc"}
+SOURCE_MARK = "/* Written by ourcc runtime; written again, it is replaced. */ "
+"""What stands near the beginning of a file of ours whose format is anybody's."""
 
 
 ENGINE = Kind("an engine", (".ourcc",))
-PAGE = Kind("a page of HTML", (".html", ".htm"))
-PICTURE = Kind("an SVG picture", (".svg",))
-RECORDS = Kind("a file of JSON", (".json", ".jsonl", ".ndjson"))
+PAGE = Kind("a page of HTML", (".html", ".htm"), PAGE_MARK.encode())
+PICTURE = Kind("an SVG picture", (".svg",), PICTURE_MARK.encode())
+RECORDS = Kind("a file of JSON", (".json", ".jsonl", ".ndjson"), b'{"candidates":[')
+TRACE = Kind("a file of JSON", (".json", ".jsonl", ".ndjson"), json.dumps(TRACE_MARK).encode())
+SOURCE = Kind("a source of the C runtime", (".c", ".h"), SOURCE_MARK.encode())
 ARRAYS = Kind("an .npz file of arrays", (".npz",))
 SESSION = Kind("a saved session", (".session",))
 KNOWN = frozenset(
@@ -40,11 +56,7 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
         return FOLDER
     if not os.path.isfile(path):
         return None  # A pipe would be waited for.
-    try:
-        with open(path, "rb") as stream:
-            head = stream.read(256)
-    except OSError:
-        return None
+    head = _head(path, 256)
     if head.startswith(b"PK\x03\x04"):
         return _archive(head)
     if head.startswith(b"GGUF"):
@@ -59,6 +71,15 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
             return kind
     # A ModelProto: field 1, its version of the format, is written first by whatever writes ONNX.
     return "an ONNX model" if len(head) > 2 and head[0] == 8 and 0 < head[1] < 64 and head[2] in _FIELDS else None
+
+
+def _head(path: str | os.PathLike[str], count: int) -> bytes:
+    """A file's first bytes; none of one that cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(count)
+    except OSError:
+        return b""
 
 
 _FIELDS = frozenset(number << 3 | kind for number, kind in ((2, 2), (3, 2), (4, 2), (5, 0), (6, 2), (7, 2), (8, 2), (14, 2)))
@@ -86,7 +107,7 @@ _TEXTS: dict[str, tuple[bytes, ...]] = {
 
 
 def check_replaced(path: str | os.PathLike[str], *kinds: Kind) -> None:
-    """UsageError for a file that would get what its suffix denies, or that holds anything but an older one of these kinds."""
+    """UsageError for a file that would get what its suffix denies, or that holds anything but an older one of these kinds of ours."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"got a {type(path).__name__} for the output, expected a path")
     file = Path(path)
@@ -97,15 +118,29 @@ def check_replaced(path: str | os.PathLike[str], *kinds: Kind) -> None:
     if file.suffix.lower() in KNOWN - suffixes:
         hint = f"name it {file.with_suffix(kinds[0].suffixes[0]).name}"
         raise UsageError(f"output {str(file)!r} has the suffix {file.suffix}, and gets {expected}", hint=hint)
-    if not file.is_file() or not file.stat().st_size:
+    if not file.is_file() or not file.stat().st_size or any(kind.is_in(file) for kind in kinds):
         return
     found = kind_of(file)
-    if found in {kind.name for kind in kinds} or (found is None and file.suffix.lower() in suffixes):
-        return
-    is_what = "holds something else" if found is None else f"is {found}"
+    is_ours = "" if found not in {kind.name for kind in kinds} else ", which ourcc did not write"
+    is_what = "holds something else" if found is None else f"is {found}{is_ours}"
     raise UsageError(
         f"output {str(file)!r} {is_what}, and is not replaced by {expected}", hint="name another file, or remove that one first"
     )
 
 
-__all__ = ["ARRAYS", "CONFIG", "ENGINE", "FOLDER", "KNOWN", "PAGE", "PICTURE", "RECORDS", "SESSION", "Kind", "check_replaced", "kind_of"]
+__all__ = [
+    "ARRAYS",
+    "CONFIG",
+    "ENGINE",
+    "FOLDER",
+    "KNOWN",
+    "PAGE",
+    "PICTURE",
+    "RECORDS",
+    "SESSION",
+    "SOURCE",
+    "TRACE",
+    "Kind",
+    "check_replaced",
+    "kind_of",
+]

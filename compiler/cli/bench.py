@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ...runtime.kinds import PICTURE, RECORDS
+from ...runtime.kinds import PICTURE, TRACE
+from ..engines.idle import refuse_idle
 from ..engines.trust import Trust
 from ..environment import parse_threads
 from ..options import PEERS, BenchOptions, build_options
@@ -27,7 +28,7 @@ from .trust import trusted_key_option
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("--inputs", type=READABLE_DATA, metavar="DATA.npz", help="Inputs to measure on (default: seeded ones).")
 @click.option("--kernels", is_flag=True, help="Time every launch: where the time goes, against what this machine can do.")
-@click.option("--trace", type=Writable(RECORDS), metavar="OUT.json", help="Write the launches as a trace for Perfetto (with --kernels).")
+@click.option("--trace", type=Writable(TRACE), metavar="OUT.json", help="Write the launches as a trace for Perfetto (with --kernels).")
 @click.option(
     "--picture", type=Writable(PICTURE), metavar="OUT.svg", help="Draw the launches under the machine's roofline (with --kernels)."
 )
@@ -61,6 +62,7 @@ def command(
     a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
+    refuse_idle(subject, {"--trust-pickle": build["trust_pickle"], "--trusted-key": trust.keys})
     made = build_options({**build, "target": target})
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target, function)
     from ..commands import bench as command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
-from .streams import say, tell
+from .streams import say, standard_input, tell
 from .trust import trusted_key_option
 
 
@@ -67,6 +66,6 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
 def _line() -> str:
     """What the user says next; nothing at the end."""
     try:
-        return input("> " if sys.stdin.isatty() else "").strip()
+        return input("> " if standard_input("ourcc generate answers one prompt").isatty() else "").strip()
     except EOFError:
         return ""

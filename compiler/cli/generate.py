@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
 from .output import asked as was_asked
-from .streams import say, tell
+from .streams import say, standard_input, tell
 from .trust import trusted_key_option
 
 
@@ -25,8 +24,9 @@ class EngineBeforePrompt(Readable):
     """An engine; where it is given as the prompt, the right order is told."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # What was not given is no text yet: click fills a context in only when all of it is read.
         prompt = None if ctx is None else ctx.params.get("prompt")
-        if prompt is not None and os.path.isfile(prompt):
+        if isinstance(prompt, str) and os.path.isfile(prompt):
             check_order(Path(value), Path(prompt), "ourcc generate {} PROMPT")
         return super().convert(value, param, ctx)
 
@@ -47,7 +47,7 @@ def command(engine: Path, prompt: str | None, raw: bool, system: str | None, tru
     if raw and system is not None:
         raise UsageError("--system goes through the chat template, which --raw leaves out")
     wanted = asked(given, as_json)
-    text = prompt if prompt is not None else sys.stdin.read()
+    text = prompt if prompt is not None else standard_input("give the prompt as an argument").read()
     from ...runtime.language.writing import Told
     from ..commands.language import load_language
 

@@ -123,9 +123,10 @@ def run(arguments: Sequence[str]) -> int:
 def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: bool) -> int:
     if debug:
         tell("".join(traceback.format_exception(error)).rstrip())
-    lost = unwritten(sys.stdout) or (error if _is_of_stream(error) else None)
-    if lost is error:
-        error = CompilerError(f"cannot write to standard output: {(lost.strerror or str(lost)).lower()}")
+    lost = unwritten(sys.stdout)
+    if _is_of_stream(error):
+        why = "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error)).lower()
+        lost, error = error, CompilerError(f"cannot write to standard output: {why}")
     data = _describe(error, arguments)
     from .output import print_error, print_json
 

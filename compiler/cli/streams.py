@@ -5,20 +5,35 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
+from ...ir.errors import UsageError
+
 
 def open_streams() -> None:
-    """Give a process whose standard output or error is closed one that nobody reads, before a file of its own takes its number."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+    """Give a process whose standard streams are closed others, before a file of its own takes their numbers.
+
+    What is told on a closed standard error goes nowhere; an answer on a closed standard output is lost, so that writing it fails.
+    """
+    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        nowhere = os.open(os.devnull, mode)
+        if nowhere != number:
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+        if number:
             setattr(sys, name, open(number, "w", closefd=False))
+
+
+def standard_input(hint: str) -> TextIO:
+    """What a command reads from; UsageError where it is closed."""
+    # None is what Python has for a stream that was closed when the process began.
+    if (stream := sys.stdin) is None:
+        raise UsageError("standard input is closed, expected text to read from it", hint=hint)
+    return stream
 
 
 def unwritten(stream: Any) -> OSError | None:

@@ -18,6 +18,7 @@ from ...ir.plan import Launch
 from ...runtime.contents import CPU
 from ...runtime.cpu import CpuPart
 from ...runtime.engine import Engine
+from ...runtime.kinds import PICTURE_MARK, TRACE_MARK
 from ...runtime.launches import holds
 from ..models.inputs import Array
 from ..progress import Progress
@@ -179,7 +180,7 @@ def trace(profiles: Sequence[Profile]) -> list[bytes]:
         name = item.row.get("source_ops") or item.kernel
         events.append({"name": name, "ph": "X", "ts": at, "dur": item.median * 1e6, "pid": 1, "tid": 1, "args": args})
         at += item.median * 1e6
-    return [json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()]
+    return [json.dumps({"otherData": TRACE_MARK, "traceEvents": events, "displayTimeUnit": "ms"}).encode()]
 
 
 # --- the picture --------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def draw_roofline(profiles: Sequence[Profile], rates: Rates) -> list[bytes]:
     )
     lines.append(f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">arithmetic (GFLOP/s)</text>')
     lines += _legend(rates)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {PICTURE_MARK} viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">'
     return ["\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *lines, "</svg>\n"]).encode()]
 
 

@@ -6,16 +6,20 @@ import shlex
 from pathlib import Path
 
 from ...ir.errors import UsageError
+from ...runtime.kinds import SOURCE, SOURCE_MARK
 from ...runtime.replace import replace_file
 from ...runtime.sources import FLAGS, HEADER, LIBRARIES, sources
+from ..engines.outputs import check_output
 from ..report.table import Report, Table
 
 
 def write_runtime(folder: Path) -> Report:
-    """Write the files, each all or nothing; UsageError where the folder cannot be written."""
+    """Write the files, each all or nothing; UsageError where the folder cannot be written or holds others of their names."""
     files = sources()
     try:
         folder.mkdir(exist_ok=True)
+        for name in files:
+            check_output(folder / name, SOURCE)
         for name, data in files.items():
             replace_file(folder / name, [data])
     except OSError as error:
@@ -33,4 +37,4 @@ def compile_line(folder: Path) -> str:
 
 def _sentence(data: bytes) -> str:
     """What a file says that it owns."""
-    return data.decode().partition("/* ")[2].partition(" *")[0].partition("\n")[0].strip()
+    return data.decode().removeprefix(SOURCE_MARK).partition("/* ")[2].partition(" *")[0].partition("\n")[0].strip()

@@ -12,6 +12,7 @@ from typing import Any
 from ...ir import dims
 from ...ir.plan import Plan, slot_offsets, storage, touched
 from ...runtime.contents import Contract, EngineContents
+from ...runtime.kinds import PAGE_MARK
 from ..contract import is_notable
 from ..engines.recorded import workload_of
 from .engine import signature
@@ -45,7 +46,7 @@ def page(contents: EngineContents, title: str) -> str:
             parts += _memory(f"{name}, {function}" if len(part.plans) > 1 else name, plan, sizes)
         parts += _kept(name, contents.report.get("kept", {}).get(name, []))
     parts += _tuning(contents.report.get("tuning", {}).get("rows", []))
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8">{PAGE_MARK}<title>{escape(title)}</title><style>{STYLE}</style>'
     return "\n".join([head, *parts, "</html>", ""])
 
 

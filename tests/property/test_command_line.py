@@ -76,6 +76,10 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
         *(("--shape", text) for text in SHAPES),
     ),
+    "generate": (("sky",), ("--raw",), ("--system", "be brief"), ("--temperature", "1"), ("--seed", "1"), ("--max-tokens", "0")),
+    "chat": (("--session", "FILE"), ("--session", "OUT"), ("--system", "be brief"), ("--top-p", "2")),
+    "eval": (("FILE",), ("--against", "FILE"), ("--window", "8"), ("--stride", "0")),
+    "plan": (("--context", "8"), ("--format", "int4-weight"), ("--cache", "f32"), ("--target", "sm_90a")),
     "tune": (("--budget", "1"), ("--budget", "off"), ("--budget", "1ms"), ("-o", "OUT")),
     "opt": (
         *(("--pipeline", text) for text in ("canonicalize", "fold_constants{limit=4}, decompose", "nothing", "{", "canonicalise")),
@@ -95,7 +99,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 ALWAYS = {"build": ("-o", "OUT"), "opt": ("--pipeline", "canonicalize")}
-FILES = {"build": 1, "run": 1, "bench": 1, "verify": 2, "inspect": 1, "tune": 1, "opt": 1}
+FILES = {"build": 1, "run": 1, "bench": 1, "verify": 2, "inspect": 1, "tune": 1, "opt": 1, "generate": 1, "chat": 1, "eval": 1, "plan": 1}
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +144,7 @@ def drawn(count: int, seed: int, folder: Path) -> Iterator[list[str]]:
     chance = random.Random(seed)
     files = [str(path) for path in sorted(folder.iterdir()) if path.name != "cache"]
     right = {"run": ".ourcc", "tune": ".ourcc", "opt": ".ir", "build": ".onnx", "verify": ".ourcc"}
+    right |= dict.fromkeys(("generate", "chat", "eval"), ".ourcc")
     for _ in range(count):
         command = chance.choice(list(OPTIONS))
         words = chance.sample(OPTIONS[command], chance.randint(0, min(3, len(OPTIONS[command]))))
@@ -202,6 +207,7 @@ def test_no_command_line_ends_in_a_bug(folder: Path, request: pytest.FixtureRequ
     monkeypatch.setenv("OURCC_CACHE_DIR", str(folder / "cache"))
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     count = max(20, request.config.getoption("--cases", 400) // SHARE)
     wrong = []
     for line in drawn(count, request.config.getoption("--seed", 0), folder):

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ourcc
 from ourcc.compiler.cli.main import run
 from ourcc.ir.errors import UsageError
+from ourcc.runtime.sources import sources
 
 SHARE = 8
 """One command line for so many modules that the other drawn tests compile."""
@@ -36,6 +37,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "x.npy", np.ones((2, 16), np.float32))
     np.savez(folder / "x.npz", x=np.ones((2, 16), np.float32))
     (folder / "ourcc.lock").write_text("{}")
+    measured = [
+        "bench",
+        folder / "m.ourcc",
+        "--rounds",
+        1,
+        "--kernels",
+        "--trace",
+        folder / "trace.json",
+        "--picture",
+        folder / "picture.svg",
+    ]
+    for line in (measured, ["build", folder / "m.onnx", "-o", folder / "other.ourcc", "--report", folder / "page.html"]):
+        assert run([*map(str, line), "-q"]) == 0
     return folder
 
 
@@ -70,7 +84,13 @@ LINES: tuple[tuple[str, Callable[[Path, Path], list[object]]], ...] = (
 
 HELD: dict[str, bytes] = {
     "an engine": b"",
-    "a page of HTML": b"<!doctype html><p>",
+    "a page of HTML": b"",
+    "a page of HTML of others": b"<!doctype html><p>",
+    "a trace": b"",
+    "an SVG picture": b"",
+    "an SVG picture of others": b"<svg xmlns='http://www.w3.org/2000/svg'></svg>",
+    "settings": b'{"name": "package", "version": 1}',
+    "nothing": b"",
     "an .npz file of arrays": b"",
     "an ONNX model": b"",
     "a key or a certificate": b"-----BEGIN PRIVATE KEY-----\n",
@@ -83,28 +103,31 @@ WRITTEN: tuple[tuple[str, str, Callable[[Path, Path], list[object]]], ...] = (
     ("an .npz file of arrays", ".npz", lambda f, out: ["run", f / "m.ourcc", "--input", f / "x.npz", "-o", out]),
     ("an engine", ".ourcc", lambda f, out: ["tune", f / "m.ourcc", "--budget", "1", "-o", out]),
     ("a page of HTML", ".html", lambda f, out: ["inspect", f / "m.ourcc", "--graph", out]),
+    ("an SVG picture", ".svg", lambda f, out: ["bench", f / "m.ourcc", "--rounds", "1", "--kernels", "--picture", out]),
+    ("a trace", ".json", lambda f, out: ["bench", f / "m.ourcc", "--rounds", "1", "--kernels", "--trace", out]),
 )
-SUFFIXES = ("", ".out", ".ourcc", ".html", ".npz", ".onnx", ".pem", ".pdf", ".txt")
+SUFFIXES = ("", ".out", ".ourcc", ".html", ".svg", ".json", ".npz", ".onnx", ".pem", ".pdf", ".txt")
 
 
 def test_an_output_replaces_its_own_kind_alone(files: Path, request: pytest.FixtureRequest) -> None:
     """What is there, and the suffix, must not speak against what would be written."""
     count, seed = max(len(WRITTEN), request.config.getoption("--cases", 400) // SHARE), request.config.getoption("--seed", 0)
-    sources = {"an engine": "m.ourcc", "an .npz file of arrays": "x.npz", "an ONNX model": "m.onnx"}
-    held = HELD | {kind: (files / name).read_bytes() for kind, name in sources.items()}
+    names = {"an engine": "m.ourcc", "an .npz file of arrays": "x.npz", "an ONNX model": "m.onnx"}
+    names |= {"a page of HTML": "page.html", "an SVG picture": "picture.svg", "a trace": "trace.json"}
+    held = HELD | {kind: (files / name).read_bytes() for kind, name in names.items()}
     found = []
     for number in range(count):
         choices = random.Random(f"kinds {seed} {number}")
         written, own, line = WRITTEN[number % len(WRITTEN)]
-        kind, suffix = choices.choice(list(held)), choices.choice(SUFFIXES)
+        kind = choices.choice((written, *held, *held))
+        suffix = choices.choice((own, *SUFFIXES, *SUFFIXES))
         target = files / f"other{choices.getrandbits(40)}{suffix}"
         target.write_bytes(held[kind])
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
             status = run([str(word) for word in line(files, target)])
-        fits = kind == written or (kind == "notes" and suffix == own)
         # What a picture is drawn as, its suffix says.
-        allowed = fits and suffix in (own, *(("", ".out", ".txt") if line(files, target)[0] != "inspect" else ()))
+        allowed = kind in (written, "nothing") and suffix in (own, *(("", ".out", ".txt") if line(files, target)[0] != "inspect" else ()))
         if (status == 0) != allowed or (status != 0 and (status != 2 or target.read_bytes() != held[kind])):
             found.append(f"{status}: {kind} in {target.name}: {line(files, target)[0]}: {errors.getvalue()[:200]}")
         target.unlink()
@@ -121,6 +144,17 @@ def test_an_engine_is_saved_over_engines_alone(files: Path, tmp_path: Path) -> N
     assert (tmp_path / "notes").read_bytes() == b"buy milk" and not (tmp_path / "new.onnx").exists()
     engine.save(tmp_path / "engine.bin")
     engine.save(tmp_path / "engine.bin")
+
+
+def test_sources_replace_sources_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every file of the C runtime, in whose place another stands: none is written."""
+    for name in sources():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text("int mine;\n")
+        assert run(["runtime", "-o", str(folder)]) == 2
+        assert f"'{folder / name}' holds something else, and is not replaced by a source" in " ".join(capsys.readouterr().err.split())
+        assert [path.read_text() for path in folder.iterdir()] == ["int mine;\n"]
 
 
 def digests(folder: Path) -> dict[str, str]:

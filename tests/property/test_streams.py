@@ -101,7 +101,8 @@ def fault(folder: Path, arguments: tuple[str, ...], status: int, out: str, err: 
     prints = status == 0 or "--json" in arguments
     silent = arguments[:1] == ("build",) and "--help" not in arguments
     # Only a success that could not be told turns into a failure.
-    expected = (1,) if out == "full" and status == 0 and not silent else (0, 1) if out == "full" and silent else (status,)
+    lost = out in ("full", "closed")
+    expected = (1,) if lost and status == 0 and not silent else (0, 1) if lost and silent else (status,)
     if out == "unread" and prints:
         # Nobody wanted the answer; a failure that was to be told there may be told on standard error.
         expected = (status, 0)
@@ -109,7 +110,7 @@ def fault(folder: Path, arguments: tuple[str, ...], status: int, out: str, err: 
         return f"status {got}, expected {expected}: {told[-300:]}"
     if "--debug" not in arguments and ("Traceback" in told + printed or "Exception ignored" in told):
         return f"a traceback: {told[-300:]}"
-    if out == "full" and err == "open" and got and arguments and not any(line.startswith("error: ") for line in told.splitlines()):
+    if lost and err == "open" and got and arguments and not any(line.startswith("error: ") for line in told.splitlines()):
         return f"no error is told: {told[-300:]}"
     return None
 
@@ -128,7 +129,8 @@ def test_streams_that_take_nothing(folder: Path, request: pytest.FixtureRequest)
 @pytest.mark.parametrize(
     ("arguments", "out", "err", "status", "message"),
     [
-        (("run", "e.ourcc", "--input", "x=x.npy"), "closed", "open", 0, ""),
+        (("run", "e.ourcc", "--input", "x=x.npy"), "closed", "open", 1, "error: cannot write to standard output: it is closed"),
+        (("run", "absent.ourcc", "--json"), "closed", "open", 2, "error: "),
         (("run", "e.ourcc", "--input", "x=x.npy"), "open", "closed", 0, ""),
         (("run", "bad.ourcc", "--input", "x=x.npy"), "open", "closed", 1, ""),
         (("run", "bad.ourcc", "--input", "x=x.npy"), "open", "full", 1, ""),

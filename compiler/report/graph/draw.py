@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
+from ....runtime.kinds import PICTURE_MARK
 from .diagram import Account, Diagram
 from .placement import LINE, PADDING, Drawing, Line, Placed, place, plain
 
@@ -55,7 +56,8 @@ def picture(title: str, functions: Sequence[Function]) -> str:
     size = f"{width + 2 * MARGIN:.0f} {y:.0f}"
     label = escape(plain(title), quote=True)
     w, h = size.split()
-    root = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" viewBox="0 0 {size}" width="{w}" height="{h}">'
+    sized = f'viewBox="0 0 {size}" width="{w}" height="{h}"'
+    root = f'<svg xmlns="http://www.w3.org/2000/svg" {PICTURE_MARK} role="img" aria-label="{label}" {sized}>'
     return "\n".join([root, f"<style>{STYLE}</style>{TIP}", *parts, "</svg>"])
 
 

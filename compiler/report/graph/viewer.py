@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from html import escape
 
+from ....runtime.kinds import PAGE_MARK
 from .draw import Function, account_text, picture
 from .placement import plain
 
@@ -81,7 +82,8 @@ def html(title: str, functions: Sequence[Function]) -> str:
     accounts = escape("; ".join(account_text(name, account) for name, _, account in functions))
     return "\n".join(
         [
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{PAGE_MARK}',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             f"<title>{name}</title><style>{PAGE_STYLE}</style></head><body>",
             picture(title, functions),
             f'<header><b>{name}</b> <input id="asked" type="search" placeholder="search: op, value, type" size="28">',

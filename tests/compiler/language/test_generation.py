@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -142,12 +143,14 @@ def test_bad_input(both: Both) -> None:
     assert (told.ended, len(told.made)) == ("context", 3)
 
 
-def test_commands(both: Both, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_commands(both: Both, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _, path = both
     assert run(["generate", str(path), "sky", "--max-tokens", "5"]) == 0
     shown = capsys.readouterr()
     assert shown.out.rstrip("\n") == "".join(engine.generate("sky", max_tokens=5)).rstrip("\n")
     assert "tokens/s" in shown.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("sky"))
+    assert run(["generate", str(path), "--max-tokens", "5", "-q"]) == 0 and capsys.readouterr().out == shown.out
     assert run(["generate", str(path), "sky", "--raw", "--json", "--max-tokens", "5", "-q"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["text"] == "".join(engine.generate("sky", raw=True, max_tokens=5)) and len(told["tokens"]) <= 5
@@ -279,3 +282,12 @@ def test_what_a_model_says_does_not_steer_a_terminal(
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: is_terminal, raising=False)
     assert run(["generate", str(both[2]), "sky", "-q"]) == 0
     assert capsys.readouterr().out == ("a\\x1b[2J\\x9b1m\tb\n\\x0d\n" if is_terminal else "a\x1b[2J\x9b1m\tb\n\r\n")
+
+
+@pytest.mark.parametrize("words", [["generate"], ["chat"]])
+def test_a_closed_standard_input_is_wrong_usage(
+    words: list[str], both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert run([*words, str(both[2])]) == 2
+    assert "error: standard input is closed, expected text to read from it\n  help: " in capsys.readouterr().err
