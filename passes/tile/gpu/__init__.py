@@ -11,10 +11,14 @@ from .reasons import why_no_matrix_instruction
 from .rows import Rows
 from .split_attention import SplitAttention
 from .split_k import SplitK
+from .split_rows import SplitRows
 from .steps import Steps
 from .tensor import Tensor
 from .vector import Vector
 
-STRATEGIES: tuple[Strategy[Any], ...] = (SplitAttention(), GpuAttention(), SplitK(), Tensor(), Vector(), Rows(), Elementwise(), Steps())
+STRATEGIES: tuple[Strategy[Any], ...] = (
+    *(SplitAttention(), GpuAttention(), SplitK(), Tensor(), Vector()),
+    *(SplitRows(), Rows(), Elementwise(), Steps()),
+)
 
 __all__ = ["STRATEGIES", "why_no_matrix_instruction"]
