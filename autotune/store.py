@@ -62,14 +62,14 @@ class RecordStore:
         self.backend.remove(id, names)
         return len(names)
 
-    def damaged(self) -> Iterator[tuple[str, str, str]]:
+    def damaged(self) -> Iterator[tuple[str, str, RecordError]]:
         """(id, object, why) of every object that cannot be used."""
         for id in dict.fromkeys(id for id, _ in self.backend.names()):
             for name, data in sorted(self.backend.read(id).items()):
                 try:
                     _check(id, name, data, self.keys)
                 except RecordError as error:
-                    yield id, name, error.message
+                    yield id, name, error
 
     def size(self) -> tuple[int, int, int]:
         """(records, objects, bytes)."""

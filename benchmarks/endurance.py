@@ -256,7 +256,7 @@ def damage(folder: Path, answers: list[Any]) -> Iterator[str]:
     except ourcc.CompilerError as error:
         yield f"the engine is damaged: {error}"
     for place in (folder / "records", folder / "cache" / "records"):
-        yield from (f"record {id[:16]}: {why}" for id, _, why in open_store(str(place)).damaged())
+        yield from (f"record {id[:16]}: {why.message}" for id, _, why in open_store(str(place)).damaged())
     for journal in (folder / "cache").glob("*.json"):
         json.loads(journal.read_text(encoding="utf-8"))
     for report in folder.glob("report.html"):

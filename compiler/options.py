@@ -268,6 +268,9 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
         if name in WITHOUT_EFFECT[road] and value != defaults[name]:
             raise UsageError(f"option {given!r} has no effect on {road}", hint=WITHOUT_EFFECT[road][name])
         read[name] = _READERS[name](value)
+    if "locked" in read and "tune" in read and read["tune"].mode in ("count", "budget"):
+        hint = "leave one of them out: a lock has every choice, and nothing is measured"
+        raise UsageError("got tune with locked, expected one of them", hint=hint)
     return BuildOptions(**read)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...runtime.kinds import PICTURE, TRACE
+from ..engines.idle import refuse_idle
 from ..engines.trust import Trust
 from ..environment import parse_threads
 from ..options import PEERS, BenchOptions, build_options
@@ -61,6 +62,7 @@ def command(
     a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
     peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
+    refuse_idle(subject, {"--trust-pickle": build["trust_pickle"], "--trusted-key": trust.keys})
     made = build_options({**build, "target": target})
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target, function)
     from ..commands import bench as command

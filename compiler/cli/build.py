@@ -22,7 +22,7 @@ from .trust import key_options
 # What makes the program, which an engine already has.
 SETTLED = {
     **{f"--{name}": name for name in ("precision", "quantize", "sparsity", "require", "context", "cache", "batch")},
-    **{"--unchecked-indices": "unchecked_indices", "--shape": "shapes"},
+    **{"--unchecked-indices": "unchecked_indices", "--shape": "shapes", "--trust-pickle": "trust_pickle"},
 }
 
 

@@ -9,7 +9,7 @@ import click
 
 from ...ir.errors import UsageError
 from ...ir.spelling import nearest
-from ..engines.trust import Trust
+from ..engines.trust import NOBODY_ASKED, Trust
 from ..options import CacheOptions
 from .frame import command as frame
 from .main import CommandGroup
@@ -24,20 +24,21 @@ class Action:
     help: str
     argument: str = ""
     count: Literal["none", "optional", "one", "several"] = "none"
-    writes: bool = True
+    keys: Literal["both", "trusted", "none"] = "both"
+    """Which options of keys have an effect: what writes records signs them, what reads them asks who signed them."""
 
 
 ACTIONS: dict[str, Action] = {
-    "ls": Action("List the records of a store (default: all stores in use).", "STORE", "optional", writes=False),
-    "du": Action("Show how much a store holds.", "STORE", "optional", writes=False),
+    "ls": Action("List the records of a store (default: all stores in use).", "STORE", "optional", "trusted"),
+    "du": Action("Show how much a store holds.", "STORE", "optional", "none"),
     "why": Action(
-        "Say why a kernel of the latest build (or ENGINE:KERNEL) was, or was not, served by the stores.", "KERNEL", "one", writes=False
+        "Say why a kernel of the latest build (or ENGINE:KERNEL) was, or was not, served by the stores.", "KERNEL", "one", "trusted"
     ),
     "push": Action("Copy the local records to another store.", "STORE", "one"),
     "pull": Action("Copy another store's records to the local one.", "STORE", "one"),
     "merge": Action("Put the union of some stores' samples into the last one.", "SOURCE... DESTINATION", "several"),
-    "verify": Action("Check digests and signatures of a store's records.", "STORE", "optional", writes=False),
-    "prune": Action("Remove records that no present compiler can use.", "STORE", "optional"),
+    "verify": Action("Check digests and signatures of a store's records.", "STORE", "optional", "trusted"),
+    "prune": Action("Remove records that no present compiler can use.", "STORE", "optional", "trusted"),
     "export": Action("Write the local records to one file.", "FILE", "one"),
     "import": Action("Read records from a file written by export.", "FILE", "one"),
 }
@@ -53,13 +54,16 @@ class ActionTable(CommandGroup):
         return super().resolve_command(ctx, args)
 
 
+_KEYS = {"both": key_options, "trusted": trusted_key_option, "none": lambda function: function}
+
+
 def _make(name: str, action: Action) -> click.Command:
     arity = {"none": 0, "one": 1, "optional": -1, "several": -1}[action.count]
 
     @frame(name)
     @click.argument("arguments", nargs=arity, metavar=f"[{action.argument}]" if action.count == "optional" else action.argument)
-    @(key_options if action.writes else trusted_key_option)
-    def run(arguments: str | tuple[str, ...], trust: Trust, as_json: bool) -> None:
+    @_KEYS[action.keys]
+    def run(arguments: str | tuple[str, ...], as_json: bool, trust: Trust = NOBODY_ASKED) -> None:
         given = (arguments,) if isinstance(arguments, str) else arguments
         _check_count(name, action, given)
         options = CacheOptions(name, given, trust=trust)

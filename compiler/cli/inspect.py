@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ...runtime.kinds import PAGE, PICTURE
+from ..engines.idle import refuse_idle
 from ..engines.outputs import check_places
 from ..engines.trust import Trust
 from ..options import InspectOptions, build_options
@@ -67,6 +68,8 @@ def command(
     A MODEL is an .onnx, .pt2 or .gguf file, or the folder of a language model. It is compiled in memory for
     --kernels, --source, --memory, --fusion and --precision; nothing is written.
     """
+    if diff is None:
+        refuse_idle(subject, {"--trust-pickle": trust_pickle, "--trusted-key": trust.keys})
     given = {"targets": [target] if target else None, "shapes": shapes, "workload": workload, "trust_pickle": trust_pickle}
     options = InspectOptions(
         subject, ir, kernels, source, memory, precision, target, build_options(given), trust, fusion, graph, diff, explain

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ...ir.errors import UsageError
+from ..engines.idle import refuse_idle
 from ..engines.trust import Trust
 from ..options import OptimizeOptions, build_options
 from .frame import READABLE_DATA, shape_option, trust_option
@@ -40,6 +41,8 @@ def command(
     """
     if not pipeline.strip():
         raise UsageError("--pipeline: got no pass, expected at least one", hint="like 'canonicalize, eliminate_dead_code'")
+    given = {"--shape": shapes, "--trust-pickle": trust_pickle, "--trusted-key": trust.keys}
+    refuse_idle(program, given, otherwise="a program in text")
     build = build_options({"shapes": shapes, "trust_pickle": trust_pickle or None})
     options = OptimizeOptions(program, pipeline, print_changes, limit, build, trust)
     from ..commands import optimize as command

@@ -104,11 +104,17 @@ def _du(options: CacheOptions, progress: Progress) -> Report:
 
 def _verify(options: CacheOptions, progress: Progress) -> Report:
     stores = _stores(options)
-    bad = [(store.name, id, name, why) for store in stores for id, name, why in store.damaged()]
-    count = sum(store.size()[1] for store in stores)
-    table = Table("damaged", ("store", "id", "object", "why"), tuple(bad))
-    violations = tuple(f"object {name} of record {id[:16]} in {store}: {why}" for store, id, name, why in bad)
-    return Report({"objects": count, "damaged": len(bad)}, (table,) if bad else (), violations=violations)
+    bad = [
+        ((store.name, id, name, error.message), isinstance(error, UnbelievedError))
+        for store in stores
+        for id, name, error in store.damaged()
+    ]
+    # A record that another key signed is whole.
+    kinds = {"damaged": tuple(row for row, whole in bad if not whole), "unbelieved": tuple(row for row, whole in bad if whole)}
+    tables = tuple(Table(kind, ("store", "id", "object", "why"), rows) for kind, rows in kinds.items() if rows)
+    facts = {kind: len(rows) for kind, rows in kinds.items() if rows or kind == "damaged"}
+    violations = tuple(f"object {name} of record {id[:16]} in {store}: {why}" for (store, id, name, why), _ in bad)
+    return Report({"objects": sum(store.size()[1] for store in stores), **facts}, tables, violations=violations)
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ def _import(options: CacheOptions, progress: Progress) -> Report:
 
 def _why(options: CacheOptions, progress: Progress) -> Report:
     rows, problems = _kernel(options.arguments[0], options)
-    stores = [open_store(url) for url in options.environment.stores]
+    stores = [open_store(url, options.trust.believed) for url in options.environment.stores]
     answers, differences = [], []
     for row in rows:
         id, architecture = row["problem"], row["architecture"]

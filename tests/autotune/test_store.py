@@ -258,7 +258,7 @@ def test_an_object_under_another_name_is_damaged(tmp_path: Path) -> None:
     store.put(record())
     (file,) = tmp_path.iterdir()
     file.rename(tmp_path / f"{record().id}.{'0' * 16}.json")
-    assert [why for _, _, why in store.damaged()] == ["record is damaged: its name is not its digest"]
+    assert [why.message for _, _, why in store.damaged()] == ["record is damaged: its name is not its digest"]
 
 
 def test_a_file_system_that_only_reads_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,23 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["inspect", "m.ourcc", "--shape", "B=1"], "got --shape for an engine, expected none: its sizes are settled"),
         (["inspect", "m.ourcc", "--fusion", "--workload", "B=1"], "got --workload for an engine, expected none: it has its own"),
         (["inspect", "m.onnx", "--fusion", "--target", "sm_1"], "unknown target"),
+        *(
+            (
+                [*words, "--trust-pickle"],
+                "got --trust-pickle for an engine, expected none: nothing in it is pickled\n  help: leave --trust-pickle out",
+            )
+            for words in (["inspect", "m.ourcc"], ["bench", "m.ourcc"], ["opt", "m.ourcc", "--pipeline", "canonicalize"])
+        ),
+        *(
+            ([*words, "--trusted-key", "k.pub"], "for a model, expected none: only engines and records of tuning carry signatures")
+            for words in (["inspect", "m.onnx"], ["bench", "m.onnx"], ["opt", "m.onnx", "--pipeline", "canonicalize"])
+        ),
+        (["opt", "m.ourcc", "--pipeline", "canonicalize", "--shape", "B=4"], "got --shape for an engine, expected none: its sizes are"),
+        (["opt", "junk.ir", "--pipeline", "canonicalize", "--shape", "B=4"], "got --shape for a program in text, expected none: its sizes"),
+        (["build", "m.ourcc", "--rebuild", "--trust-pickle"], "got --trust-pickle with --rebuild, expected none: the engine's program is"),
+        (["build", "m.onnx", "-o", "a.ourcc", "--tune", "5m", "--locked", "m.ourcc"], "got tune with locked, expected one of them\n help:"),
+        (["cache", "du", "--trusted-key", "m.onnx"], "no such option: got '--trusted-key'"),
+        (["cache", "prune", "--signing-key", "m.onnx"], "no such option: got '--signing-key'"),
         (["bench", "m.ourcc", "--shape", "B=65"], "shape: got B = 65, expected B in 1..64"),
         (["bench", "m.ourcc", "--shape", "B=C"], "shape: got another name for B, expected sizes of B: an engine is built"),
         (["bench", "m.ourcc", "--shape", "B=1", "--inputs", "m.onnx"], "got --shape and --inputs for an engine, expected one of them"),
@@ -131,6 +148,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
 )
 def test_wrong_use_is_said_before_any_work(arguments: list[str], message: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "junk.ir").write_bytes(b"\xff\xfe")
+    (files / "k.pub").write_text("00" * 32)
     assert run([*arguments, "-q"]) == 2
     printed = capsys.readouterr().err
     assert " ".join(message.split()) in " ".join(printed.split())

@@ -303,7 +303,11 @@ def test_records_travel_signed(tmp_path: Path, cache: Path, keys: dict[str, Path
     assert "record is not signed" in json.dumps(said) and "not among the trusted keys" in json.dumps(said)
     assert runs(open_store(local).get(record(1).id)) == [1]
     assert run(["cache", "verify", team]) == 0
-    assert run(["cache", "verify", team, *trusted]) == 3
+    capsys.readouterr()
+    assert run(["cache", "verify", team, *trusted, "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["damaged"] == 0 and len(told["unbelieved"]) == 2
+    assert all(row["why"].startswith(("record is not signed", "record is signed by")) for row in told["unbelieved"])
     assert run(["cache", "merge", team, str(tmp_path / "copy"), *trusted, "--signing-key", str(keys["other"])]) == 0
     assert runs(open_store(str(tmp_path / "copy"), frozenset([OTHER_KEY])).get(record(1).id)) == [1]
     assert run(["cache", "pull", team]) == 0
