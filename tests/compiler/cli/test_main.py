@@ -81,6 +81,19 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         (["bench", "MODEL", "--against", "onxruntime"], "did you mean 'onnxruntime'?"),
         (["verify", "MODEL", "MODEL", "--tolerance", "-1"], "tolerance: got -1, expected a number of at least 0"),
         (["tune", "MODEL", "--budget", "off"], "budget: got 'off', expected a number of schedules, or a duration like 5m"),
+        *(
+            ([*words, value], f"error: got an empty word for {words[-1] if name is None else name}; a variable that is not set leaves one")
+            for words, name in (
+                (["bench", "MODEL", "--against"], None),
+                (["cache", "push"], "STORE"),
+                (["cache", "merge", "a"], "SOURCE... DESTINATION"),
+            )
+            for value in ("", "  ")
+        ),
+        *(
+            ([command, "MODEL", option, "a", option, "a"], f"error: {option} is given 2 times, expected once")
+            for command, option in (("build", "--precision"), ("bench", "--target"), ("opt", "--pipeline"), ("plan", "--format"))
+        ),
         (["cache", "ls", "a", "b"], "cache ls: got 2 stores, expected at most one"),
         (["cache", "merge", "a"], "cache merge: got 1 stores, expected at least one source and the destination"),
     ],
