@@ -142,7 +142,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["run", "m.ourcc", "-o", "no/o.npz"], "there is no folder 'no'"),
         (["tune", "m.ourcc", "-o", "no/o.ourcc"], "there is no folder 'no'"),
         (["build", "m.onnx", "-o", "a.ourcc", "--threads", "0"], "threads: got 0, expected a whole number from 1 to 4096"),
-        (["opt", "m.onnx", "--pipeline", "canonicalise"], "there is no pass 'canonicalise'"),
+        (["opt", "m.onnx", "--pipeline", "canonicalise"], "there is no pass 'canonicalise'\n  help: did you mean 'canonicalize'?"),
         (["opt", "junk.ir", "--pipeline", "canonicalize"], "'junk.ir' is not a program in text: byte 0 is not UTF-8"),
     ],
 )
