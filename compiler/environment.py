@@ -46,12 +46,21 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
     given = os.environ if variables is None else variables
     threads = given.get("OURCC_NUM_THREADS", "")
     return Environment(
-        cache=tuple(store.strip() for store in given.get("OURCC_CACHE", "").split(",") if store.strip()),
+        cache=_stores(given.get("OURCC_CACHE", "")),
         cache_dir=given.get("OURCC_CACHE_DIR") or None,
         threads=parse_threads(threads, "OURCC_NUM_THREADS") if threads else None,
         compiler=given.get("CC") or None,
         no_color=bool(given.get("NO_COLOR")),
     )
+
+
+def _stores(text: str) -> tuple[str, ...]:
+    """Stores by commas, of which one may stand at the end; UsageError for an empty name, which a variable that is not set leaves."""
+    *names, last = (name.strip() for name in text.split(","))
+    names += [last] if last else []
+    if not all(names) or (text and not names):
+        raise UsageError(f"OURCC_CACHE: got {text!r}, expected names of stores separated by commas", hint="a variable in it may not be set")
+    return tuple(names)
 
 
 def said_columns(variables: Mapping[str, str] | None = None) -> int | None:

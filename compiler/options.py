@@ -146,8 +146,14 @@ def _workload(value: Any) -> Workload:
     return parse_workload([p if isinstance(p, str) else ",".join(f"{name}={size}" for name, size in p.items()) for p in points])
 
 
+def _targets(names: tuple[str, ...]) -> tuple[Target, ...]:
+    if not names:
+        raise UsageError(f"targets: got none, expected one or more of {', '.join(TARGETS)}", hint="leave targets out for this machine")
+    return parse_targets(names)
+
+
 _READERS: dict[str, Any] = {
-    "targets": lambda value: parse_targets(_named("targets", _several, value)),
+    "targets": lambda value: _targets(_named("targets", _several, value)),
     "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
     "quantize": lambda value: value if value in QUANTIZE_FORMATS else parse_choice(value, QUANTIZE_SERVED, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
@@ -261,7 +267,8 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
         if name not in defaults:
             known = known_options(road)
             raise UsageError(f"unknown option: got {given!r}, expected one of {', '.join(known)}", hint=nearest(given, known))
-        if value is None or (isinstance(value, tuple) and not value):
+        # What the command line may repeat is an empty tuple where it is not given.
+        if value is None or (isinstance(value, tuple) and not value and (name != "targets" or road == "the command line")):
             continue
         if name in read:
             raise UsageError(f"got both {_OTHER[name]!r} and {name!r}, expected one of them", hint="they are two spellings of one option")

@@ -197,5 +197,5 @@ def parse_context(text: str | int) -> int:
     """A number of tokens, from 1 to 2^24."""
     number = integer(text, 9) or 0
     if not 1 <= number <= 1 << 24:
-        raise UsageError(f"context: got {text!r}, expected a whole number of tokens from 1 on")
+        raise UsageError(f"context: got {text!r}, expected a whole number of tokens from 1 to {1 << 24}")
     return number

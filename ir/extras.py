@@ -1,7 +1,8 @@
-"""Optional libraries: which extra of ours brings each, and the one error for a library that is not installed."""
+"""Libraries that not everything needs: which extra of ours brings each, and the one error for a library that is missing or broken."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 
@@ -31,8 +32,20 @@ def install_hint(library: str) -> str:
     return f"pip install 'ourcc[{EXTRAS[library]}]'" if library in EXTRAS else f"pip install {library}"
 
 
-def need(library: str, purpose: str) -> None:
-    """ToolchainError with the extra's name unless the library is there; `purpose` begins the sentence: '.pt2 files'."""
+def fault_of(library: str) -> str | None:
+    """What is wrong with a library, None if nothing is: it is imported, since nothing else tells."""
     if not is_installed(library):
-        verb = "need" if purpose.endswith("s") else "needs"
-        raise ToolchainError(f"{purpose} {verb} {library}, which is not installed", hint=install_hint(library))
+        return "is not installed"
+    try:
+        importlib.import_module(library)
+    # A library's own code runs: whatever it raises says that the library is broken, and nothing of us.
+    except Exception as error:  # noqa: BLE001
+        return f"is installed and cannot be imported: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return None
+
+
+def need(library: str, purpose: str) -> None:
+    """ToolchainError with the extra's name unless the library can be used; `purpose` begins the sentence: '.pt2 files'."""
+    if (fault := fault_of(library)) is not None:
+        verb = "need" if purpose.partition(" (")[0].endswith("s") else "needs"
+        raise ToolchainError(f"{purpose} {verb} {library}, which {fault}", hint=install_hint(library))

@@ -8,16 +8,20 @@ from .errors import UsageError
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """'did you mean X?' for the first known word that begins with this one, else for the closest; None where nothing is close."""
-    known = list(known)
-    longer = next((each for each in known if len(word) > 1 and each != word and each.startswith(word)), None)
+    """'did you mean X?' for the first known word that begins with this one, else for the closest; None where nothing is close.
+
+    Capitals are as good as small letters.
+    """
+    spelled = {each.lower(): each for each in known}
+    small = word.lower()
+    longer = next((each for low, each in spelled.items() if len(word) > 1 and each != word and low.startswith(small)), None)
     if longer is not None:
         return f"did you mean {longer!r}?"
     # Imported here: only an error needs it, and every start of the command line would pay for it.
     import difflib
 
-    found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"did you mean {found[0]!r}?" if found else None
+    found = difflib.get_close_matches(small, spelled, n=1, cutoff=cutoff)
+    return f"did you mean {spelled[found[0]]!r}?" if found else None
 
 
 def function_of(functions: Iterable[str], asked: str | None) -> str:

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from ..ir.errors import UsageError
+from ..ir.spelling import nearest
 
 if TYPE_CHECKING:
     from .base import Pass
@@ -45,7 +46,7 @@ def load_pass(name: str) -> type[Pass]:
     """The class of a pass; UsageError for an unknown name."""
     entry = PASSES.get(name)
     if entry is None:
-        raise UsageError(f"there is no pass {name!r}", hint=f"the passes are {', '.join(PASSES)}")
+        raise UsageError(f"there is no pass {name!r}", hint=nearest(name, PASSES, cutoff=0.7) or f"the passes are {', '.join(PASSES)}")
     module, _, attribute = entry.partition(":")
     loaded: type[Pass] = getattr(importlib.import_module(f".{module}", __name__), attribute)
     return loaded

@@ -74,6 +74,13 @@ class Function:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name for inputs by name."""
+        if not isinstance(inputs, Mapping):
+            hint = (
+                f"as in run({{{self.inputs[0].name!r}: x}}); the engine itself is called with inputs in order: engine(x)"
+                if self.inputs
+                else None
+            )
+            raise InputError(f"run() got a {type(inputs).__name__}, expected a mapping of inputs by name", hint=hint)
         executor = self._part.executor(self.name)
         outputs = self._run(executor, executor.program.signature.order(inputs))
         return {port.name: value for port, value in zip(self._ports.outputs, outputs, strict=True)}

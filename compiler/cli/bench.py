@@ -61,7 +61,7 @@ def command(
     in one process in interleaved rounds; minimum, median and ratios are shown. --shape builds
     a MODEL for these sizes, and calls an ENGINE with them. Without it calls have the sizes of the workload.
     """
-    peers = tuple(_peer(word.strip()) for word in (against or "").split(",") if word.strip())
+    peers = tuple(dict.fromkeys(_peer(word.strip()) for word in (against or "").split(",") if word.strip()))
     refuse_idle(subject, {"--trust-pickle": build["trust_pickle"], "--trusted-key": trust.keys})
     made = build_options({**build, "target": target})
     options = BenchOptions(subject, peers, parse_threads(threads), rounds, inputs, made, trust, kernels, trace, picture, target, function)

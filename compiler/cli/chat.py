@@ -10,7 +10,7 @@ import click
 from ...ir.errors import InputError
 from ...runtime.kinds import SESSION
 from ..engines.trust import Trust
-from .frame import READABLE, Writable
+from .frame import READABLE, Text, Writable
 from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
@@ -21,7 +21,7 @@ from .trust import trusted_key_option
 
 @frame("chat", has_tables=False)
 @click.argument("engine", type=READABLE)
-@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@click.option("--system", type=Text(), metavar="TEXT", help="What the model is told before the conversation.")
 @click.option(
     "--session", type=Writable(SESSION), metavar="FILE", help="Go on with the conversation in FILE, if it is there, and keep it there."
 )

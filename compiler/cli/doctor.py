@@ -9,6 +9,7 @@ import click
 
 from ...codegen.c.toolchain import Compiler, find_compiler
 from ...ir.errors import ToolchainError
+from ...ir.extras import fault_of, install_hint, is_installed
 from ..environment import Environment, environment
 from ..report.table import Cell, Report, Table
 from ..targets import machine
@@ -80,7 +81,13 @@ def _gpus(cuda: machine.CudaDriver) -> Table:
 
 def _libraries() -> Table:
     names = [(name, "library") for name in machine.LIBRARIES] + [(name, "extra") for name in machine.EXTRAS]
-    return Table("libraries", ("name", "kind", "version"), tuple((name, kind, machine.library_version(name)) for name, kind in names))
+    rows = tuple((name, kind, machine.library_version(name), _broken(name)) for name, kind in names)
+    return Table("libraries", ("name", "kind", "version", "fault"), rows)
+
+
+def _broken(name: str) -> str | None:
+    """Why a library that is installed cannot be used."""
+    return f"{fault}: {install_hint(name)}" if is_installed(name) and (fault := fault_of(name)) is not None else None
 
 
 def _caches(settings: Environment) -> Table:

@@ -58,15 +58,37 @@ READABLE = Readable(exists=True, dir_okay=False, readable=True, path_type=Path)
 READABLE_DATA = Readable(exists=True, readable=True, path_type=Path)
 
 
+class Text(click.types.StringParamType):
+    """Words for a model, which may be none; whatever else is given on a command line is a path, a name, a number or a list."""
+
+
 class Command(click.Command):
-    """A command whose errors all know whose help to point to."""
+    """A command whose errors all know whose help to point to, and to which no word is given in vain."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
+            self._check_words(ctx, args)
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+    def _check_words(self, ctx: click.Context, args: list[str]) -> None:
+        """Refuse an empty word, which an unset variable leaves, and an option given twice of which the last would win."""
+        values, _, order = self.make_parser(ctx).parse_args(list(args))
+        for parameter in order:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(ctx)
+            value = values[parameter.name]
+            if isinstance(parameter, click.Option) and not _may_repeat(parameter) and order.count(parameter) > 1:
+                raise click.UsageError(f"{name} is given {order.count(parameter)} times, expected once", ctx)
+            words = value if isinstance(value, (list, tuple)) else (value,)
+            if not isinstance(parameter.type, Text) and any(isinstance(word, str) and not word.strip() for word in words):
+                raise click.UsageError(f"got an empty word for {name}; a variable that is not set leaves one", ctx)
+
+
+def _may_repeat(option: click.Option) -> bool:
+    """Whether an option counts, collects or only says yes, so that a second one contradicts no first."""
+    return option.multiple or option.count or option.is_flag
 
 
 def command(name: str, *, has_tables: bool = True) -> Callable[[Callable[..., Any]], click.Command]:

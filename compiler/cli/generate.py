@@ -11,7 +11,7 @@ import click
 from ...ir.errors import UsageError
 from ..engines.kinds import check_order
 from ..engines.trust import Trust
-from .frame import Readable
+from .frame import Readable, Text
 from .frame import command as frame
 from .generation import asked, generation_options, outcome, summary
 from .output import QUIET, show_progress
@@ -33,9 +33,9 @@ class EngineBeforePrompt(Readable):
 
 @frame("generate", has_tables=False)
 @click.argument("engine", type=EngineBeforePrompt(exists=True, dir_okay=False, readable=True, path_type=Path))
-@click.argument("prompt", required=False, is_eager=True)
+@click.argument("prompt", type=Text(), required=False, is_eager=True)
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the model's chat template.")
-@click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
+@click.option("--system", type=Text(), metavar="TEXT", help="What the model is told before the prompt.")
 @generation_options
 @trusted_key_option
 def command(engine: Path, prompt: str | None, raw: bool, system: str | None, trust: Trust, as_json: bool, **given: Any) -> None:

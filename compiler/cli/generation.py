@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ...ir.errors import InputError, UsageError
+from .frame import Text
 
 if TYPE_CHECKING:
     from ...runtime.language.model import LanguageModel
@@ -35,7 +36,7 @@ def generation_options(function: Function) -> Function:
         ),
         click.option("--repetition-penalty", type=float, metavar="R", help="Make tokens that are there already less likely.  [default: 1]"),
         click.option("--seed", type=int, metavar="N", help="The draw's seed.  [default: 0]"),
-        click.option("--stop", multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
+        click.option("--stop", type=Text(), multiple=True, metavar="TEXT", help="End before this text (repeatable)."),
         click.option(
             "--speculate",
             type=int,

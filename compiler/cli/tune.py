@@ -10,7 +10,7 @@ from ...ir.errors import UsageError
 from ...runtime.kinds import ENGINE
 from ..engines.trust import Trust
 from ..options import TuneOptions
-from ..requests import parse_measuring
+from ..requests import UNTUNED, parse_measuring
 from .frame import READABLE, Writable
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -24,7 +24,10 @@ from .trust import key_options
 @key_options
 def command(engine: Path, budget: str, output: Path | None, trust: Trust, as_json: bool) -> None:
     """Measure schedules on this machine and improve an engine."""
-    measuring = parse_measuring(budget)
+    try:
+        measuring = parse_measuring(budget)
+    except UsageError:
+        measuring = UNTUNED  # which is no budget either
     if measuring.mode not in ("count", "budget"):
         raise UsageError(f"budget: got {budget!r}, expected a number of schedules, or a duration like 5m")
     options = TuneOptions(engine, measuring, output, trust=trust)

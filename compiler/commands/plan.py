@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...ir.errors import UsageError
 from ...passes.quantize import QUANTIZATIONS
+from ...runtime.kinds import CONFIG
 from ...runtime.language.facts import CHUNK
 from ..importers.checkpoints import Checkpoint, read_config, read_gguf
 from ..language.footprint import PLAIN, Weighed, operations, seen_pairs, token_bytes, weigh, workspace
@@ -96,6 +97,8 @@ def _checkpoint(model: Path) -> Checkpoint:
         return read_config(model)
     if model.suffix != ".gguf":
         hint = "plan takes a model before it is built: ourcc inspect shows an engine"
+        if model.name == CONFIG:
+            hint = f"name the folder of this file: ourcc plan {model.parent}"
         raise UsageError(f"cannot plan {str(model)!r}: expected a folder with config.json, or a .gguf file", hint=hint)
     return read_gguf(model)
 

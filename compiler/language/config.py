@@ -155,16 +155,22 @@ class _Gguf(_Said):
 
 class _Json(_Said):
     def config(self) -> Config:
+        if "model_type" not in self.data:
+            raise ModelError(f"{self.file}: model_type is missing", hint="it says what the model is, like llama")
         architecture = self.word("model_type", "")
+        self._check_coding()
         if architecture == "gpt2":
             return self._gpt2()
         heads, width = self.integer("num_attention_heads"), self.integer("hidden_size")
-        head = self.integer("head_dim", width // heads) if self.data.get("head_dim") is not None else width // heads
+        if self.data.get("head_dim") is None and width % heads:
+            raise ModelError(f"{self.file}: hidden_size is {width}, expected a multiple of the {heads} heads, or head_dim")
+        head = self.integer("head_dim") if self.data.get("head_dim") is not None else width // heads
         if self.word("hidden_act", "silu") != "silu":
             raise UnsupportedError(f"{self.file}: hidden_act {self.data['hidden_act']!r} is not supported, only silu")
         if architecture.startswith("qwen") and self.data.get("use_sliding_window", False):
             raise UnsupportedError(f"{self.file}: use_sliding_window is not supported: some layers have a window, and others have not")
-        window = self.data.get("sliding_window") if architecture == "mistral" else None
+        said = None if self.data.get("sliding_window") is None else self.integer("sliding_window")
+        window = said if architecture == "mistral" else None
         return Config(
             architecture,
             self.integer("num_hidden_layers"),
@@ -177,9 +183,17 @@ class _Json(_Said):
             self._context(),
             self.real("rms_norm_eps", 1e-6),
             self._rotation(head),
-            None if window is None else self.integer("sliding_window"),
+            window,
             bool(self.data.get("tie_word_embeddings", False)),
         )
+
+    def _check_coding(self) -> None:
+        """Weights that others coded are not those of a size that the dtype says."""
+        said = self.data.get("quantization_config")
+        if said is not None:
+            method = said.get("quant_method", "no method") if isinstance(said, Mapping) else said
+            hint = "take the model that it was made of: ourcc build --quantize and ourcc plan --format code its weights"
+            raise UnsupportedError(f"{self.file}: quantization_config {method!r:.40} is not supported, only weights in floats", hint=hint)
 
     def _gpt2(self) -> Config:
         if self.word("activation_function", "gelu_new") != "gelu_new":

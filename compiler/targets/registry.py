@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ...ir.errors import UsageError
@@ -27,15 +28,21 @@ TARGETS: dict[str, Target] = {
 }
 
 
-_MEANT = {"cuda": "sm_90a", "gpu": "sm_90a", "nvidia": "sm_90a", "hopper": "sm_90a", "blackwell": "sm_100a", "x86": "cpu", "avx2": "cpu"}
-"""What other programs call a target."""
+_MEANT = {
+    "sm_90a": r"cuda|gpu|nvidia|hopper|g?h[12]00",
+    "sm_100a": r"blackwell|g?b[12]00",
+    "sm_120a": r"(geforce)?rtx(50[0-9][0-9](ti|super)?|pro6000)",
+    "cpu": r"x86|avx2",
+}
+"""What other programs and the makers' names of devices call a target, without spaces and signs."""
 
 
 def parse_target(name: str) -> Target:
     """The target of this name; a UsageError names the nearest one."""
     target = TARGETS.get(name)
     if target is None:
-        meant = _MEANT.get(name.lower())
+        plain = re.sub(r"[\s_-]", "", name.lower()).removeprefix("nvidia") or "nvidia"
+        meant = next((target for target, names in _MEANT.items() if re.fullmatch(names, plain)), None)
         hint = f"did you mean {meant!r}? ourcc doctor shows what this machine runs" if meant else nearest(name, TARGETS)
         raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=hint)
     return target

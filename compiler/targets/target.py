@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...codegen.c.toolchain import find_compiler
-from ...ir.extras import install_hint
+from ...ir.extras import fault_of, install_hint
 from ...ir.target import CPU_LEVELS, cpu_level, gpu_target, level_for
-from .machine import Cpu, CudaDriver, DeviceFigures, library_version, measure_rates, memory_bytes, probe_cuda, read_cpu
+from .machine import Cpu, CudaDriver, DeviceFigures, measure_rates, memory_bytes, probe_cuda, read_cpu
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class CudaTarget(Target):
         return divmod(gpu_target(self.machines[0]).capability, 10)
 
     def lacks(self) -> str | None:
-        return None if library_version("triton") is not None else f"triton is not installed: {install_hint('triton')}"
+        fault = fault_of("triton")
+        return None if fault is None else f"triton {fault}: {install_hint('triton')}"
 
     def device(self) -> DeviceFigures:
         gpu = gpu_target(self.machines[0])

@@ -55,12 +55,12 @@ class Sampling:
             (0 < self.top_p <= 1, f"top_p {self.top_p}: expected more than 0 and at most 1"),
             (0 <= self.min_p <= 1, f"min_p {self.min_p}: expected 0 to 1"),
             (0 < self.repetition_penalty < float("inf"), f"repetition_penalty {self.repetition_penalty}: expected more than 0"),
-            (0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 on"),
+            (0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 to {(1 << 63) - 1}"),
         )
         for holds, message in checks:
             if not holds:
                 raise InputError(message)
-        kept = [name for name, all_ in (("top_k", 0), ("top_p", 1), ("min_p", 0)) if getattr(self, name) != all_]
+        kept = [name for name, all_ in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("seed", 0)) if getattr(self, name) != all_]
         if self.temperature == 0 and kept:
             hint = f"give temperature=0.7, say, or leave out {', '.join(kept)}"
             raise InputError(f"{kept[0]} has no effect: the temperature is 0, which takes the likeliest token", hint=hint)

@@ -143,6 +143,9 @@ def test_the_environment_is_read_in_one_place() -> None:
     assert found.stores == ("/a", "redis://b")
     assert found.directory == Path("/c")
     assert environment({"CC": "", "OURCC_NUM_THREADS": ""}) == Environment()
+    for text in (",", ",b", " ", "a,,b"):
+        with pytest.raises(UsageError, match=f"OURCC_CACHE: got {text!r}, expected names of stores"):
+            environment({"OURCC_CACHE": text})
     assert environment({"OURCC_CACHE_DIR": "/c"}).stores == ("/c/records",)
 
 

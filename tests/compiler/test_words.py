@@ -62,6 +62,8 @@ WRONG: dict[str, tuple[Wrong, str]] = {
     "a number for targets": (lambda m, t: ourcc.build(m, targets=3), "targets: got 3, expected text"),
     "a number for a promise": (lambda m, t: ourcc.build(m, require=[3]), "require: got 3, expected text"),
     "a float for a batch": (lambda m, t: ourcc.build(m, batch=2.0), "batch: got 2.0"),
+    "no target": (lambda m, t: ourcc.build(m, targets=[]), "targets: got none, expected one or more of cpu"),
+    "an empty tuple of targets": (lambda m, t: ourcc.build(m, targets=()), "targets: got none"),
     "a number to load": (lambda m, t: ourcc.load(__file__, target=3), "target: got 3"),
     "nowhere": (lambda m, t: ourcc.build(m, tune="off").save(None), "got a NoneType for the output"),
     "inputs that are missing": (lambda m, t: ourcc.explain(t), "got 0 inputs for ReLU"),
@@ -90,3 +92,10 @@ def test_a_store_that_nobody_serves(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setenv("OURCC_CACHE", "redis://localhost:1")
     assert run(["cache", "ls"]) == CompilerError.exit_status
     assert "a store cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [np.ones((2, 2), np.float32), [np.ones((2, 2), np.float32)], None])
+def test_inputs_of_run_have_names(given: Any, model: onnx.ModelProto) -> None:
+    engine = ourcc.build(model, tune="off")
+    with pytest.raises(ourcc.InputError, match=rf"got a {type(given).__name__}, expected a mapping of inputs by name\n  help: as in run"):
+        engine.run(given)

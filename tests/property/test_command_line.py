@@ -98,6 +98,26 @@ OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("lss",),
     ),
 }
+ONCE = {
+    "build": ("--report", "OUTPUT.html"),
+    "run": ("-o", "OUT"),
+    "bench": ("--rounds", "1"),
+    "verify": ("--tolerance", "0.1"),
+    "inspect": ("--ir", "simplify"),
+    "tune": ("--budget", "1"),
+    "opt": ("--limit", "1"),
+    "generate": ("--max-tokens", "1"),
+    "chat": ("--top-k", "1"),
+    "eval": ("--window", "8"),
+    "plan": ("--format", "bf16"),
+    "runtime": ("-o", "OUT"),
+}
+"""An option of one value, which is given twice at times."""
+WORDS = {
+    **{"build": "--quantize", "run": "--target", "bench": "--against", "verify": "--function", "inspect": "--source", "opt": "--pipeline"},
+    **{"generate": "--target", "chat": "--session", "plan": "--cache", "eval": "--against", "cache": "push", "tune": "-o", "runtime": "-o"},
+}
+"""What a name, a path or a list follows, in whose place nothing stands at times."""
 ALWAYS = {"build": ("-o", "OUT"), "opt": ("--pipeline", "canonicalize")}
 FILES = {"build": 1, "run": 1, "bench": 1, "verify": 2, "inspect": 1, "tune": 1, "opt": 1, "generate": 1, "chat": 1, "eval": 1, "plan": 1}
 
@@ -162,6 +182,10 @@ def drawn(count: int, seed: int, folder: Path) -> Iterator[list[str]]:
             )
         if chance.random() < 0.05:
             named = named[1:]
+        if command in ONCE and chance.random() < 0.2:
+            words += [ONCE[command], ONCE[command]]
+        elif command in WORDS and chance.random() < 0.2:
+            words.append((WORDS[command], ""))
         words += [(word,) for word in chance.sample(SHARED, chance.randint(0, 2))]
         rest = [*named, *words]
         if command != "cache":
@@ -175,6 +199,11 @@ def drawn(count: int, seed: int, folder: Path) -> Iterator[list[str]]:
         yield [command, *(out if word == "OUT" else word for word in line)]
 
 
+def in_vain(line: list[str]) -> bool:
+    """Whether an option that has one value is given twice, or a word is empty."""
+    return "" in line or any(line.count(flag) > 1 for flag, _ in ONCE.values() if line[0] in ONCE)
+
+
 def why_wrong(line: list[str]) -> str | None:
     """What is wrong about how a command line ends; None if nothing is."""
     out, err = io.StringIO(), io.StringIO()
@@ -186,6 +215,8 @@ def why_wrong(line: list[str]) -> str | None:
     printed, said = out.getvalue(), err.getvalue()
     if status not in (0, 1, 2, 3):
         return f"status {status}: {printed[-300:]}{said[-600:]}"
+    if status != 2 and in_vain(line):
+        return f"status {status}, and a word is given in vain: {printed[-300:]}"
     if "Traceback" in printed + said and "--debug" not in line:
         return f"a traceback: {said[-600:]}"
     if "--json" in line:

@@ -71,6 +71,15 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         (["doctor", "--zzzzz"], "error: no such option: got '--zzzzz'\n"),
         (["build", "absent.onnx", "-o", "x"], "'absent.onnx' does not exist"),
         (["build", "MODEL", "-o", "x.ourcc", "--target", "sm_90"], "did you mean 'sm_90a'?"),
+        *(
+            (["build", "MODEL", "-o", "x.ourcc", "--target", name], f"did you mean '{target}'?")
+            for name, target in (
+                *(("H100", "sm_90a"), ("H200", "sm_90a"), ("nvidia", "sm_90a"), ("NVIDIA H100", "sm_90a"), ("GB200", "sm_100a")),
+                *(("b100", "sm_100a"), ("RTX 5090", "sm_120a"), ("GeForce RTX 5070 Ti", "sm_120a"), ("CPU", "cpu"), ("SM_90A", "sm_90a")),
+            )
+        ),
+        (["build", "MODEL", "-o", "x.ourcc", "--precision", "BF16"], "did you mean 'bf16'?"),
+        (["build", "MODEL", "-o", "x.ourcc", "--context", "999999999"], "expected a whole number of tokens from 1 to 16777216"),
         (["build", "MODEL", "-o", "x.ourcc", "--quantize", "int8-wieght"], "did you mean 'int8-weight'?"),
         (["build", "MODEL", "-o", "x.ourcc", "--shape", "x"], "expected NAME=AXIS,AXIS..."),
         (["build", "MODEL"], "error: got no output, expected -o OUT.ourcc"),
@@ -80,7 +89,21 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         ),
         (["bench", "MODEL", "--against", "onxruntime"], "did you mean 'onnxruntime'?"),
         (["verify", "MODEL", "MODEL", "--tolerance", "-1"], "tolerance: got -1, expected a number of at least 0"),
+        (["tune", "MODEL", "--budget", "banana"], "budget: got 'banana', expected a number of schedules, or a duration like 5m\n"),
         (["tune", "MODEL", "--budget", "off"], "budget: got 'off', expected a number of schedules, or a duration like 5m"),
+        *(
+            ([*words, value], f"error: got an empty word for {words[-1] if name is None else name}; a variable that is not set leaves one")
+            for words, name in (
+                (["bench", "MODEL", "--against"], None),
+                (["cache", "push"], "STORE"),
+                (["cache", "merge", "a"], "SOURCE... DESTINATION"),
+            )
+            for value in ("", "  ")
+        ),
+        *(
+            ([command, "MODEL", option, "a", option, "a"], f"error: {option} is given 2 times, expected once")
+            for command, option in (("build", "--precision"), ("bench", "--target"), ("opt", "--pipeline"), ("plan", "--format"))
+        ),
         (["cache", "ls", "a", "b"], "cache ls: got 2 stores, expected at most one"),
         (["cache", "merge", "a"], "cache merge: got 1 stores, expected at least one source and the destination"),
     ],
@@ -265,6 +288,7 @@ def test_cache_actions_reach_the_driver(commands: Any, arguments: list[str], act
     ("command", "function", "arguments", "field", "value"),
     [
         ("bench", "bench", ["--against", "eager,onnxruntime"], "against", ("eager", "onnxruntime")),
+        ("bench", "bench", ["--against", "eager,eager"], "against", ("eager",)),
         ("tune", "tune", ["--budget", "90s"], "output", None),
         ("verify", "verify", ["MODEL", "--tolerance", "0.5"], "tolerance", 0.5),
         ("opt", "optimize", ["--pipeline", "dce"], "pipeline", "dce"),

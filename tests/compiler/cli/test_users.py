@@ -142,7 +142,7 @@ def test_a_model_is_looked_at_as_its_engine_is(capsys: pytest.CaptureFixture[str
         (["run", "m.ourcc", "-o", "no/o.npz"], "there is no folder 'no'"),
         (["tune", "m.ourcc", "-o", "no/o.ourcc"], "there is no folder 'no'"),
         (["build", "m.onnx", "-o", "a.ourcc", "--threads", "0"], "threads: got 0, expected a whole number from 1 to 4096"),
-        (["opt", "m.onnx", "--pipeline", "canonicalise"], "there is no pass 'canonicalise'"),
+        (["opt", "m.onnx", "--pipeline", "canonicalise"], "there is no pass 'canonicalise'\n  help: did you mean 'canonicalize'?"),
         (["opt", "junk.ir", "--pipeline", "canonicalize"], "'junk.ir' is not a program in text: byte 0 is not UTF-8"),
     ],
 )
@@ -181,16 +181,42 @@ def test_passes_run_on_text_engines_and_models(files: Path, capsys: pytest.Captu
         ("triton", ["inspect", "m.onnx", "--kernels", "--target", "sm_90a"], "gpu"),
         ("onnxruntime", ["verify", "m.ourcc", "m.onnx"], "compare"),
         ("redis", ["cache", "ls", "redis://nowhere"], "redis"),
+        ("onnx", ["build", "m.onnx", "-o", "a.ourcc"], None),
+        ("onnx", ["inspect", "m.onnx"], None),
     ],
 )
-def test_a_missing_library_is_named_with_its_extra(library: str, arguments: list[str], extra: str, files: Path) -> None:
+def test_a_missing_library_is_named_with_its_extra(
+    library: str, arguments: list[str], extra: str | None, files: Path, tmp_path: Path
+) -> None:
+    """Missing, and broken: of that the reason is told too."""
     (files / "x.pt2").write_bytes(b"")
     # As if it were not installed: Python finds nothing under a name that stands for None.
     code = f"import sys; sys.modules[{library!r}] = None; from ourcc.compiler.cli.main import run; sys.exit(run({[*arguments, '-q']!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     assert f"{library}, which is not installed" in " ".join(done.stderr.split())
-    assert f"help: pip install 'ourcc[{extra}]'" in done.stderr
+    hint = f"help: pip install 'ourcc[{extra}]'" if extra else f"help: pip install {library}"
+    assert hint in done.stderr
+    (tmp_path / f"{library}.py").write_text("raise OSError('libnothing.so: no such file')\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from ourcc.compiler.cli.main import run; sys.exit(run({[*arguments, '-q']!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    fault = f"{library}, which is installed and cannot be imported: OSError: libnothing.so: no such file"
+    assert fault in " ".join(done.stderr.split()) and hint in done.stderr
+
+
+def test_the_doctor_tells_a_broken_library(tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("raise OSError('libnothing.so: no such file')\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from ourcc.compiler.cli.main import run; sys.exit(run(['doctor', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    told = json.loads(done.stdout)
+    (fault,) = (row["fault"] for row in told["libraries"] if row["fault"] is not None)
+    assert "OSError: libnothing.so: no such file: pip install 'ourcc[gpu]'" in fault
+    assert all(not row["build"] and fault in row["why_not"] for row in told["targets"] if row["target"].startswith("sm_"))
 
 
 def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,3 +281,27 @@ def test_a_config_that_says_anything_ends_in_one_error(seed: int, tmp_path: Path
 def test_a_config_cannot_ask_for_layers_without_end(tmp_path: Path) -> None:
     with pytest.raises(ourcc.ModelError, match="1025 layers, expected at most 1024"):
         plan(folder_of({**SMOLLM2, "num_hidden_layers": 1025}, tmp_path), target="sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            "quantization_config 'gptq' is not supported, only weights in floats",
+        ),
+        ({"hidden_size": 577}, "hidden_size is 577, expected a multiple of the 9 heads, or head_dim"),
+        ({"sliding_window": -5}, "sliding_window is -5, expected a whole number from 1"),
+    ],
+)
+def test_what_a_config_says_is_not_passed_over(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ourcc.CompilerError, match=message):
+        plan(folder_of({**SMOLLM2, **changed}, tmp_path), target="sm_90a")
+
+
+def test_a_config_without_a_kind_and_one_that_is_named_alone(tmp_path: Path) -> None:
+    folder = folder_of({}, tmp_path)
+    with pytest.raises(ourcc.ModelError, match=r"model_type is missing\n  help: it says what the model is"):
+        plan(folder, target="sm_90a")
+    with pytest.raises(ourcc.UsageError, match=f"help: name the folder of this file: ourcc plan {folder}"):
+        plan(folder / "config.json", target="sm_90a")
