@@ -31,6 +31,8 @@ OTHERS = (
     "sum_rows_unbounded",
     "cumsum_unbounded",
     "layer_norm",
+    "layer_norm_few",
+    "softmax_few_f16",
     "transpose",
     "scatter_add_floats",
 )
@@ -47,6 +49,7 @@ INTERPRETED = (
         "attention_long_mask",
     ),
     *("one_row_f32", "softmax_unbounded", "layer_norm", "argmax_long", "argmin_last", "cumsum", "cumsum_unbounded"),
+    *("layer_norm_few", "softmax_few", "logsumexp_few", "reduce_max_few"),
     *("transpose", "gather", "scatter_add_floats", "scatter_last_wins"),
 )
 
