@@ -13,6 +13,7 @@ from ..ir.graph import Module, Op
 from ..ir.ops.structure import region_of
 from ..ir.plan import Host, Plan
 from ..ir.region import Reduce
+from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import QUANTIZATIONS
 from ..passes.quantize.words import (
     FLOATS,
@@ -121,7 +122,7 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
 
 
 def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
-    """What to tell of requests for weights that none of them met whole: which part was done, and why most lack the rest."""
+    """What to tell of requests that no op met whole: which part of one for weights was done, and why most lack the rest."""
     requests = [] if options.quantize is None else [QUANTIZATIONS[options.quantize]]
     asked = [(each.name, each.promises, each.parts) for each in requests]
     asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
@@ -133,6 +134,23 @@ def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
         elif not any(set(words) <= realised for realised in found):
             why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common(1)[0][0]
             yield f"{name} {_done(parts, found)}: {why}"
+    if options.precision is not None:
+        yield from _not_narrowed(contract, options.precision)
+
+
+def _not_narrowed(contract: Contract, precision: str) -> Iterator[str]:
+    rows = [row for row in contract if precision in row.requested.split(", ")]
+    if not rows:
+        yield f"{precision} changes nothing: the model has no product of floats"
+    elif not any(is_served_by(precision, row.realised.split(", ")[0]) for row in rows):
+        why = Counter(reason for row in rows for word, reason in _reasons(row) if word == precision).most_common(1)
+        yield f"{precision} changes nothing: none of {len(rows)} products is" + (f": {why[0][0]}" if why else "")
+
+
+def unchecked_in_vain(module: Module, options: BuildOptions) -> Iterator[str]:
+    """What to tell of indices that are not to be checked, where a model as it is imported has none."""
+    if options.unchecked_indices and not any(op.name in CheckOf.ops for graph in module.functions.values() for op in graph):
+        yield "unchecked indices change nothing: the model has no index to check"
 
 
 def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:

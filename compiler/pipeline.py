@@ -23,7 +23,7 @@ from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
-from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unmet
+from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unchecked_in_vain, unmet
 from .engines.recorded import CHANGES, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
@@ -49,8 +49,9 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     refuse_unsupported(options, asked)
     brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
+    idle = tuple(unchecked_in_vain(module, options))
     missed = simplify(module, options, progress)
-    return compile_simplified(module, asked, missed, options, progress, brought)
+    return compile_simplified(module, asked, missed, options, progress, brought, idle=idle)
 
 
 def compile_simplified(
@@ -61,17 +62,19 @@ def compile_simplified(
     progress: Progress = SILENT,
     brought: int | None = None,
     remedies: Remedies = BUILT,
+    idle: Sequence[str] = (),
 ) -> EngineContents:
     """Compile a simplified module for every target of the options.
 
     `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights;
-    `remedies` are told with a promise that does not hold.
+    `remedies` are told with a promise that does not hold, `idle` are the options known to change nothing.
     """
     options = options.bounded(module)
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
-    for note in unmet(contract, options):
+    notes = [*idle, *unmet(contract, options)]
+    for note in notes:
         progress.note(note)
     report = {
         "contract": [*contract.to_json(), *tuning.contract()],
@@ -80,6 +83,7 @@ def compile_simplified(
         "fusion": {part.name: part.fusion_rows() for part in parts},
         "missed": [dict(vars(row)) for row in missed],
         "tuning": tuning.report(),
+        **({"notes": notes} if notes else {}),
         **({} if brought is None else {"model_bytes": brought}),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}

@@ -75,6 +75,10 @@ def width_of(stream: Any) -> int | None:
 
 def print_error(text: str) -> None:
     """An error on standard error, its lines no longer than a terminal's."""
+    _tell_wrapped(text)
+
+
+def _tell_wrapped(text: str) -> None:
     width = width_of(sys.stderr)
     tell("\n".join(part for line in text.split("\n") for part in wrap(line, width)))
 
@@ -185,7 +189,7 @@ class Bars(AbstractContextManager["Bars"]):
     def stage(self, name: str, total: int | None = None) -> None:
         """Begin a stage; the one before is done."""
         if self._bar is None:
-            tell(f"{name} ...")
+            _tell_wrapped(f"{name} ...")
             return
         self._finish()
         self._task = self._bar.add_task(name, total=total)
@@ -198,7 +202,7 @@ class Bars(AbstractContextManager["Bars"]):
     def note(self, message: str) -> None:
         """Print a line above the bars."""
         if self._bar is None:
-            tell(f"  {message}")
+            _tell_wrapped(f"  {message}")
         else:
             self._bar.console.print(f"  {message}")
 

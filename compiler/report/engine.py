@@ -43,6 +43,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
         **_language(contents),
+        **({"note": "; ".join(notes)} if (notes := contents.report.get("notes", [])) else {}),
     }
     values = Table("kept in memory", ("part", *KEPT), tuple(kept))
     tables = (

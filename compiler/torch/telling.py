@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...autotune.lock import LockError
 from ...ir.dims import Facts
 from ...ir.errors import CompilerError, ContractError, InputError, ToolchainError, UnsupportedError, UsageError
 from ...ir.workload import Workload
@@ -23,7 +24,7 @@ LOG = logging.getLogger("ourcc.backend")
 LONG = 10.0
 """Seconds after which a build says that it takes long."""
 
-_ASKED = (UsageError, ContractError, ToolchainError, OSError, MemoryError)
+_ASKED = (UsageError, ContractError, ToolchainError, LockError, OSError, MemoryError)
 """What the user, or nobody but the machine, can change: never answered by torch instead."""
 
 

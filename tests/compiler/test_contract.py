@@ -297,7 +297,8 @@ def test_a_request_that_is_met_in_part_says_which(name: str, part: str) -> None:
     contract = Contract.from_json(compile_module(module, options).report["contract"])
     assert all("; bf16: " in row.why for row in contract)
     why = "the weight is 2:4 sparse: products with what it keeps are made in floats"
-    assert list(unmet(contract, options)) == [
+    # That scales keep bf16 out is told too, behind it.
+    assert [line for line in unmet(contract, options) if not line.startswith("bf16 changes nothing: ")] == [
         f"{name} is done in part: {part} for 2 of 2 weights, int8-activation for none of 2 weights: {why}"
     ]
 

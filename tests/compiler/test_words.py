@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,26 @@ def test_wrong_words(name: str, model: onnx.ModelProto) -> None:
     wrong, said = WRONG[name]
     with pytest.raises(UsageError, match=said):
         wrong(model, torch.nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--precision", "bf16"], "bf16 changes nothing: the model has no product of floats"),
+        (["--quantize", "int8-weight"], "int8-weight changes nothing: no product of the model has a constant weight"),
+        (["--sparsity", "2:4"], "2:4 changes nothing: no product of the model has a constant weight"),
+        (["--unchecked-indices"], "unchecked indices change nothing: the model has no index to check"),
+        ([], None),
+    ],
+)
+def test_a_request_that_changes_nothing_is_told_with_the_result(
+    words: list[str], told: str | None, model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(model, tmp_path / "add.onnx")
+    assert run(["build", str(tmp_path / "add.onnx"), "-o", str(tmp_path / "a.ourcc"), "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out).get("note") == told
+    assert run(["inspect", str(tmp_path / "a.ourcc"), "-q"]) == 0
+    assert (f"note       {told}" in capsys.readouterr().out) == (told is not None)
 
 
 def test_numbers_of_numpy(model: onnx.ModelProto) -> None:

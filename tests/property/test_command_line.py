@@ -228,7 +228,7 @@ def why_wrong(line: list[str]) -> str | None:
     if status and "error: " not in said and not said.startswith("Usage: "):
         return f"status {status} and no error: {said!r}"
     # Beside words that hold no space, such as paths, nothing is longer than the terminal is wide.
-    errors = said[said.find("error: ") :].splitlines() if status and "--debug" not in line else []
+    errors = said.splitlines() if not {"--debug", "-v", "-vv"} & set(line) else []
     tables = [] if "--wide" in line or line[0] == "opt" or {"--ir", "--source"} & set(line) else printed.splitlines()
     long = [text for text in map(str.rstrip, [*errors, *tables]) if len(text) > WIDTH and len(max(text.split(), key=len)) < WIDTH - 20]
     return f"too wide: {long[0]!r}" if long else None
