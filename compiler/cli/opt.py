@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from ...ir.errors import UsageError
 from ..engines.idle import refuse_idle
 from ..engines.trust import Trust
 from ..options import OptimizeOptions, build_options
@@ -39,8 +38,6 @@ def command(
     The program is read from text, taken from an engine, or imported from an .onnx or .pt2 file or from a language model: a .gguf
     file, or a folder with config.json and .safetensors files.
     """
-    if not pipeline.strip():
-        raise UsageError("--pipeline: got no pass, expected at least one", hint="like 'canonicalize, eliminate_dead_code'")
     given = {"--shape": shapes, "--trust-pickle": trust_pickle, "--trusted-key": trust.keys}
     refuse_idle(program, given, otherwise="a program in text")
     build = build_options({"shapes": shapes, "trust_pickle": trust_pickle or None})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....ir.errors import ModelError, Source
+from ....ir.extras import need
 from .external import ExternalFiles
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(data: bytes, name: str | None) -> onnx.ModelProto:
+    # Every road from a file to onnx comes through here, so that one that is missing or broken is said.
+    need("onnx", "ONNX models")
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
