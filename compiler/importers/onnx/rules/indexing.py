@@ -42,6 +42,18 @@ def _checked_vectors(n: Node, indices: Value, shape: Sequence[Dim]) -> Value:
     return result
 
 
+def _checked_along(n: Node, x: Value, indices: Value, axis: int) -> Value:
+    """Indices along an axis of x; along the others they have no more places than x, which sizes that vary do not prove."""
+    indices = checked(n, indices, x.shape[axis])
+    for each, (size, limit) in enumerate(zip(indices.shape, x.shape, strict=False)):
+        if each == axis or dims.at_most(size, limit, n.facts) is not None:
+            continue  # the op itself refuses what never fits
+        shape = tuple(size if other == each else 1 for other in range(indices.type.rank))
+        places = n.b.iota(shape=shape, axis=each, dtype=indices.dtype)
+        indices = n.b.add(indices, n.b.sub(checked(n, places, limit, negative=False), places))
+    return indices
+
+
 @rule("Gather")
 def _gather(n: Node) -> Value:
     x = n.x(0)
@@ -54,7 +66,7 @@ def _gather(n: Node) -> Value:
 def _gather_elements(n: Node) -> Value:
     x = n.x(0)
     axis = n.axis(n.attr_int("axis"), x.type.rank)
-    result: Value = n.b.take_along_axis(x, checked(n, n.x(1), x.shape[axis]), axis=axis)
+    result: Value = n.b.take_along_axis(x, _checked_along(n, x, n.x(1), axis), axis=axis)
     return result
 
 
@@ -73,7 +85,7 @@ def _scatter_elements(n: Node) -> Value:
     x = n.x(0)
     combine = _combine(n)
     axis = n.axis(n.attr_int("axis"), x.type.rank)
-    result: Value = n.b.scatter_along_axis(x, checked(n, n.x(1), x.shape[axis]), n.x(2), axis=axis, combine=combine)
+    result: Value = n.b.scatter_along_axis(x, _checked_along(n, x, n.x(1), axis), n.x(2), axis=axis, combine=combine)
     return result
 
 
