@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ....ir import dims
 from ....ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Statement, Store
-from ....ir.region.stores import Fold, needed, references, together
+from ....ir.region.stores import Fold, needed, references, stores_of, together
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import TensorType
@@ -63,8 +63,10 @@ class SplitRows:
         problem, found = match.problem, match.found
         extent = dims.number(problem.region.axis(found.axis).extent)
         results = upper_bound(dims.product(a.extent for a in problem.region.axes if a.name != found.axis), problem.symbols)
-        for parts in PARTS if results is not None else ():
-            if extent % parts == 0 and CHUNK[0] <= extent // parts <= CHUNK[1] and (results or 0) * parts <= LARGEST:
+        if results is None:
+            return
+        for parts in PARTS:
+            if extent % parts == 0 and CHUNK[0] <= extent // parts <= CHUNK[1] and results * parts <= LARGEST:
                 yield Schedule(self.name, (("parts", parts),))
 
     def cost(self, match: Match[LongRows], schedule: Schedule, target: GpuTarget) -> float:
@@ -94,7 +96,7 @@ def read_rows(problem: Problem) -> LongRows | str:
     """The long rows of a region, or why it has none."""
     region = problem.region
     folds = [statement for statement in region.body if not isinstance(statement, Let | Store)]
-    stores = [statement for statement in region.body if isinstance(statement, Store)]
+    stores = stores_of(region)
     if len(together(region)) != 1 or len({frozenset(store.axes) for store in stores}) != 1:
         return "its results are not written together"
     if not folds or not all(isinstance(fold, Reduce) and not fold.kind.startswith("arg") for fold in folds):
@@ -139,8 +141,7 @@ class _Launches:
         """The launches in order, and the workspaces."""
         last = self.found.launches - 1
         launches = [self._launch(stage, *self._keeping(stage)) for stage in range(last)]
-        stores = [statement for statement in self.region.body if isinstance(statement, Store)]
-        return (*launches, self._launch(last, stores, self.region.outputs)), tuple(self.spaces.values())
+        return (*launches, self._launch(last, stores_of(self.region), self.region.outputs)), tuple(self.spaces.values())
 
     def _space(self, fold: Reduce) -> Operand:
         rows = self._rows(fold)

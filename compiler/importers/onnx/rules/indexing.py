@@ -49,6 +49,7 @@ def _checked_along(n: Node, x: Value, indices: Value, axis: int) -> Value:
         if each == axis or dims.at_most(size, limit, n.facts) is not None:
             continue  # the op itself refuses what never fits
         shape = tuple(size if other == each else 1 for other in range(indices.type.rank))
+        # What is added is 0: it makes whoever reads the indices ask for the check.
         places = n.b.iota(shape=shape, axis=each, dtype=indices.dtype)
         indices = n.b.add(indices, n.b.sub(checked(n, places, limit, negative=False), places))
     return indices
