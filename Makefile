@@ -17,14 +17,17 @@ install: $(INSTALLED) ## Make the environment (.venv) from requirements.lock
 	@echo "installation took $$(cat $(VENV)/seconds) s"
 
 # A pin is exact, so pip need not resolve: --no-deps. Byte code is compiled on all cores afterwards, which is faster
-# than one file after another while installing.
+# than one file after another while installing; that of the package too, which is linked: where the shell forbids to write
+# byte code, each command would compile hundreds of files.
+PACKAGE := __init__.py __main__.py autotune codegen compiler ir passes runtime
+
 $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine: install Python 3.11, or say make PYTHON=..."; exit 1; }
 	@start=$$(date +%s) && \
 	{ [ -x $(RUN) ] || $(PYTHON) -m venv $(VENV); } && \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock && \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . && \
-	{ $(RUN) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; } && \
+	{ $(RUN) -m compileall -q -j 0 $(VENV)/lib $(PACKAGE) >/dev/null 2>&1 || true; } && \
 	echo $$(( $$(date +%s) - start )) > $(VENV)/seconds && \
 	touch $(INSTALLED)
 
