@@ -37,6 +37,8 @@ class Target(ABC):
     """What its parts are called in engines, by which the runtime finds their executor."""
     codes: ClassVar[str]
     """The codes that its integer products have on the left."""
+    has_tf32: ClassVar[bool]
+    """Whether its instructions multiply in tf32."""
     language: ClassVar[str]
     """What its kernels are printed in: the last stage of `ourcc inspect --ir`."""
     needs_compiler: ClassVar[bool]
@@ -69,6 +71,7 @@ class CpuTarget(Target):
     family = "cpu"
     # The CPU's instructions want unsigned codes on the left.
     codes = "u8"
+    has_tf32 = False
     language = "c"
     needs_compiler = True
     # Small kernels are as fast joined as apart, and fewer; wide products were measured to take up to 6 % longer than their parts.
@@ -102,6 +105,7 @@ class CudaTarget(Target):
 
     family = "cuda"
     codes = "i8"
+    has_tf32 = True
     language = "triton"
     needs_compiler = False
     # A launch costs microseconds.
