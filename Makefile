@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-lm test check format bench bench-cpu kernels bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
+.PHONY: help install demo demo-lm test check format bench bench-cpu products kernels bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ $(PEERS_INSTALLED): $(INSTALLED)
 bench-cpu: $(PEERS_INSTALLED) ## Measure float32, bf16, int8 and int4 on one and two threads beside OpenVINO and others (ARGS="--models bert")
 	$(RUN) benchmarks/weights.py
 	$(RUN) benchmarks/bench_cpu.py $(ARGS)
+
+products: install ## Measure products of 200 drawn shapes in float32, bf16 and int8 against the machine's rates; goes on where it was cut off
+	$(RUN) benchmarks/products.py $(ARGS)
 
 kernels: install ## Judge GPU kernels without a GPU: compile a fixed list, read machine code, estimate times; write benchmarks/results
 	$(RUN) benchmarks/kernels/measure.py
