@@ -138,7 +138,8 @@ def precision_passes(options: BuildOptions) -> list[str]:
 def product_passes(options: BuildOptions) -> str:
     """What makes products of codes integer ones, with such codes on the left as all targets take."""
     codes = min(target.codes for target in options.targets)
-    return f"integer_products{{codes={codes}}}, pack_codes, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    padded = "pad_terms, " if all(target.multiplies_in_groups for target in options.targets) else ""
+    return f"integer_products{{codes={codes}}}, pack_codes, {padded}fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:
