@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-lm test check format bench bench-cpu kernels bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
+.PHONY: help install demo demo-lm test check format bench bench-cpu products kernels bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,14 +17,17 @@ install: $(INSTALLED) ## Make the environment (.venv) from requirements.lock
 	@echo "installation took $$(cat $(VENV)/seconds) s"
 
 # A pin is exact, so pip need not resolve: --no-deps. Byte code is compiled on all cores afterwards, which is faster
-# than one file after another while installing.
+# than one file after another while installing; that of the package too, which is linked: where the shell forbids to write
+# byte code, each command would compile hundreds of files.
+PACKAGE := __init__.py __main__.py autotune codegen compiler ir passes runtime
+
 $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine: install Python 3.11, or say make PYTHON=..."; exit 1; }
 	@start=$$(date +%s) && \
 	{ [ -x $(RUN) ] || $(PYTHON) -m venv $(VENV); } && \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements.lock && \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . && \
-	{ $(RUN) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true; } && \
+	{ $(RUN) -m compileall -q -j 0 $(VENV)/lib $(PACKAGE) >/dev/null 2>&1 || true; } && \
 	echo $$(( $$(date +%s) - start )) > $(VENV)/seconds && \
 	touch $(INSTALLED)
 
@@ -74,6 +77,9 @@ $(PEERS_INSTALLED): $(INSTALLED)
 bench-cpu: $(PEERS_INSTALLED) ## Measure float32, bf16, int8 and int4 on one and two threads beside OpenVINO and others (ARGS="--models bert")
 	$(RUN) benchmarks/weights.py
 	$(RUN) benchmarks/bench_cpu.py $(ARGS)
+
+products: install ## Measure products of 200 drawn shapes in float32, bf16 and int8 against the machine's rates; goes on where it was cut off
+	$(RUN) benchmarks/products.py $(ARGS)
 
 kernels: install ## Judge GPU kernels without a GPU: compile a fixed list, read machine code, estimate times; write benchmarks/results
 	$(RUN) benchmarks/kernels/measure.py

@@ -34,6 +34,12 @@ def write_json(path: Path, data: object) -> None:
     replace_file(path, [(json.dumps(data, indent=1) + "\n").encode()])
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; nothing where there is no such file."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
 def chosen(names: str, known: Sequence[str]) -> list[str]:
     """The names of a comma-separated list; an unknown one ends the program."""
     wanted = [name for name in names.split(",") if name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..ir.dims import Facts
@@ -17,6 +17,7 @@ from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import QUANTIZATIONS, SCORES
 from ..passes.quantize.words import (
     FLOATS,
+    TF32,
     computed_in,
     implied,
     is_narrowed,
@@ -105,8 +106,13 @@ def kind_of(op: Op) -> str:
     return "linear" if op.name == "matmul" and weight_of(op) is not None else op.name
 
 
-def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: BuildOptions, plans: Iterable[Plan] = ()) -> Contract:
-    """One row for every source op, from the ops that are left of it after all passes, and what the plans run them as."""
+def contract_of(
+    asked: Mapping[Source, SourceOp], module: Module, options: BuildOptions, plans: Iterable[Plan] = (), in_tf32: Collection[str] = ()
+) -> Contract:
+    """One row for every source op, from the ops that are left of it after all passes, and what the plans run them as.
+
+    `in_tf32` are those whose factors the kernels of some GPU round to tf32.
+    """
     left = _by_source(module)
     hosts = {name for plan in plans for step in plan.steps if isinstance(step, Host) for name in step.sources}
     rows = []
@@ -119,6 +125,9 @@ def contract_of(asked: Mapping[Source, SourceOp], module: Module, options: Build
         if computed_in(op) == options.precision and only_moves(op, module.facts):
             precision = options.precision  # it moves what a product reads or gives, in the precision asked of that
         row = _row(source, op, precision, options, module.facts)
+        if row.requested.split(", ")[0] == TF32:
+            # One that became a part of another is made as that is.
+            row = _with_tf32(row, not {str(source), str(op.source)}.isdisjoint(in_tf32), {target.has_tf32 for target in options.targets})
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
@@ -217,7 +226,7 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
     if op.name == "attention" and options.quantize is not None and QUANTIZATIONS[options.quantize].scores:
         requested.append(SCORES)
         why += [] if scores else [(SCORES, why_not_scored(op) or "the pass did not reach it")]
-    if not is_served_by(precision, realised[0]):
+    if precision != TF32 and not is_served_by(precision, realised[0]):
         why.append((precision, why_not_narrowed(op, facts) or f"the op computes in {realised[0]}"))
     held = read_as(op) if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)
     said = (", ".join(requested), ", ".join(realised), "; ".join(f"{word}: {reason}" for word, reason in why))
@@ -238,6 +247,26 @@ def _summed(op: Op) -> str:
     region = region_of(op.definition, op.types, op.attrs) if may_fold else None
     sums = [] if region is None else [each.dtype for each in region.body if isinstance(each, Reduce) and each.kind == "sum"]
     return ", ".join(dict.fromkeys(precision_name(dtype) for dtype in sums))
+
+
+NO_TF32 = "a CPU multiplies in float32, which has more digits"
+NO_INSTRUCTION = "no matrix instruction multiplies it: it is multiplied in float32"
+
+
+def _with_tf32(row: ContractRow, is_narrow: bool, has_tf32: Collection[bool]) -> ContractRow:
+    """The row of a product that was asked for in tf32, which some kernels make so and the program does not show."""
+    first, *others = row.realised.split(", ")
+    if first not in ("fp32", TF32):
+        return row if is_served_by(TF32, first) else _because(row, f"the op computes in {first}")
+    reasons = [NO_TF32] if False in has_tf32 else []
+    reasons += [NO_INSTRUCTION] if True in has_tf32 and not is_narrow else []
+    told = replace(row, realised=", ".join([TF32 if is_narrow else first, *others]))
+    return _because(told, "; on a GPU ".join(reasons)) if reasons else told
+
+
+def _because(row: ContractRow, why: str) -> ContractRow:
+    """The row with why its product is not in tf32, in some part or at all."""
+    return replace(row, why="; ".join(filter(None, (row.why, f"{TF32}: {why}"))))
 
 
 def _on_host(row: ContractRow) -> ContractRow:

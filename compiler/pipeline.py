@@ -24,7 +24,7 @@ from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unchecked_in_vain, unmet
-from .engines.recorded import CHANGES, recorded_changes, recorded_targets, recorded_workload
+from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
 from .targets.target import LANGUAGES, Target
@@ -72,7 +72,8 @@ def compile_simplified(
     options = options.bounded(module)
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
-    contract = contract_of(asked, module, options, [plan for part in parts for plan in part.contents.plans.values()])
+    plans, in_tf32 = [plan for part in parts for plan in part.contents.plans.values()], sorted(set().union(*(p.in_tf32 for p in parts)))
+    contract = contract_of(asked, module, options, plans, in_tf32)
     notes = [*idle, *unmet(contract, options)]
     for note in notes:
         progress.note(note)
@@ -84,6 +85,7 @@ def compile_simplified(
         "missed": [dict(vars(row)) for row in missed],
         "tuning": tuning.report(),
         **({"notes": notes} if notes else {}),
+        **({IN_TF32: in_tf32} if in_tf32 else {}),
         **({} if brought is None else {"model_bytes": brought}),
     }
     rest = {"graph": module_text(module), "lock": tuning.lock_text(), "report": report, "provenance": _provenance(options, parts)}
@@ -97,6 +99,8 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
     """An engine's program compiled for the targets of the options; its other targets stay."""
     if options.workload is None:
         options = replace(options, workload=recorded_workload(contents))
+    # What was asked of products is in the program, but for what an instruction rounds on its way in.
+    options = replace(options, precision=kept_precision(contents))
     module, tuning = module_of(contents), Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     return replace(exchange(contents, parts, tuning), provenance=_provenance(options, parts, contents))
@@ -134,7 +138,8 @@ def precision_passes(options: BuildOptions) -> list[str]:
 def product_passes(options: BuildOptions) -> str:
     """What makes products of codes integer ones, with such codes on the left as all targets take."""
     codes = min(target.codes for target in options.targets)
-    return f"integer_products{{codes={codes}}}, pack_codes, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    padded = "pad_terms, " if all(target.multiplies_in_groups for target in options.targets) else ""
+    return f"integer_products{{codes={codes}}}, pack_codes, {padded}fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:
@@ -155,7 +160,7 @@ def compile_parts(module: Module, options: BuildOptions, progress: Progress, tun
     for target in options.targets:
         progress.stage(f"compile for {target.name}")
         backend = backend_of(target)
-        for machine in backend.machines(target, module):
+        for machine in backend.machines(target, module, options.precision):
             if machine.name not in done:  # `cpu` and `native` may mean one level
                 done.add(machine.name)
                 with _compiling_for(machine.name):
@@ -184,14 +189,14 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     target = options.targets[0]
     if stage in LANGUAGES and stage != target.language:
         raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
-    lowered = lower(module, target, options.bounded(module).workload_for(module.facts))
+    lowered = lower(module, target, options.bounded(module).workload_for(module.facts), options.precision)
     if stage == "plan":
         return "\n".join(
             f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
         )
     if stage in LANGUAGES:
         backend = backend_of(target)
-        sources = backend.print(lowered, backend.machines(target, module)[0])
+        sources = backend.print(lowered, backend.machines(target, module, options.precision)[0])
         return "\n".join(f"{'#' if name.endswith('.py') else '//'} {name}\n{text}" for name, text in sources.items())
     parts = []
     # A class of sizes has a program of its own, and computes what all sizes do.
@@ -203,10 +208,10 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     return "\n".join(parts)
 
 
-def lower(module: Module, target: Target, workload: Workload | None = None) -> Lowered:
+def lower(module: Module, target: Target, workload: Workload | None = None, precision: str | None = None) -> Lowered:
     """A simplified module as kernels and a plan for a target, by the cost model's schedules; nothing is compiled."""
     backend = backend_of(target)
-    return backend.lower(module, backend.machines(target, module)[0], workload)
+    return backend.lower(module, backend.machines(target, module, precision)[0], workload)
 
 
 def names_of(options: BuildOptions, contents: EngineContents) -> tuple[str, ...]:

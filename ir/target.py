@@ -227,7 +227,8 @@ class GpuTarget:
     """A GPU architecture. Memory and rates are those of the largest part: bytes, bytes and (dense) operations per second.
 
     `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
-    rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows.
+    rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows. `in_tf32` is not the
+    part's but the user's: products of float32 are one of tf32 each, not three.
     """
 
     name: str
@@ -243,6 +244,7 @@ class GpuTarget:
     matrix_rows: int
     ptx_isa: int
     memory_bytes: int
+    in_tf32: bool = False
     compares_strategies: ClassVar[bool] = False
 
 

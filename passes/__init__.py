@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "merge_transposes": "tidy.merge_transposes:MergeTransposes",
     "narrow_products": "quantize.narrow_products:NarrowProducts",
     "pack_codes": "weights.pack_codes:PackCodes",
+    "pad_terms": "weights.pad_terms:PadTerms",
     "place_index_checks": "checks.place_index_checks:PlaceIndexChecks",
     "quantize_activations": "quantize.activations:QuantizeActivations",
     "quantize_attention": "quantize.attention:QuantizeAttention",

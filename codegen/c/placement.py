@@ -13,20 +13,17 @@ from ...ir.errors import UnsupportedError
 from ...ir.tile import Rearranged, rearranged
 from ...ir.tile.program import (
     Dot,
-    Expand2to4,
-    Join,
     Load,
     Reduce,
     Ref,
-    Rename,
     Scan,
     Store,
     TileApply,
     TileType,
-    Unpack,
     Value,
     parts,
     walk,
+    with_parts,
 )
 from . import matrix, primitives
 from .access import Access, Spot
@@ -211,7 +208,7 @@ class Placement:
 
     def _place_parts(self, value: Value) -> Value:
         """The value with every dot, reduction and scan inside it replaced by the name of a tile computed before."""
-        return _with_parts(
+        return with_parts(
             value, tuple(self._place(part) if isinstance(part, (Dot, Reduce, Scan)) else self._place_parts(part) for part in parts(value))
         )
 
@@ -351,19 +348,3 @@ def _reads_elsewhere(value: Value, name: str) -> bool:
         factors = any(isinstance(part, Ref) and part.name == name for side in (value.left, value.right) for part in walk(side))
         return factors or _reads_elsewhere(value.acc, name)
     return not isinstance(value, Ref) and any(isinstance(part, Ref) and part.name == name for part in walk(value))
-
-
-def _with_parts(value: Value, new: tuple[Value, ...]) -> Value:
-    if new == parts(value):
-        return value
-    if isinstance(value, TileApply):
-        return replace(value, args=new)
-    if isinstance(value, Dot):
-        return replace(value, left=new[0], right=new[1], acc=new[2])
-    if isinstance(value, (Reduce, Scan, Rename, Unpack)):
-        return replace(value, value=new[0])
-    if isinstance(value, Join):
-        return replace(value, left=new[0], right=new[1])
-    if isinstance(value, Expand2to4):
-        return replace(value, values=new[0], positions=new[1])
-    return value

@@ -18,8 +18,8 @@ from .tuning import Tuning
 class Backend(Protocol):
     """From modules to parts, for the targets of one family; a machine is a level of a CPU or a GPU architecture, of its own type."""
 
-    def machines(self, target: Target, module: Module) -> Sequence[Any]:
-        """What a target has a part for where it is built for this module, best first."""
+    def machines(self, target: Target, module: Module, precision: str | None = None) -> Sequence[Any]:
+        """What a target has a part for where it is built for this module, best first, each as it is to compute what has `precision`."""
 
     def compile(
         self,

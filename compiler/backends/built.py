@@ -27,6 +27,8 @@ class Built:
     rows: list[dict[str, Any]] = field(default_factory=list)
     kept: tuple[Kept, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    in_tf32: frozenset[str] = frozenset()
+    """The user's ops in kernels that round the factors of products to tf32."""
 
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""

@@ -43,8 +43,8 @@ Begin = Callable[[Unit], object]
 class CpuBackend:
     """Fusion, plans, kernels and layouts of its own for each level."""
 
-    def machines(self, target: Target, module: Module) -> list[CpuLevel]:
-        """The levels that the module gains from, best first."""
+    def machines(self, target: Target, module: Module, precision: str | None = None) -> list[CpuLevel]:
+        """The levels that the module gains from, best first; what is asked of products the module says."""
         return levels_for(target, module)[::-1]
 
     def compile(

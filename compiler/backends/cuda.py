@@ -22,8 +22,10 @@ from ...ir.tile.program import Launch as TileLaunch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered, verified
 from ...passes.lower.lower import fuse, lower, lower_printed, print_each
-from ...passes.lower.schedule import Scheduled, Scheduler, cheapest
+from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
+from ...passes.quantize.words import TF32
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
+from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
 from ...runtime.contents import PLANS, PartContents
 from ..options import BuildOptions
 from ..progress import Progress
@@ -48,9 +50,9 @@ class _Printed:
 class CudaBackend:
     """Kernels by Triton, with no GPU at hand."""
 
-    def machines(self, target: Target, module: Module) -> list[GpuTarget]:
+    def machines(self, target: Target, module: Module, precision: str | None = None) -> list[GpuTarget]:
         """The one architecture that a target is."""
-        return [gpu_target(name) for name in target.machines]
+        return [replace(gpu_target(name), in_tf32=precision == TF32) for name in target.machines]
 
     def compile(
         self,
@@ -65,7 +67,7 @@ class CudaBackend:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)
         fusions = fuse(module, workload=workload)
-        scheduler = Scheduler(STRATEGIES, machine, tuning.for_gpu(target.name, machine), lambda region, constants: {}, workload)
+        scheduler = _scheduler(machine, tuning.for_gpu(target.name, machine), workload)
         known: dict[str, CompiledKernel] = {}
         while True:
             lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
@@ -97,11 +99,12 @@ class CudaBackend:
             rows,
             lowered.kept,
             lowered.decisions,
+            _sources_in_tf32(lowered),
         )
 
     def lower(self, module: Module, machine: GpuTarget, workload: Workload | None = None) -> Lowered:
         """Kernels and plans with the schedules of least predicted cost."""
-        return lower_cuda(module, Scheduler(STRATEGIES, machine, cheapest(machine), lambda *_: {}, workload))
+        return lower_cuda(module, _scheduler(machine, cheapest(machine), workload))
 
     def print(self, lowered: Lowered, machine: GpuTarget) -> Mapping[str, str]:
         """Triton's sources by file."""
@@ -109,9 +112,21 @@ class CudaBackend:
         return {f"{item.kernel.name}.py": item.kernel.source for items in printed.values() for item in items}
 
 
+def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) -> Scheduler:
+    """What schedules for a machine; constants stay row-major."""
+    return Scheduler(STRATEGIES, machine, choose, lambda region, constants: {}, workload, finish=in_tf32 if machine.in_tf32 else None)
+
+
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
     return lower(fuse(module, workload=scheduler.workload), scheduler, scheduler.target.name)
+
+
+def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:
+    """The user's ops in kernels that round the factors of products to tf32; few rows are multiplied by no such instruction."""
+    narrow = {name for name, launch in lowered.kernels.items() if multiplies_in_tf32(launch)}
+    steps = (step for step in lowered.launches if narrow.issuperset(variant.kernel for variant in step.variants))
+    return frozenset(source for step in steps for source in step.sources)
 
 
 def _compile(

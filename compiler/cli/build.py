@@ -33,6 +33,7 @@ PROMISE = (
 
 
 WEIGHTS_AND_ACTIVATIONS = "weights (NAME-weight), and activations to int8 while the engine runs (int8, NAME-a8; a8: weights as they come)"
+PRECISION_HELP = "Multiply in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
 QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED)}."
 
 
@@ -43,7 +44,7 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED
 )
 @click.option("--rebuild", is_flag=True, help="MODEL is an engine: make its program's kernels for --target, keep its other targets.")
 @target_option
-@click.option("--precision", metavar="bf16|fp16", help="Multiply in 16 bits, and add up, normalise and exponentiate in 32.")
+@click.option("--precision", metavar="tf32|bf16|fp16", help=PRECISION_HELP)
 @click.option("--quantize", metavar="FORMAT", help=QUANTIZE_HELP)
 @click.option("--sparsity", metavar="|".join(SPARSITIES), help="Prune constants to this structure.")
 @shape_option

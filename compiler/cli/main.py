@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import io
 import itertools
@@ -90,6 +91,8 @@ def group() -> None:
 
 def main() -> None:
     """The console script."""
+    # What a command makes lives until it ends: the collector need not look at it over and over.
+    gc.set_threshold(100_000)
     open_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of files and of models may be anything: what the encoding lacks is spelled out, as on standard error.

@@ -16,7 +16,7 @@ from ...runtime.contents import EngineContents
 from ...runtime.families import why_not
 from ...runtime.replace import replace_file
 from ..engines.kinds import is_engine
-from ..engines.recorded import recorded_workload, workload_of
+from ..engines.recorded import kept_precision, recorded_workload, workload_of
 from ..engines.trust import open_contents
 from ..options import BuildOptions, InspectOptions
 from ..progress import SILENT, Progress
@@ -214,7 +214,8 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
     from ..backends.reopen import module_of
     from ..pipeline import stage_text
 
-    build = replace(options.build, targets=(parse_target(name),), workload=recorded_workload(contents))
+    workload, precision = recorded_workload(contents), kept_precision(contents)
+    build = replace(options.build, targets=(parse_target(name),), workload=workload, precision=precision)
     return stage_text(module_of(contents), build, options.ir)
 
 

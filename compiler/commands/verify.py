@@ -19,10 +19,10 @@ from ...runtime.contents import Contract, Ports
 from ...runtime.engine import Engine
 from ..backends.reopen import module_of
 from ..engines.kinds import check_engine, check_order, is_checkpoint
-from ..engines.recorded import recorded_changes
+from ..engines.recorded import kept_precision, recorded_changes
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
-from ..models.precision import Precision, precisions
+from ..models.precision import TF32, Precision, precisions
 from ..options import BuildOptions, VerifyOptions, build_options
 from ..pipeline import simplify
 from ..progress import SILENT, Progress
@@ -128,6 +128,12 @@ def _changed_alike(model: Path, options: BuildOptions, engine: Engine, progress:
     return module
 
 
+def factors_of(engine: Engine) -> Precision | None:
+    """What the part that runs rounds factors of float32 to in an instruction, if to anything: its program does not say it."""
+    rounds = engine.part is not None and not engine.contents.parts[engine.part].is_level
+    return TF32 if rounds and kept_precision(engine.contents) is not None else None
+
+
 def lossy_formats(engine: Engine) -> list[str]:
     """What an engine was asked to do to its weights, and did, that its model does not do: quantize or prune them."""
     rows = Contract.from_json(engine.contents.report.get("contract", []))
@@ -148,8 +154,9 @@ class Compared:
         self.peer = peer
         program = parse_module(engine.contents.graph)
         theirs, ours = precisions(self.module.main), precisions(program.functions[function])
-        self.precisions = [min(pair) for pair in zip(theirs, ours, strict=True)]
-        """For each output the coarsest numbers that it rests on, in the model or in the engine's own program."""
+        multiplied = precisions(program.functions[function], factors_of(engine))
+        self.precisions = [min(pair) for pair in zip(theirs, multiplied, strict=True)]
+        """For each output the coarsest numbers that it rests on: in the model, in the engine's own program or in its machine's products."""
         is_coarser = any(own < said and own.digits < PEER_DIGITS for own, said in zip(ours, theirs, strict=True))
         self.program = module_of(engine.contents) if is_coarser else None
         """The engine's own program, where it rounds what its model does not."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ...ir.errors import CompilerError, UsageError
-from ...runtime.kinds import Kind, check_replaced
+from ...runtime.kinds import ENGINE, Kind, check_replaced
 from .trust import NOBODY_ASKED, Trust
 
 Places = Mapping[str, "Path | None"]
@@ -53,7 +53,9 @@ def check_places(outputs: Places, inputs: Places, trust: Trust = NOBODY_ASKED) -
             if is_same(output, path):
                 raise UsageError(f"{flag}: output {str(output)!r} is the same file as {name}", hint="name another file for the output")
         for path in read.values():
-            for other in _data_of(path) if output.exists() and is_below(output, path.parent) else ():
+            # An engine is no model's weights: a model need not be parsed for its place to be written again.
+            may_hold = output.exists() and not ENGINE.is_in(output) and is_below(output, path.parent)
+            for other in _data_of(path) if may_hold else ():
                 if is_same(output, other):
                     what = f"{flag}: output {str(output)!r} holds data of {str(path)!r}"
                     raise UsageError(what, hint="name another file for the output")

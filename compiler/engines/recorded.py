@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...ir.errors import EngineError, UsageError
 from ...ir.workload import Workload, default_workload, parse_workload
+from ...passes.quantize.words import TF32
 from ...runtime.contents import EngineContents
 
 
@@ -28,6 +29,15 @@ def recorded_changes(contents: EngineContents) -> dict[str, str] | None:
     if not isinstance(said, dict):
         return None
     return {name: str(said[name]) for name in CHANGES if name in said}
+
+
+IN_TF32 = "in_tf32"
+"""The report's list of the user's ops that some part of an engine multiplies in tf32, if any does."""
+
+
+def kept_precision(contents: EngineContents) -> str | None:
+    """What parts that are made again are to compute products in beyond what the program says, so that the contract holds for them."""
+    return TF32 if contents.report.get(IN_TF32) else None
 
 
 def recorded_targets(contents: EngineContents) -> dict[str, str]:

@@ -141,13 +141,14 @@ def _import_torch(model: Any, options: BuildOptions, example_inputs: Sequence[An
 
 
 def _import_onnx(model: Any, options: BuildOptions) -> Module:
-    from ..importers.onnx import import_onnx, input_shapes
+    from ..importers.onnx import import_onnx, input_shapes, open_model
     from .shapes import dimension_wishes, in_options
 
-    wishes = dimension_wishes(options.shapes, input_shapes(model)) if options.shapes else None
+    opened = open_model(model)
+    wishes = dimension_wishes(options.shapes, input_shapes(opened)) if options.shapes else None
     try:
-        return import_onnx(model, shapes=wishes)
+        return import_onnx(opened, shapes=wishes)
     except UnsupportedError as error:
         if error.hint is not None:
-            error.hint = in_options(error.hint, input_shapes(model))
+            error.hint = in_options(error.hint, input_shapes(opened))
         raise

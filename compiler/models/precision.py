@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ...ir.formats import format_of
 from ...ir.graph import Graph, Op, Value
 from ...ir.graph.reference import DIGITS
-from ...ir.types import DType
+from ...ir.ops.contraction import MULTIPLYING
+from ...ir.types import DType, f32
 
 FEWEST = 3
 """Digits of the floats that have no entry of their own."""
@@ -29,21 +30,30 @@ class Precision:
         return Precision(DIGITS.get(dtype.name, FEWEST if dtype.is_float else dtype.bits), dtype.name)
 
 
-def precisions(graph: Graph) -> list[Precision]:
+TF32 = Precision(11, "tf32")
+"""What instructions of a GPU round factors of float32 to, if asked."""
+
+
+def precisions(graph: Graph, factors: Precision | None = None) -> list[Precision]:
     """For each output the coarsest numbers among the floats, and the integers that stand for floats, that it rests on.
 
     A constant or an input of few digits rounds nothing; an op whose result has few does. Weights that are read from codes were
-    rounded when they were coded.
+    rounded when they were coded. `factors` is what a machine rounds those of products of float32 to, beside what the program says.
     """
     coarsest: dict[Value, Precision] = {}
     for op in graph:
-        own = list(_codes(op))
+        own = [*_codes(op), *([factors] if factors is not None and _multiplies(op) else [])]
         narrow = [coarsest[operand] for operand in op.operands if operand in coarsest]
         for result in op.results:
             made = [Precision.of(result.dtype)] if result.dtype.is_float or _rounds(op, result) else []
             if found := [*narrow, *own, *made]:
                 coarsest[result] = min(found)
     return [coarsest.get(output, Precision.of(output.dtype)) for output in graph.results]
+
+
+def _multiplies(op: Op) -> bool:
+    """Whether an op multiplies factors of float32."""
+    return op.name in MULTIPLYING and op.operands[0] is not None and op.operands[0].dtype == f32
 
 
 def _rounds(op: Op, result: Value) -> bool:

@@ -37,6 +37,10 @@ class Target(ABC):
     """What its parts are called in engines, by which the runtime finds their executor."""
     codes: ClassVar[str]
     """The codes that its integer products have on the left."""
+    has_tf32: ClassVar[bool]
+    """Whether its instructions multiply in tf32."""
+    multiplies_in_groups: ClassVar[bool]
+    """Whether factors of few bits are multiplied in whole groups along the sum alone."""
     language: ClassVar[str]
     """What its kernels are printed in: the last stage of `ourcc inspect --ir`."""
     needs_compiler: ClassVar[bool]
@@ -69,6 +73,8 @@ class CpuTarget(Target):
     family = "cpu"
     # The CPU's instructions want unsigned codes on the left.
     codes = "u8"
+    has_tf32 = False
+    multiplies_in_groups = True
     language = "c"
     needs_compiler = True
     # Small kernels are as fast joined as apart, and fewer; wide products were measured to take up to 6 % longer than their parts.
@@ -102,6 +108,8 @@ class CudaTarget(Target):
 
     family = "cuda"
     codes = "i8"
+    has_tf32 = True
+    multiplies_in_groups = False
     language = "triton"
     needs_compiler = False
     # A launch costs microseconds.

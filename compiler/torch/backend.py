@@ -16,6 +16,7 @@ from ...passes.base import Missed
 from ...runtime.contents import Contract
 from ...runtime.engine import Engine
 from ..contract import TRACED, SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops
+from ..engines.recorded import IN_TF32
 from ..importers.torch.decompositions import decompositions
 from ..importers.torch.fallback import callback, with_strides
 from ..importers.torch.imported import Fallback, Imported, Result
@@ -307,7 +308,8 @@ class CompiledGraph:
         build = Build(imported, kept or self._make(imported, program, asked, missed, watched), watched, is_shared=kept is not None)
         if kept is not None:
             targets = (*(target.name for target in self.options.targets), *kept.engine.targets)
-            contract = contract_of(asked, imported.module, self.options, kept.engine.contents.best.plans.values())
+            held = kept.engine.contents
+            contract = contract_of(asked, imported.module, self.options, held.best.plans.values(), held.report.get(IN_TF32, ()))
             enforce(contract, self.options.require, targets, TRACED)
         forget_values(imported.module)
         return build

@@ -272,6 +272,8 @@ def rebuild(dim: Dim, part: Callable[[Atom], Any]) -> Any:
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """`dim` with symbols replaced by dimensions, simplified again; symbols not in `values` stay."""
+    if isinstance(dim, int) or dim.symbols.isdisjoint(values):
+        return dim
 
     def part(atom: Atom) -> Dim:
         if isinstance(atom, Symbol):

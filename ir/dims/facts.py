@@ -153,6 +153,8 @@ def divides(divisor: int, dim: Dim, facts: Facts = NO_FACTS) -> bool | None:
 
 def simplify(dim: Dim, facts: Facts) -> Dim:
     """`dim` with the divisions, remainders and extremes that the facts decide worked out."""
+    if not _has_function(dim):
+        return dim
     result: Dim = rebuild(dim, lambda atom: Expr((((atom,), 1),)) if isinstance(atom, Symbol) else _simplify_function(atom, facts))
     return result
 
@@ -308,6 +310,8 @@ def _others_positive(monomial: Monomial, facts: Facts) -> bool:
 
 def _expand_modulo(dim: Dim) -> Dim:
     """`dim` with every n % d written n - d * (n // d), so that both spellings compare equal."""
+    if not _has_function(dim):
+        return dim
 
     def part(atom: Atom) -> Dim:
         if isinstance(atom, Symbol):

@@ -13,7 +13,7 @@ need a mask, `interpret.py` executes them. Index rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..dims import Dim
@@ -370,6 +370,25 @@ def parts(value: Value) -> tuple[Value, ...]:
     if isinstance(value, Expand2to4):
         return (value.values, value.positions)
     return ()
+
+
+def with_parts(value: Value, new: tuple[Value, ...]) -> Value:
+    """The value with other operands, as many as `parts` gives."""
+    if new == parts(value):
+        return value
+    if isinstance(value, TileApply):
+        return replace(value, args=new)
+    if isinstance(value, Dot):
+        scales = iter(new[3:])
+        left, right = (None if scale is None else next(scales) for scale in (value.left_scale, value.right_scale))
+        return replace(value, left=new[0], right=new[1], acc=new[2], left_scale=left, right_scale=right)
+    if isinstance(value, (Reduce, Scan, Rename, Unpack)):
+        return replace(value, value=new[0])
+    if isinstance(value, Join):
+        return replace(value, left=new[0], right=new[1])
+    if isinstance(value, Expand2to4):
+        return replace(value, values=new[0], positions=new[1])
+    return value
 
 
 def walk(value: Value) -> Iterator[Value]:

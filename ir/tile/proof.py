@@ -43,6 +43,8 @@ def starts(scope: Scope, dim: Dim) -> Dim:
 
 def simplify(scope: Scope, dim: Dim) -> Dim:
     """`dim` with the divisions and remainders that ranges and divisors decide worked out, term by term."""
+    if not dims.has_functions(dim):
+        return dim
     result: Dim = dims.rebuild(dim, lambda atom: dims.symbol(atom.name) if isinstance(atom, Symbol) else _simplify_atom(scope, atom))
     return result
 

@@ -24,6 +24,7 @@ from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
 from ..regions.facts import has_kernel
 from ..regions.shadows import seen_outside
+from ..regions.split_groups import split_groups
 
 PANEL = 16
 """Columns of a panel, the lanes of the widest vector of f32; the last one is filled up with zeros."""
@@ -158,10 +159,11 @@ def _gains(op: Op, is_ordered: bool) -> bool:
     with places in lanes it reads vectors, which padding and strides break up. A fold of an image alone (a pool, a
     convolution of each channel by itself) reads vectors either way: those are whole where the lanes are as the image is.
     """
-    region = region_of(op.definition, op.types, op.attrs)
-    found = read_contraction(region) if region is not None else ""
-    if region is None:
+    whole = region_of(op.definition, op.types, op.attrs)
+    if whole is None:
         return False
+    region = split_groups(whole, dims.NO_FACTS)  # groups are products each
+    found = read_contraction(region)
     image = region.inputs[0].name
     loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]
     reads = sum(_size(region, s.over) if isinstance(s, Reduce) else 1 for s, _ in loads)

@@ -108,7 +108,8 @@ class Scheduler:
     """Schedules groups for one target level; remembers problems it has met.
 
     A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
-    `made` is told of each choice when it is made, so that its kernel can be printed while others are still chosen.
+    `made` is told of each choice when it is made, so that its kernel can be printed while others are still chosen. `finish` changes
+    the programs that strategies make.
     """
 
     strategies: Sequence[Strategy[Any]]
@@ -117,6 +118,7 @@ class Scheduler:
     layouts: Callable[[Region, frozenset[str]], dict[str, Layout]]
     workload: Workload | None = None
     made: Callable[[Scheduled], None] | None = None
+    finish: Callable[[TileProgram], TileProgram] | None = None
     known: dict[Any, _Choice] = field(default_factory=dict)
     refused: dict[Any, dict[Schedule, str]] = field(default_factory=dict)
     harms: dict[Any, dict[Schedule, int]] = field(default_factory=dict)
@@ -234,6 +236,7 @@ class Scheduler:
                 # One that was made to tell its price is not made again.
                 made = match.program if match.whole is None else partial(match.strategy.tile, match)
                 program = made(schedule, self.target)
+                program = program if self.finish is None else self.finish(program)
             except Exception as failure:
                 if not is_own(failure):
                     raise

@@ -17,7 +17,9 @@ from . import ACTIVATION, INTEGER, QUANTIZATIONS, SCORES, activations, attention
 
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
-NARROWED = {("fp32", "bf16"), ("fp32", "fp16")}
+TF32 = "tf32"
+"""Products of float32 whose factors a GPU's instructions round to 10 fraction bits; all that is stored stays float32."""
+NARROWED = {("fp32", "bf16"), ("fp32", "fp16"), ("fp32", TF32)}
 """The precisions that products come in and are made of, where they are not the same."""
 SPARSITY = "2:4"
 """What a pruned weight is called."""

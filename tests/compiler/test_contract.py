@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ourcc
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.contract import BUILT, contract_of, enforce, is_notable, source_ops, unmet, violations
+from ourcc.compiler.contract import BUILT, NO_INSTRUCTION, contract_of, enforce, is_notable, source_ops, unmet, violations
 from ourcc.compiler.options import BuildOptions, build_options
-from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.requests import parse_requirement
 from ourcc.ir.errors import ContractError, Source, UnsupportedError
 from ourcc.ir.graph import Builder, Graph, Module
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.types import DType, TensorType, f16, f32
 from ourcc.passes.quantize import QUANTIZATIONS
 from ourcc.runtime.contents import Contract, ContractRow
 
@@ -239,12 +239,61 @@ def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str)
     assert error.value.hint == f"did you mean '{value}-weight'?; supported: {', '.join(QUANTIZATIONS)}"
 
 
+def product(dtype: DType, rows: int = 64) -> Module:
+    """A product with a weight."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    builder = Builder(module, graph)
+    builder.source = Source("fc")
+    x = graph.add_input("x", TensorType(dtype, (rows, 32)))
+    weight = np.random.default_rng(0).standard_normal((32, 48)).astype(dtype.numpy)
+    graph.set_outputs([builder.matmul(x, module.add_constant("w", weight))])
+    return module
+
+
 def test_requests_that_no_pass_serves_are_refused(model: Path) -> None:
-    with pytest.raises(UnsupportedError, match="linear at fp32 is not converted to tf32 yet") as error:
-        ourcc.build(model, precision="tf32")
-    assert error.value.source is not None and error.value.source.name == "fc1"
-    assert error.value.hint == "convert the model to tf32, or leave it at fp32"
+    with pytest.raises(UnsupportedError, match="linear at fp16 is not converted to tf32 yet") as error:
+        compile_module(product(f16), build_options({"precision": "tf32"}))
+    assert error.value.source is not None and error.value.source.name == "fc"
+    assert error.value.hint == "convert the model to tf32, or leave it at fp16"
     assert ourcc.build(model, precision="fp32").contract.rows[0].requested == "fp32"
+
+
+CPU_ALONE = "tf32: a CPU multiplies in float32, which has more digits"
+
+
+def test_tf32_is_float32_on_a_cpu_and_the_contract_says_so(model: Path) -> None:
+    plain, engine = ourcc.build(model), ourcc.build(model, precision="tf32")
+    rows = {row.source: row for row in engine.contract}
+    assert {(rows[name].requested, rows[name].realised, rows[name].why) for name in ("fc1", "fc2", "head")} == {("tf32", "fp32", CPU_ALONE)}
+    assert (rows["act"].requested, rows["act"].why) == ("fp32", "") and "in_tf32" not in engine.contents.report
+    assert engine.contents.report["notes"] == [f"tf32 changes nothing: none of 3 products is: {CPU_ALONE[6:]}"]
+    x, ids = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32), np.arange(3)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(engine(x, ids), plain(x, ids), strict=True))
+    with pytest.raises(ContractError, match="linear:tf32"):
+        ourcc.build(model, precision="tf32", require="linear:tf32")
+
+
+@pytest.mark.parametrize(("targets", "why"), [(["sm_90a"], ""), (["native", "sm_90a"], CPU_ALONE)])
+def test_tf32_is_one_product_for_three_on_a_gpu(targets: list[str], why: str) -> None:
+    """The default is nearly float32 by three products; a part that is made again is as it was, and one that was never asked is whole."""
+    pytest.importorskip("triton")
+    for precision, dots in ((None, "tf32x3"), ("tf32", "tf32")):
+        asked = {"targets": targets, "precision": precision, **({"require": "linear:tf32"} if precision else {})}
+        contents = compile_module(product(f32), build_options(asked))
+        (row, *_) = Contract.from_json(contents.report["contract"])
+        assert (row.requested, row.realised, row.why) == (("tf32", "tf32", why) if precision else ("fp32", "fp32", ""))
+        again = compile_again(contents, build_options({"target": "sm_90a"}))
+        for made in (contents, again):
+            sources = [data.decode() for name, data in made.parts["sm_90a"].files.items() if name.endswith(".py")]
+            assert sources and all(f'input_precision="{dots}"' in source for source in sources)
+
+
+def test_few_rows_take_no_instruction_and_stay_float32() -> None:
+    pytest.importorskip("triton")
+    contents = compile_module(product(f32, rows=1), build_options({"targets": ["sm_90a"], "precision": "tf32"}))
+    (row, *_) = Contract.from_json(contents.report["contract"])
+    assert (row.realised, row.why) == ("fp32", f"tf32: {NO_INSTRUCTION}")
 
 
 def test_the_command_line_prints_the_contract(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,10 +41,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/compiler/cli/test_main.py": ("compiler/cli/reproducer.py",),
     "tests/compiler/cli/test_users.py": ("compiler/cli/frame.py",),
-    "tests/compiler/commands/test_verify.py": (
-        "compiler/models/inputs.py",
-        "compiler/models/precision.py",
-    ),
+    "tests/compiler/commands/test_verify.py": ("compiler/models/inputs.py",),
     "tests/compiler/engines/test_kinds.py": ("compiler/commands/optimize.py",),
     "tests/compiler/engines/test_trust.py": (
         "compiler/cli/trust.py",

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ....ir.errors import ModelError, Source
 from ....ir.extras import need
@@ -33,8 +33,14 @@ class OpenModel:
     nodes: int
 
 
-def open_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> OpenModel:
+Model: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | OpenModel"
+"""What a model is taken as; one that is open is not read again."""
+
+
+def open_model(model: Model) -> OpenModel:
     """Read, parse and check a model; nothing is built yet."""
+    if isinstance(model, OpenModel):
+        return model
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         proto = _parse(_read(path), path.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from ....ir.graph import Graph, Module, Value
 from ....ir.graph.dead import dead_ops
 from ....ir.types import TensorType
 from .context import UnsupportedModelError
-from .load import OpenModel, open_model, opset_versions
+from .load import Model, OpenModel, open_model, opset_versions
 from .symbolic import FoldingBuilder
 from .symbols import NarrowerError, Shape, Symbols, size
 from .tensors import check_shape, element_type
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def import_onnx(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: Model,
     *,
     shapes: Mapping[str, Shape] | None = None,
     values: Mapping[str, np.ndarray[Any, Any]] | None = None,
@@ -56,7 +55,7 @@ def import_onnx(
             least = 1
 
 
-def input_shapes(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> dict[str, tuple[str | int | None, ...]]:
+def input_shapes(model: Model) -> dict[str, tuple[str | int | None, ...]]:
     """The inputs of a model by name, each dimension by its name or its size, None where it has neither."""
     proto = open_model(model).proto
     constants = {tensor.name for tensor in proto.graph.initializer}

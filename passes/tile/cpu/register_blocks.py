@@ -35,6 +35,12 @@ carry along what is lost: their error is that of one partial sum, which has LEAS
 """
 
 
+OFTEN, APART, NEAR = 4, 256, 32 << 10
+"""Blocks of rows that read a column block, and columns of its matrix, from which on it is copied, if it is of more bytes than the
+first cache holds.
+"""
+
+
 class RegisterBlocks:
     """Builds the launch of one contraction."""
 
@@ -131,12 +137,14 @@ class RegisterBlocks:
         return GridAxis(name, 0, self.extents[name], None)
 
     def _panel(self, block: Block, columns: str) -> str | None:
-        """The right factor of one column block in a cache tile, if its lanes are not contiguous and it fits."""
+        """The right factor of one column block in a cache tile, if its lanes or its rows lie apart and it fits."""
         load = plain_load(self.found.right)
         if load is None or load.operand in self.problem.layouts:
             return None
         depth = upper_bound(self.extents[self.inner], self.problem.symbols)
-        if stride_of(load, self.region, self.column) == 1 or len(self.found.over) > 1 or depth is None or depth > WHOLE:
+        if len(self.found.over) > 1 or depth is None or depth > WHOLE:
+            return None
+        if stride_of(load, self.region, self.column) == 1 and not self._is_read_often(depth * self.found.right.dtype.bits // 8):
             return None
         nr = self.schedule["nr"]
         local = block.local("panel", self.found.right.dtype, (("k", depth), ("n", nr)))
@@ -147,6 +155,16 @@ class RegisterBlocks:
             block.outside = False
             block.store(local, (dims.symbol(k), dims.symbol(f"{columns}.lane")), value)
         return local
+
+    def _is_read_often(self, depth: int) -> bool:
+        """Whether so many blocks of rows read a column block that it is worth a copy: its rows lie apart, each in a page of its own.
+
+        `depth` is the bytes of a column.
+        """
+        if self.row is None or depth * self.schedule["nr"] <= NEAR or in_fours(self.region, self.found):
+            return False
+        rows = min(self.problem.typical(self.extents[self.row]), self.schedule["m"])
+        return rows >= OFTEN * self.schedule["mr"] and self.problem.typical(self.extents[self.column]) >= APART
 
     def _block(self, block: Block, columns: str, panel: str | None) -> None:
         tile = block.ordered({columns, *([str(block.index[self.row])] if self.row else [])})

@@ -17,9 +17,10 @@ from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.commands.load import load
 from ourcc.compiler.commands.pruning import PrunedModel
-from ourcc.compiler.commands.verify import verify
+from ourcc.compiler.commands.verify import factors_of, verify
 from ourcc.compiler.engines.recorded import recorded_changes
 from ourcc.compiler.models.importing import import_model
+from ourcc.compiler.models.precision import TF32
 from ourcc.compiler.options import BenchOptions, InspectOptions, VerifyOptions, build_options
 from ourcc.compiler.pipeline import compile_again
 from ourcc.ir.errors import InputError, UsageError
@@ -145,6 +146,23 @@ def test_products_in_16_bits_are_judged_by_the_model_rounded_alike(precision: st
     assert verify(VerifyOptions(engine, model)).violations == ()
     other = attention(tmp_path / "other.onnx", TensorProto.FLOAT, scale=0.0303, width=128)
     assert verify(VerifyOptions(engine, other)).violations
+
+
+def test_tf32_has_few_digits_where_a_gpu_rounds_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's part of such an engine is judged as float32 is; a GPU's by the digits of its products, whatever follows them."""
+    pytest.importorskip("triton")
+    model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.03, width=128)
+    engine = load(engine_of(model, precision="tf32", targets=["native", "sm_90a"]))
+    assert factors_of(engine) is None
+    (before,) = verify(VerifyOptions(model.with_suffix(".ourcc"), model)).tables
+    monkeypatch.setattr(type(engine), "part", "sm_90a")
+    assert factors_of(engine) == TF32
+    report = verify(VerifyOptions(model.with_suffix(".ourcc"), model))
+    assert report.violations == () and report.facts["precision"] == "tf32"
+    allowed = [[row["allowed"] for row in table.to_data()] for table in (before, report.tables[0])]
+    assert min(allowed[1]) > 100 * max(allowed[0])
+    monkeypatch.setattr(type(engine), "part", "sm_90a")
+    assert factors_of(load(engine_of(model, targets=["native", "sm_90a"]))) is None
 
 
 def test_a_program_that_simplifying_changed_is_no_pruned_model(tmp_path: Path) -> None:

@@ -119,3 +119,14 @@ def test_an_engine_goes_through_a_pipe_and_a_link_stays(model: Path, tmp_path: P
     reader.join(30)
     assert read == [(tmp_path / "real.ourcc").read_bytes()]
     assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link.ourcc").is_symlink()
+
+
+def test_a_model_is_parsed_once_a_build(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its inputs, its nodes and the files of its weights are asked of one parsed model, in the place of an engine too."""
+    parsed: list[int] = []
+    parse = onnx.ModelProto.FromString
+    monkeypatch.setattr(onnx.ModelProto, "FromString", lambda data: parsed.append(len(data)) or parse(data))
+    for _ in range(2):
+        parsed.clear()
+        assert run(["build", str(model), "-o", str(tmp_path / "m.ourcc"), "-q", "--shape", "x=2,4"]) == 0
+        assert len(parsed) == 1

@@ -61,6 +61,7 @@ POOLED = program(
     "%y) -> f32[1, 32, 7, 7]",
 )
 PLACES = program(f"    %y = {CONV.replace('[1, 1], after = [1, 1]', '[0, 0], after = [0, 0]')}}} : {IMAGE}\n", filters="f32[32, 32, 1, 1]")
+GROUPS = program(f"    %y = {CONV}, groups = 4}} : {IMAGE}\n", filters="f32[32, 8, 3, 3]")
 ALONE = program(f"    %y = {CONV}, groups = 32}} : {IMAGE}\n", filters="f32[32, 1, 3, 3]")
 POOL = program(
     "    %y = max_pool(%x) {window = [3, 3], strides = [1, 1], dilations = [1, 1], before = [1, 1], after = [1, 1]} : f32[1, 32, 14, 14]\n"
@@ -75,6 +76,7 @@ POOL = program(
         pytest.param(READ_AGAIN, ["packed", "nest", "packed"], id="a result that is read again"),
         pytest.param(POOLED, ["packed", "nest", "nest"], id="a pool of an image that lies channels-last"),
         pytest.param(PLACES, ["packed"], id="places fill the lanes as well"),
+        pytest.param(GROUPS, ["packed", "nest"], id="groups, each of them a convolution"),
         pytest.param(ALONE, ["nest"], id="each channel by itself, of the caller's image"),
         pytest.param(POOL, ["nest"], id="a pool of the caller's image"),
     ],

@@ -15,7 +15,7 @@ from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.target import AVX512
-from ourcc.ir.tile.program import For, Full, Let, TileProgram, statements
+from ourcc.ir.tile.program import For, Full, Let, Local, TileProgram, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.lower.schedule import cheapest
@@ -153,3 +153,22 @@ module @m {
     units = lower_cpu(parse_module(text), AVX512, cheapest(AVX512)).scheduled.values()
     (found,) = [c for c in (read_contraction(unit.problem.region) for unit in units) if not isinstance(c, str)]
     assert found.over[-1] == "j"
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "is_copied"),
+    [(192, 1000, 1024, True), (8, 1000, 1024, False), (192, 100, 1024, False), (192, 1000, 64, False)],
+)
+def test_a_matrix_that_many_rows_read_is_copied_where_its_rows_lie_apart(rows: int, depth: int, columns: int, is_copied: bool) -> None:
+    """Few rows read it once, a short block of it stays in the first cache, and narrow rows lie side by side."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    x, w = (graph.add_input(name, TensorType(f32, shape)) for name, shape in (("x", (rows, depth)), ("w", (depth, columns))))
+    graph.set_outputs([Builder(module, graph).matmul(x, w)])
+    (unit,) = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
+    (launch,) = unit.program.launches
+    assert any(isinstance(s, Local) and s.name.startswith("panel") for s in statements(launch.body)) is is_copied
+    drawn = [np.random.default_rng(n).standard_normal(value.shape).astype(np.float32) for n, value in enumerate((x, w))]
+    (expected,), (exact,) = interpret(module, drawn), interpret(module, drawn, wide=True)
+    answer = Engine(compile_module(module, build_options({"target": "native"})), threads=1)(*drawn)
+    assert judge(np.asarray(answer), expected, exact).passed
