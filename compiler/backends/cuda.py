@@ -64,7 +64,7 @@ class CudaBackend:
     ) -> Built:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)
-        fusions = fuse(module, workload=workload)
+        fusions = fuse(module, workload=workload, narrow=True)
         scheduler = Scheduler(STRATEGIES, machine, tuning.for_gpu(target.name, machine), lambda region, constants: {}, workload)
         known: dict[str, CompiledKernel] = {}
         while True:
@@ -111,7 +111,7 @@ class CudaBackend:
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    return lower(fuse(module, workload=scheduler.workload), scheduler, scheduler.target.name)
+    return lower(fuse(module, workload=scheduler.workload, narrow=True), scheduler, scheduler.target.name)
 
 
 def _compile(

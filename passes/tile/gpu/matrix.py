@@ -12,8 +12,9 @@ from ....ir.ops.rounding import holds
 from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
-from ....ir.types import DType, f32
+from ....ir.types import DType, bf16, f16, f32
 from ...regions.contraction import Contraction, plain_load, unwidened
+from ...regions.narrow_factors import is_exact, within
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
@@ -36,6 +37,10 @@ class Operands:
     products: int
 
 
+WIDE = Operands(f32, "tf32x3", "tf32", 3)
+"""The form of factors that no narrow float holds."""
+
+
 def factor_dtype(value: Scalar) -> DType:
     """The element type of a factor before it was widened for the sum."""
     return unwidened(value).dtype
@@ -52,15 +57,18 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
         return f"matrix instructions do not sum {left} and {right} in {total}"
     if name in ("bf16", "f16", "f8e4m3", "f8e5m2"):
         return Operands(left, "exact", name, 1)
-    # Codes that are integers are multiplied as the floats that they were widened to.
     if (left.is_float or right.is_float) and holds(f32, left) and holds(f32, right):
-        return Operands(f32, "tf32x3", "tf32", 3)
+        return WIDE
     return f"matrix instructions do not take {left} and {right}"
 
 
 def operands_of(found: Contraction) -> Operands | str:
-    """The operands of a contraction."""
-    return operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+    """The operands of a contraction: a narrow float that holds all numbers of both factors, codes too, is multiplied as such."""
+    usual = operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+    if usual != WIDE:
+        return usual
+    narrow = next((dtype for dtype in (bf16, f16) if is_exact(found.left, dtype) and is_exact(found.right, dtype)), None)
+    return WIDE if narrow is None else Operands(narrow, "exact", narrow.name, 1)
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,8 @@ class MatrixProduct:
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
     """The factor in `dtype`: without the casts that widened it, or with one that does."""
-    while isinstance(value, Apply) and value.primitive == "cast" and value.dtype != dtype and holds(value.dtype, value.args[0].dtype):
-        value = value.args[0]
+    while value.dtype != dtype and (inner := within(value)) is not None:
+        value = inner
     return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 
 
