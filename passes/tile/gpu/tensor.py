@@ -13,7 +13,9 @@ from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
+from .decoded import Decoding, decode_launch, decode_seconds, decoding, instruction_seconds, waits, work
 from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
+from .parts import space_param
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
 from .sweep import fresh_block
 
@@ -21,9 +23,16 @@ TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), 
 """(side of the instruction's rows, the other side, warps)."""
 
 
+AWAITED = 5e-7
+"""Seconds of a step in which a load is waited for: what is of a few bytes, scales above all, is not copied ahead."""
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows."""
+    """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows.
+
+    A coded factor is decoded for each tile, or once by a launch of its own (`decoded`).
+    """
 
     name: str = "tensor"
 
@@ -33,21 +42,38 @@ class Tensor:
 
     def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
+        coded = decoding(match.problem, match.found) is not None
         for m, n, k, warps, stages, swap in tiles(match.problem, match.found, target):
-            yield Schedule(self.name, (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap)))
+            names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap))
+            for decoded in (0, 1) if coded else (0,):
+                yield Schedule(self.name, (*names, ("decoded", decoded)))
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
-        return seconds(match, schedule, target, 1)
+        found = decoding(match.problem, match.found) if schedule["decoded"] else None
+        if found is None:
+            return seconds(match, schedule, target, 1)
+        return seconds(_match(found), schedule, target, 1) + decode_seconds(found, match.found, target)
 
     def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of k through an accumulator for each result, by the same instruction."""
         return self.name, *instruction_order(match.problem, match.found, schedule, target)
 
     def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
-        """One launch."""
+        """One launch, or two and the workspace between them."""
         problem = match.problem
-        launch = _launch(problem, schedule, match.found)
-        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+        found = decoding(problem, match.found) if schedule["decoded"] else None
+        if found is None:
+            return TileProgram(problem.region.name, (_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+        launches = (decode_launch(found, target), _launch(found.product, schedule, _match(found).found))
+        return TileProgram(problem.region.name, launches, (space_param(found.space, "out"),), tuple(problem.symbols.ranges))
+
+
+def _match(found: Decoding) -> Match[MatrixProduct]:
+    """The product of a decoded factor."""
+    matched = matrix_product(found.product)
+    if isinstance(matched, str):
+        raise ValueError(matched)
+    return Match(Tensor(), found.product, matched)
 
 
 def matrix_product(problem: Problem) -> MatrixProduct | str:
@@ -102,12 +128,16 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     # A small tile reads more from shared memory for each product and does not keep the instruction busy.
     efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
     products = 2.0 * m * n * depth * programs * operands.products
-    compute = products / (target.rates[operands.rate] * efficiency) * waves(programs, target, resident)
+    left, right = (n, m) if schedule["swap"] else (m, n)
+    coded = left * work(match.found.product.left, match.found) + right * work(match.found.product.right, match.found)
+    busy = products / (target.rates[operands.rate] * efficiency) + instruction_seconds(coded * depth * programs, target)
+    compute = busy * waves(programs, target, resident)
     cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
     filled = min(1.0, programs * 4 / target.processors)
     memory = traffic(match.problem) / target.memory_rate / filled
     latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
-    return max(compute, cached, memory) + latency + LAUNCH_SECONDS
+    waiting = depth / k * AWAITED * waits(match.found) * -(-programs // (target.processors * resident))
+    return max(compute, cached, memory) + latency + waiting + LAUNCH_SECONDS
 
 
 def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Launch:
