@@ -20,8 +20,8 @@ from .parts import free_name
 
 LARGEST = 2**28
 """Elements of a factor that is decoded into memory: a workspace of 512 MiB."""
-INSTRUCTIONS = 2.5
-"""Instructions of a thread for each primitive of a factor, the conversion and the way through shared memory included."""
+INSTRUCTIONS, ON_ITS_WAY = 0.7, 4
+"""Instructions of a thread for each primitive of a factor, as pairs share some, and what to load and to store an element is in primitives."""
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,29 @@ class Decoding:
     product: Problem
 
 
-def work(value: Scalar, matched: MatrixProduct) -> int:
-    """The primitives of a factor in the form in which it is multiplied; none where it is loaded so."""
-    return sum(isinstance(part, Apply) for part in walk(narrowed(value, matched.operands.dtype)))
+def is_coded(value: Scalar, matched: MatrixProduct) -> bool:
+    """Whether a factor is computed before it is multiplied."""
+    return not isinstance(narrowed(value, matched.operands.dtype), Load)
+
+
+def decoding_seconds(value: Scalar, matched: MatrixProduct, elements: float, target: GpuTarget) -> float:
+    """Seconds that all processors take to compute so many elements of a factor; none where it is loaded."""
+    if not is_coded(value, matched):
+        return 0.0
+    primitives = sum(isinstance(part, Apply) for part in walk(narrowed(value, matched.operands.dtype)))
+    return elements * (primitives + ON_ITS_WAY) * INSTRUCTIONS / (target.rates["f32"] / 2)
 
 
 def waits(matched: MatrixProduct) -> bool:
     """Whether a step of the product waits for what a factor is computed from, beside its codes."""
     factors = (matched.product.left, matched.product.right)
-    return any(sum(isinstance(part, Load) for part in walk(value)) > 1 for value in factors if work(value, matched))
-
-
-def instruction_seconds(primitives: float, target: GpuTarget) -> float:
-    """Seconds that all processors take for primitives of single elements."""
-    return primitives * INSTRUCTIONS / (target.rates["f32"] / 2)
+    return any(sum(isinstance(part, Load) for part in walk(value)) > 1 for value in factors if is_coded(value, matched))
 
 
 def decoding(problem: Problem, matched: MatrixProduct) -> Decoding | None:
     """How a factor is decoded by itself; None where none, or either, has to be, or there is no room for it."""
     found = matched.product
-    coded = [value for value in (found.left, found.right) if work(value, matched)]
+    coded = [value for value in (found.left, found.right) if is_coded(value, matched)]
     if len(coded) != 1 or matched.operands.products > 1 or not _is_plain(coded[0]):
         return None
     (value,) = coded
@@ -98,13 +101,10 @@ def _of(problem: Problem, region: Region, store: Store) -> Problem:
     return replace(problem, region=replace(region, inputs=inputs, axes=axes, body=statements))
 
 
-def decode_seconds(found: Decoding, matched: MatrixProduct, target: GpuTarget) -> float:
-    """Predicted seconds of the launch that decodes."""
+def launch_seconds(found: Decoding, target: GpuTarget) -> float:
+    """Predicted seconds of the launch that decodes: memory decides."""
     match, schedule = _fastest(found.decode, target)
-    value = found.decode.region.body[-1].value
-    lanes = found.decode.typical(dims.product(found.space.type.shape))
-    primitives = lanes * sum(isinstance(part, Apply) for part in walk(value))
-    return max(match.strategy.cost(match, schedule, target), instruction_seconds(primitives, target))
+    return match.strategy.cost(match, schedule, target)
 
 
 def decode_launch(found: Decoding, target: GpuTarget) -> Launch:

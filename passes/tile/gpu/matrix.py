@@ -18,6 +18,7 @@ from ...regions.narrow_factors import is_exact, within
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
+from .parted import parted_factor
 from .shape import is_covered, power_of_two
 
 FEWEST = 8
@@ -185,12 +186,16 @@ def _multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, st
         factors = [found.left, found.right]
         if starts_whole:
             factors = [with_expansion(block, block.problem.region, factor, over[-1], k, base, step) for factor in factors]
-        left, right = (_factor(block, factor, operands.dtype, k, high, covered) for factor in factors)
+        place = (over[-1], base) if starts_whole and covered and len(over) == 1 else None
+        left, right = (_factor(block, factor, operands.dtype, k, high, covered, place, step) for factor in factors)
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 
-def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool) -> Value:
+def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool, place: tuple[str, Dim] | None, step: int) -> Value:
     """A factor whose lanes beyond the end of k are 0, also where padding or arithmetic would give another number."""
+    apart = None if place is None else parted_factor(block, narrowed(value, dtype), place[0], k, place[1], step)
+    if apart is not None:
+        return apart
     block.outside = True
     result = block.lower(narrowed(value, dtype))
     block.outside = False

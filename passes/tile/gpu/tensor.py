@@ -13,7 +13,7 @@ from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .decoded import Decoding, decode_launch, decode_seconds, decoding, instruction_seconds, waits, work
+from .decoded import Decoding, decode_launch, decoding, decoding_seconds, launch_seconds, waits
 from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
@@ -23,7 +23,7 @@ TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), 
 """(side of the instruction's rows, the other side, warps)."""
 
 
-AWAITED = 5e-7
+AWAITED = 3e-7
 """Seconds of a step in which a load is waited for: what is of a few bytes, scales above all, is not copied ahead."""
 
 
@@ -52,7 +52,7 @@ class Tensor:
         found = decoding(match.problem, match.found) if schedule["decoded"] else None
         if found is None:
             return seconds(match, schedule, target, 1)
-        return seconds(_match(found), schedule, target, 1) + decode_seconds(found, match.found, target)
+        return seconds(_match(found), schedule, target, 1) + launch_seconds(found, target)
 
     def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """By steps of k through an accumulator for each result, by the same instruction."""
@@ -129,14 +129,14 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
     products = 2.0 * m * n * depth * programs * operands.products
     left, right = (n, m) if schedule["swap"] else (m, n)
-    coded = left * work(match.found.product.left, match.found) + right * work(match.found.product.right, match.found)
-    busy = products / (target.rates[operands.rate] * efficiency) + instruction_seconds(coded * depth * programs, target)
-    compute = busy * waves(programs, target, resident)
+    sides = ((match.found.product.left, left), (match.found.product.right, right))
+    coded = sum(decoding_seconds(value, match.found, side * depth * programs, target) for value, side in sides)
+    compute = (products / (target.rates[operands.rate] * efficiency) + coded) * waves(programs, target, resident)
     cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
     filled = min(1.0, programs * 4 / target.processors)
     memory = traffic(match.problem) / target.memory_rate / filled
     latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
-    waiting = depth / k * AWAITED * waits(match.found) * -(-programs // (target.processors * resident))
+    waiting = depth / k * AWAITED * waits(match.found) * max(1.0, programs / (target.processors * 2))
     return max(compute, cached, memory) + latency + waiting + LAUNCH_SECONDS
 
 
