@@ -227,15 +227,22 @@ class Fusion:
     def _group(self, op: Op) -> Group:
         here, beside = frozenset({op}), list(self.choices.stored.get(op, ()))
         regions, views = (lambda o: self.choices.facts[o].region), self.choices.views.get(op, ())
-        inside = lambda value: self.choices.is_inside(value, here)  # noqa: E731
-        group = compose(op, regions, inside, self.module.facts, self.orders, views, beside, self._keeps_rounding)
+        group = compose(
+            op,
+            regions,
+            lambda value: self.choices.is_inside(value, here),
+            self.module.facts,
+            self.orders,
+            views,
+            beside,
+            self._keeps_rounding,
+        )
         region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts)
         region = hoist_scales(narrow_factors(region) if self.narrow else region)
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
         return Group(region, inputs, outputs, group.ops)
-
 
     def _keeps_rounding(self, value: Value) -> bool:
         """Whether a value is decoded for nothing but products, which decide on its rounding (`narrow_factors`)."""

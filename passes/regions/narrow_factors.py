@@ -29,9 +29,7 @@ def _narrowed(statement: Reduce) -> Reduce:
     if not (isinstance(value, Apply) and value.primitive == "mul"):
         return statement
     left, right = value.args
-    return replace(
-        statement, value=replace(value, args=(_factor(left, right, statement.over), _factor(right, left, statement.over)))
-    )
+    return replace(statement, value=replace(value, args=(_factor(left, right, statement.over), _factor(right, left, statement.over))))
 
 
 def _factor(value: Scalar, other: Scalar, over: tuple[str, ...]) -> Scalar:
@@ -64,7 +62,8 @@ def within(value: Scalar) -> Scalar | None:
     if not (isinstance(value, Apply) and value.primitive == "cast"):
         return None
     inner = value.args[0]
-    return inner if holds(value.dtype, inner.dtype) or (value.dtype.is_float and inner.dtype.is_integer and _fit(inner, value.dtype)) else None
+    is_exact_integer = value.dtype.is_float and inner.dtype.is_integer and _fit(inner, value.dtype)
+    return inner if holds(value.dtype, inner.dtype) or is_exact_integer else None
 
 
 def _fit(value: Scalar, dtype: DType) -> bool:

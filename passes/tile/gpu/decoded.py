@@ -21,7 +21,7 @@ from .parts import free_name
 LARGEST = 2**28
 """Elements of a factor that is decoded into memory: a workspace of 512 MiB."""
 INSTRUCTIONS, ON_ITS_WAY = 0.7, 4
-"""Instructions of a thread for each primitive of a factor, as pairs share some, and what to load and to store an element is in primitives."""
+"""Instructions of a thread for each primitive of a factor, as pairs share some; primitives that stand for a load and a store."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _decode(problem: Problem, space: Operand, axes: tuple[str, ...], value: Scal
 
 def _product(problem: Problem, found: Contraction, space: Operand, axes: tuple[str, ...], value: Scalar) -> Problem:
     load = Load(space.name, tuple(map(dims.symbol, axes)), space.type.dtype)
-    wide = Apply("cast", (load,), value.dtype)
+    wide: Scalar = Apply("cast", (load,), value.dtype)
     total = found.reduce.value
     factors = tuple(wide if part is value else part for part in total.args) if isinstance(total, Apply) else ()
     reduce = replace(found.reduce, value=Apply("mul", factors, total.dtype))

@@ -28,7 +28,7 @@ def parted_factor(block: Block, value: Scalar, axis: str, k: str, base: Dim, ste
     """
     sizes = sorted({*_divisors(value, axis), step})
     is_chain = all(large % small == 0 for small, large in pairwise(sizes))
-    if not is_chain or sizes[0] == step or any(isinstance(part, Ref) for part in walk(value)):
+    if not is_chain or sizes == [step] or any(isinstance(part, Ref) for part in walk(value)):
         return None
     parts = [_Part(f"{axis}.{low}", low, high // low if high else None) for low, high in pairwise((1, *sizes, 0))]
     facts = dims.NO_FACTS

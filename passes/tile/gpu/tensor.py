@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....ir import dims
+from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .decoded import Decoding, decode_launch, decoding, decoding_seconds, launch_seconds, waits
+from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
 from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
@@ -42,11 +43,12 @@ class Tensor:
 
     def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
-        coded = decoding(match.problem, match.found) is not None
-        for m, n, k, warps, stages, swap in tiles(match.problem, match.found, target):
-            names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap))
-            for decoded in (0, 1) if coded else (0,):
-                yield Schedule(self.name, (*names, ("decoded", decoded)))
+        found = decoding(match.problem, match.found)
+        kinds = [(0, match)] if found is None else [(0, match), (1, _match(found))]
+        for decoded, each in kinds:
+            for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
+                names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap), ("decoded", decoded))
+                yield Schedule(self.name, names)
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
         found = decoding(match.problem, match.found) if schedule["decoded"] else None
@@ -110,11 +112,21 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
             continue
         for stages in (3, 4, 2):
             item = (m, n, k, warps, stages, swap)
-            # Three products keep both halves of each operand.
-            held = stages + (1 if operands.products > 1 else 0)
-            if item not in seen and held * (m + n) * k * operands.dtype.bits // 8 <= target.shared_memory - 8192:
+            if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
+
+
+def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
+    """Shared memory of a schedule: what is loaded for each stage, and what is computed from it for each step."""
+    m, n, k, _, stages, swap = item
+    bits = 0
+    for value, side in zip((matched.product.left, matched.product.right), (n, m) if swap else (m, n), strict=True):
+        own = matched.operands.dtype.bits
+        loaded = sum(part.dtype.bits for part in walk(value) if isinstance(part, Load)) if is_coded(value, matched) else own
+        # Three products keep both halves of each operand.
+        bits += side * (stages * loaded + (own if loaded != own or matched.operands.products > 1 else 0))
+    return bits * k // 8
 
 
 def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int) -> float:
