@@ -28,7 +28,8 @@ def parted_factor(block: Block, value: Scalar, axis: str, k: str, base: Dim, ste
     """
     sizes = sorted({*_divisors(value, axis), step})
     is_chain = all(large % small == 0 for small, large in pairwise(sizes))
-    if not is_chain or sizes == [step] or any(isinstance(part, Ref) for part in walk(value)):
+    # What is only loaded is copied to where products read it; taken apart it would go through registers.
+    if isinstance(value, Load) or not is_chain or sizes == [step] or any(isinstance(part, Ref) for part in walk(value)):
         return None
     parts = [_Part(f"{axis}.{low}", low, high // low if high else None) for low, high in pairwise((1, *sizes, 0))]
     facts = dims.NO_FACTS
@@ -38,11 +39,14 @@ def parted_factor(block: Block, value: Scalar, axis: str, k: str, base: Dim, ste
     for part in parts:
         facts = facts.with_range(part.name, 0, None if part.extent is None else part.extent - 1)
         place = place + dims.symbol(part.name) * part.stride
+    placed, within = _placed(value, axis, place, facts), [part for part in reversed(parts) if part.stride < step]
+    if any((part.extent or 0) > FIELDS and not _is_loaded_along(placed, part) for part in within):
+        return None
     outer, index = list(block.axes), dict(block.index)
     for part in parts:
         if part.stride >= step:
             block.index[part.name] = base // part.stride if part.extent is None else base // part.stride % part.extent
-    result, inner = _lowered(block, _placed(value, axis, place, facts), [part for part in reversed(parts) if part.stride < step])
+    result, inner = _lowered(block, placed, within)
     block.axes, block.index = outer, index
     axes = block.ordered({*(a for a in result.type.axes if a not in inner), k})
     return Rename(result, tuple(inner), (k,), TileType(result.type.dtype, axes))
@@ -60,7 +64,7 @@ class _Part:
 def _lowered(block: Block, value: Scalar, parts: Sequence[_Part]) -> tuple[Value, list[str]]:
     """The tile of a factor, and the axes that its parts became, the slowest first: several where fields of the same bytes are joined."""
     axes: dict[str, list[str]] = {}
-    shared = [part for part in parts if part.extent is not None and part.extent <= FIELDS and not _is_loaded_along(value, part)]
+    shared = [part for part in parts if not _is_loaded_along(value, part)]
     for part in (part for part in parts if part not in shared):
         axes[part.name] = [block.axis("part", 0, part.extent or 1, part.extent or 1)]
         block.index[part.name] = dims.symbol(axes[part.name][0])

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from ourcc.ir import dims
+from ourcc.ir.region.text import parse_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.program import For, Join, Let, Load, Rename, walk
 from ourcc.passes.tile.gpu.parted import FIELDS
 from ourcc.passes.tile.gpu.tensor import Tensor
-from ourcc.passes.tile.schedule import Match
+from ourcc.passes.tile.schedule import Match, Problem
 
 SM_90A = gpu_target("sm_90a")
 
@@ -50,4 +52,14 @@ def test_a_scale_of_more_than_a_step_is_one_number_in_it(coded: Callable[..., An
 
 def test_codes_without_groups_have_no_parts(coded: Callable[..., Any]) -> None:
     values, axes = steps(coded("int8-weight", 64, 64, 256).problem)
+    assert not axes and not any(isinstance(value, Rename) for value in values)
+
+
+def test_what_is_only_loaded_has_no_parts() -> None:
+    text = """region @r(%x: bf16[i 64, h 8, d 32], %w: bf16[j 64, k 256]) -> %y: f32[i 64, j 64] {
+  axes i: 64, j: 64, k: 256
+  %t = sum k: mul(cast(%x[i, k // 32, k % 32], f32), cast(%w[j, k], f32)) : f32[i, j]
+  %y[i, j] = %t
+}"""
+    values, axes = steps(Problem(parse_region(text), dims.NO_FACTS, {}))
     assert not axes and not any(isinstance(value, Rename) for value in values)
