@@ -66,7 +66,7 @@ class CudaBackend:
     ) -> Built:
         """Kernels as Triton source, PTX and cubin; every launch has a variant for aligned rows where that is not known."""
         workload = options.workload_for(module.facts)
-        fusions = fuse(module, workload=workload)
+        fusions = fuse(module, workload=workload, narrow=True)
         scheduler = _scheduler(machine, tuning.for_gpu(target.name, machine), workload)
         known: dict[str, CompiledKernel] = {}
         while True:
@@ -119,7 +119,7 @@ def _scheduler(machine: GpuTarget, choose: Choose, workload: Workload | None) ->
 
 def lower_cuda(module: Module, scheduler: Scheduler) -> Lowered:
     """Groups to tile programs and a plan; constants stay row-major."""
-    return lower(fuse(module, workload=scheduler.workload), scheduler, scheduler.target.name)
+    return lower(fuse(module, workload=scheduler.workload, narrow=True), scheduler, scheduler.target.name)
 
 
 def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:

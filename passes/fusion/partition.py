@@ -16,9 +16,11 @@ from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
 from ..regions.compose import CannotInline, Group, compose
 from ..regions.hoist_scales import hoist_scales
+from ..regions.narrow_factors import narrow_factors
 from ..regions.shadows import copy_out, seen_outside, shadows_of
 from ..regions.simplify_region import simplify_region
 from ..regions.split_groups import split_groups
+from ..weights.weights import STORED
 from . import legality, profit
 from .choices import Choices
 from .legality import Question, refusal
@@ -120,13 +122,14 @@ class Fusion:
     """The choices of one graph and the groups that they give.
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
-    that, one more copies it.
+    that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares.
     """
 
     module: Module
     graph: Graph
     orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     workload: Workload | None = None
+    narrow: bool = False
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
 
@@ -224,12 +227,27 @@ class Fusion:
     def _group(self, op: Op) -> Group:
         here, beside = frozenset({op}), list(self.choices.stored.get(op, ()))
         regions, views = (lambda o: self.choices.facts[o].region), self.choices.views.get(op, ())
-        group = compose(op, regions, lambda value: self.choices.is_inside(value, here), self.module.facts, self.orders, views, beside)
-        region = hoist_scales(split_groups(simplify_region(group.region, self.module.facts), self.module.facts))
+        group = compose(
+            op,
+            regions,
+            lambda value: self.choices.is_inside(value, here),
+            self.module.facts,
+            self.orders,
+            views,
+            beside,
+            self._keeps_rounding,
+        )
+        region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts)
+        region = hoist_scales(narrow_factors(region) if self.narrow else region)
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))
         return Group(region, inputs, outputs, group.ops)
+
+    def _keeps_rounding(self, value: Value) -> bool:
+        """Whether a value is decoded for nothing but products, which decide on its rounding (`narrow_factors`)."""
+        is_decoded = self.narrow and value.op is not None and value.op.name in STORED
+        return is_decoded and all(user.name in ("matmul", "conv") for user in value.uses)
 
 
 def _why_apart(value: Value, graph: Graph) -> str:

@@ -83,6 +83,7 @@ def compose(
     orders: Mapping[Value, tuple[int, ...]],
     views: Sequence[Op] = (),
     beside: Sequence[Value] = (),
+    keeps: Callable[[Value], bool] = lambda value: False,
 ) -> Group:
     """The group that ends in `root`: every operand for which `is_inlined` holds is computed inside.
 
@@ -90,9 +91,9 @@ def compose(
     computed inside and stored as well.
 
     `orders` gives the memory order of buffers that are not row-major, slowest dimension first; the region sees their
-    dimensions in that order.
+    dimensions in that order. Values for which `keeps` holds are rounded although they need not be.
     """
-    return _Composer(regions, is_inlined, facts, orders, tuple(beside)).compose(root, views)
+    return _Composer(regions, is_inlined, facts, orders, tuple(beside), keeps).compose(root, views)
 
 
 def viewed(subscripts: tuple[Dim, ...], view: Op, facts: dims.Facts) -> tuple[Dim, ...]:
@@ -144,6 +145,7 @@ class _Composer:
     facts: dims.Facts
     orders: Mapping[Value, tuple[int, ...]]
     beside: tuple[Value, ...] = ()
+    keeps: Callable[[Value], bool] = lambda value: False
     axes: list[Axis] = field(default_factory=list)
     body: list[Statement] = field(default_factory=list)
     inputs: dict[Value, Operand] = field(default_factory=dict)
@@ -428,7 +430,7 @@ class _Composer:
                     raise CannotInline(value, f"it sums along the axis {name}, which the kernel that reads it takes in pieces")
         (store,) = yield self._inline(_Inlined(op, region, self._operands(op, region), axis_map, anywhere))
         rounds = isinstance(store.value, Apply) and store.value.primitive == "round"
-        if isinstance(store.value, Apply) and rounds and self.roundings.may_stay_wide(value):
+        if isinstance(store.value, Apply) and rounds and not self.keeps(value) and self.roundings.may_stay_wide(value):
             return store.value.args[0]
         return store.value
 

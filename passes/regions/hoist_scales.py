@@ -47,7 +47,7 @@ def _scales(statement: Reduce) -> list[Scalar]:
     if statement.kind != "sum" or not statement.dtype.is_float:
         return []
     factors = factors_of(statement.value, statement.dtype.name)
-    fixed = [factor for factor in factors if _is_scale(factor, statement.over)]
+    fixed = [factor for factor in factors if is_scale(factor, statement.over)]
     return fixed if len(factors) - len(fixed) >= 2 else []
 
 
@@ -66,7 +66,7 @@ def factors_of(value: Scalar, dtype: str) -> list[Scalar]:
     return found
 
 
-def _is_scale(value: Scalar, over: tuple[str, ...]) -> bool:
+def is_scale(value: Scalar, over: tuple[str, ...]) -> bool:
     """Whether a factor is one loaded number, under conversions, at subscripts that do not vary along the sum."""
     parts = list(walk(value))
     loads = [part for part in parts if isinstance(part, Load)]

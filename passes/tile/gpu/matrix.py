@@ -12,11 +12,13 @@ from ....ir.ops.rounding import holds
 from ....ir.region import Scalar
 from ....ir.target import GpuTarget
 from ....ir.tile.program import Dot, Ref, Value
-from ....ir.types import DType, f32
+from ....ir.types import DType, bf16, f16, f32
 from ...regions.contraction import Contraction, plain_load, unwidened
+from ...regions.narrow_factors import is_exact, within
 from ..expand import with_expansion
 from ..lower import Block, is_long, upper_bound
 from ..schedule import Order, Problem, Schedule
+from .parted import parted_factor
 from .shape import is_covered, power_of_two
 
 FEWEST = 8
@@ -36,6 +38,10 @@ class Operands:
     products: int
 
 
+WIDE = Operands(f32, "tf32x3", "tf32", 3)
+"""The form of factors that no narrow float holds."""
+
+
 def factor_dtype(value: Scalar) -> DType:
     """The element type of a factor before it was widened for the sum."""
     return unwidened(value).dtype
@@ -52,15 +58,18 @@ def operands_for(left: DType, right: DType, total: DType) -> Operands | str:
         return f"matrix instructions do not sum {left} and {right} in {total}"
     if name in ("bf16", "f16", "f8e4m3", "f8e5m2"):
         return Operands(left, "exact", name, 1)
-    # Codes that are integers are multiplied as the floats that they were widened to.
     if (left.is_float or right.is_float) and holds(f32, left) and holds(f32, right):
-        return Operands(f32, "tf32x3", "tf32", 3)
+        return WIDE
     return f"matrix instructions do not take {left} and {right}"
 
 
 def operands_of(found: Contraction) -> Operands | str:
-    """The operands of a contraction."""
-    return operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+    """The operands of a contraction: a narrow float that holds all numbers of both factors, codes too, is multiplied as such."""
+    usual = operands_for(factor_dtype(found.left), factor_dtype(found.right), found.reduce.dtype)
+    if usual != WIDE:
+        return usual
+    narrow = next((dtype for dtype in (bf16, f16) if is_exact(found.left, dtype) and is_exact(found.right, dtype)), None)
+    return WIDE if narrow is None else Operands(narrow, "exact", narrow.name, 1)
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,8 @@ class MatrixProduct:
 
 def narrowed(value: Scalar, dtype: DType) -> Scalar:
     """The factor in `dtype`: without the casts that widened it, or with one that does."""
-    while isinstance(value, Apply) and value.primitive == "cast" and value.dtype != dtype and holds(value.dtype, value.args[0].dtype):
-        value = value.args[0]
+    while value.dtype != dtype and (inner := within(value)) is not None:
+        value = inner
     return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 
 
@@ -177,12 +186,16 @@ def _multiply(block: Block, acc: Ref, found: Contraction, operands: Operands, st
         factors = [found.left, found.right]
         if starts_whole:
             factors = [with_expansion(block, block.problem.region, factor, over[-1], k, base, step) for factor in factors]
-        left, right = (_factor(block, factor, operands.dtype, k, high, covered) for factor in factors)
+        place = (over[-1], base) if starts_whole and covered and len(over) == 1 else None
+        left, right = (_factor(block, factor, operands.dtype, k, high, covered, place, step) for factor in factors)
         block.rebind(acc, Dot(left, right, acc, acc.type, operands.precision))
 
 
-def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool) -> Value:
+def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered: bool, place: tuple[str, Dim] | None, step: int) -> Value:
     """A factor whose lanes beyond the end of k are 0, also where padding or arithmetic would give another number."""
+    apart = None if place is None else parted_factor(block, narrowed(value, dtype), place[0], k, place[1], step)
+    if apart is not None:
+        return apart
     block.outside = True
     result = block.lower(narrowed(value, dtype))
     block.outside = False

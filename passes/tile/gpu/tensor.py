@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from itertools import product
 
 from ....ir import dims
+from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
+from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
 from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
+from .parts import space_param
 from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
 from .sweep import fresh_block
 
@@ -21,9 +24,19 @@ TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), 
 """(side of the instruction's rows, the other side, warps)."""
 
 
+AWAITED = 3e-7
+"""Seconds of a step in which a load is waited for: what is of a few bytes, scales above all, is not copied ahead."""
+
+MANY = 64
+"""Rows from which on a factor may be decoded beforehand whatever their number: fewer take less time than to write and read it whole."""
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows."""
+    """Tiles of m x n, the contracted axes in steps of k through `stages` buffers; `swap`: m counts columns, n counts rows.
+
+    A coded factor is decoded for each tile, or once by a launch of its own (`decoded`), where not even the fewest rows would wait for it.
+    """
 
     name: str = "tensor"
 
@@ -33,21 +46,45 @@ class Tensor:
 
     def space(self, match: Match[MatrixProduct], target: GpuTarget) -> Iterator[Schedule]:
         """Tiles that fit the shared memory; few rows change places with the columns, so that the instruction is filled."""
-        for m, n, k, warps, stages, swap in tiles(match.problem, match.found, target):
-            yield Schedule(self.name, (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap)))
+        found = decoding(match.problem, match.found) if _has_many_rows(match) else None
+        kinds = [(0, match)] if found is None else [(0, match), (1, _match(found))]
+        for decoded, each in kinds:
+            for m, n, k, warps, stages, swap in tiles(each.problem, each.found, target):
+                names = (("m", m), ("n", n), ("k", k), ("warps", warps), ("stages", stages), ("swap", swap), ("decoded", decoded))
+                yield Schedule(self.name, names)
 
     def cost(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> float:
-        return seconds(match, schedule, target, 1)
+        found = decoding(match.problem, match.found) if schedule["decoded"] else None
+        if found is None:
+            return seconds(match, schedule, target, 1)
+        return seconds(_match(found), schedule, target, 1) + launch_seconds(found, target)
 
     def order(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> Order:
-        """By steps of k through an accumulator for each result, by the same instruction."""
-        return self.name, *instruction_order(match.problem, match.found, schedule, target)
+        """By steps of k through an accumulator for each result, by the same instruction; classes of sizes share launches, too."""
+        return self.name, *instruction_order(match.problem, match.found, schedule, target), schedule["decoded"]
 
     def tile(self, match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
-        """One launch."""
+        """One launch, or two and the workspace between them."""
         problem = match.problem
-        launch = _launch(problem, schedule, match.found)
-        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+        found = decoding(problem, match.found) if schedule["decoded"] else None
+        if found is None:
+            return TileProgram(problem.region.name, (_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+        launches = (decode_launch(found, target), _launch(found.product, schedule, _match(found).found))
+        return TileProgram(problem.region.name, launches, (space_param(found.space, "out"),), tuple(problem.symbols.ranges))
+
+
+def _has_many_rows(match: Match[MatrixProduct]) -> bool:
+    """Whether a launch that decodes a whole factor may pay: the number of rows is known, or never small."""
+    rows = dims.product(match.problem.region.axis(axis).extent for axis in match.found.product.rows)
+    return isinstance(rows, int) or (dims.range_of(rows, match.problem.symbols).low or 0) >= MANY
+
+
+def _match(found: Decoding) -> Match[MatrixProduct]:
+    """The product of a decoded factor."""
+    matched = matrix_product(found.product)
+    if isinstance(matched, str):
+        raise ValueError(matched)
+    return Match(Tensor(), found.product, matched)
 
 
 def matrix_product(problem: Problem) -> MatrixProduct | str:
@@ -84,11 +121,21 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
             continue
         for stages in (3, 4, 2):
             item = (m, n, k, warps, stages, swap)
-            # Three products keep both halves of each operand.
-            held = stages + (1 if operands.products > 1 else 0)
-            if item not in seen and held * (m + n) * k * operands.dtype.bits // 8 <= target.shared_memory - 8192:
+            if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
+
+
+def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
+    """Shared memory of a schedule: what is loaded for each stage, and what is computed from it for each step."""
+    m, n, k, _, stages, swap = item
+    bits = 0
+    for value, side in zip((matched.product.left, matched.product.right), (n, m) if swap else (m, n), strict=True):
+        own = matched.operands.dtype.bits
+        loaded = sum(part.dtype.bits for part in walk(value) if isinstance(part, Load)) if is_coded(value, matched) else own
+        # Three products keep both halves of each operand.
+        bits += side * (stages * loaded + (own if loaded != own or matched.operands.products > 1 else 0))
+    return bits * k // 8
 
 
 def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int) -> float:
@@ -102,12 +149,16 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     # A small tile reads more from shared memory for each product and does not keep the instruction busy.
     efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
     products = 2.0 * m * n * depth * programs * operands.products
-    compute = products / (target.rates[operands.rate] * efficiency) * waves(programs, target, resident)
+    left, right = (n, m) if schedule["swap"] else (m, n)
+    sides = ((match.found.product.left, left), (match.found.product.right, right))
+    coded = sum(decoding_seconds(value, match.found, side * depth * programs, target) for value, side in sides)
+    compute = (products / (target.rates[operands.rate] * efficiency) + coded) * waves(programs, target, resident)
     cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
     filled = min(1.0, programs * 4 / target.processors)
     memory = traffic(match.problem) / target.memory_rate / filled
     latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
-    return max(compute, cached, memory) + latency + LAUNCH_SECONDS
+    waiting = depth / k * AWAITED * waits(match.found) * max(1.0, programs / (target.processors * 2))
+    return max(compute, cached, memory) + latency + waiting + LAUNCH_SECONDS
 
 
 def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Launch:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from ourcc.compiler.importers.torch.export import import_exported
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import simplify
 from ourcc.ir import dims
 from ourcc.ir.dims import Dim, Facts
-from ourcc.ir.graph.reference import Verdict, judge
+from ourcc.ir.graph import Module
+from ourcc.ir.graph.reference import Verdict, interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region import Region
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i8, i32, i64
+from ourcc.passes.fusion.partition import Fusion
+from ourcc.passes.lower.schedule import problem_of
+from ourcc.passes.regions.compose import Group
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.schedule import Problem
 
@@ -178,6 +187,44 @@ def judged(case: Case) -> Judged:
         expected, exact = run_region(region, arrays, SIZES), run_region(case.region(wide=True), wide, SIZES)
     shapes = {o.name: tuple(dims.evaluate(d, SIZES) for d in o.type.shape) for o in problem.region.inputs}
     return Judged(problem, {name: arrays[name].reshape(shape) for name, shape in shapes.items()}, expected, exact)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A product with a coded weight: its problem as GPUs get it, its inputs by operand, and what it must give."""
+
+    problem: Problem
+    given: dict[str, Array]
+    module: Module
+    x: Array
+
+    def verdict(self, got: Mapping[str, Array]) -> Verdict:
+        """Of the one output."""
+        (expected,), (exact,) = interpret(self.module, [self.x]), interpret(self.module, [self.x], wide=True)
+        (name,) = (operand.name for operand in self.problem.region.outputs)
+        return judge(got[name].reshape(expected.shape), expected, exact)
+
+
+@functools.cache
+def coded_product(quantize: str, rows: int, columns: int, depth: int) -> Coded:
+    """bf16 rows by a weight that is stored as `quantize` says."""
+    torch.manual_seed(1)
+    x = torch.randn(rows, depth, dtype=torch.bfloat16)
+    program = torch.export.export(torch.nn.Linear(depth, columns, bias=False, dtype=torch.bfloat16).eval(), (x,))
+    module, options = import_exported(program), build_options({"targets": ["sm_90a"], "quantize": quantize})
+    simplify(module, options)
+    (group,) = Fusion(module, module.main, narrow=True).units(lambda unit: unit)
+    assert isinstance(group, Group)
+    problem, _ = problem_of(group, module.facts, lambda *_: {})
+    row = x.float().numpy().astype(bf16.numpy)
+    arrays = [row if value.constant is None else value.constant.array for value in group.inputs]
+    given = {o.name: array.reshape(o.type.shape) for o, array in zip(problem.region.inputs, arrays, strict=True)}
+    return Coded(problem, given, module, row)
+
+
+@pytest.fixture
+def coded() -> Callable[[str, int, int, int], Coded]:
+    return coded_product
 
 
 @pytest.fixture

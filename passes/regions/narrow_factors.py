@@ -1,0 +1,72 @@
+"""Narrow factors: whether a narrow float holds all that a factor of a product can be, and which factors are rounded to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...ir.codes import bounds
+from ...ir.expression import Apply
+from ...ir.ops.rounding import FLOATS, holds
+from ...ir.region import Reduce, Region, Scalar
+from ...ir.types import DType
+from .hoist_scales import factors_of, is_scale
+
+
+def narrow_factors(region: Region) -> Region:
+    """The region whose products round a factor where that makes it as narrow as the other one, and nowhere else; the numbers change.
+
+    Every `round` of a factor may be dropped here. Where scales leave the sum (`hoist_scales`) and codes are left that the narrow float
+    holds, nothing is lost without it; beside a wide factor nothing is gained by it.
+
+    Before: sum k: mul(cast(x[i, k] : bf16), cast(round(mul(cast(w[j, k]), scale[j]))))
+    After:  sum k: mul(cast(x[i, k] : bf16), mul(cast(w[j, k]), scale[j]))
+    """
+    return replace(region, body=tuple(_narrowed(s) if isinstance(s, Reduce) and s.kind == "sum" else s for s in region.body))
+
+
+def _narrowed(statement: Reduce) -> Reduce:
+    value = statement.value
+    if not (isinstance(value, Apply) and value.primitive == "mul"):
+        return statement
+    left, right = value.args
+    return replace(statement, value=replace(value, args=(_factor(left, right, statement.over), _factor(right, left, statement.over))))
+
+
+def _factor(value: Scalar, other: Scalar, over: tuple[str, ...]) -> Scalar:
+    """A factor beside another one, with or without its rounding."""
+    if not (isinstance(value, Apply) and value.primitive == "cast"):
+        return value
+    rounded = value.args[0]
+    if not (isinstance(rounded, Apply) and rounded.primitive == "round" and rounded.args[0].dtype == value.dtype):
+        return value
+    wide = rounded.args[0]
+    left = [factor for factor in factors_of(wide, value.dtype.name) if not is_scale(factor, over)]
+    whole = len(left) == 1 and is_exact(left[0], rounded.dtype)
+    return wide if whole or not is_exact(other, rounded.dtype) else value
+
+
+def is_exact(value: Scalar, dtype: DType) -> bool:
+    """Whether a narrow float holds every number that a factor can be."""
+    while not holds(dtype, value.dtype):
+        if value.dtype.is_integer:
+            return _fit(value, dtype)
+        inner = within(value)
+        if inner is None:
+            return False
+        value = inner
+    return True
+
+
+def within(value: Scalar) -> Scalar | None:
+    """What a cast widens, if it loses nothing."""
+    if not (isinstance(value, Apply) and value.primitive == "cast"):
+        return None
+    inner = value.args[0]
+    is_exact_integer = value.dtype.is_float and inner.dtype.is_integer and _fit(inner, value.dtype)
+    return inner if holds(value.dtype, inner.dtype) or is_exact_integer else None
+
+
+def _fit(value: Scalar, dtype: DType) -> bool:
+    """Whether a float has enough digits for every integer that a value can be."""
+    found = bounds(value)
+    return found is not None and dtype.name in FLOATS and max(map(abs, found)) <= 1 << FLOATS[dtype.name][0]
