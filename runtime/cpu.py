@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from ..ir.control import CallFunction
 from ..ir.dims import evaluate
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Alias, Check, Launch, segments, storage
+from ..ir.plan import Alias, Check, Host, Launch, is_native, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
@@ -131,12 +132,12 @@ class CpuExecutor:
 
     def times(self, values: Sequence[Any], states: StateMemory | None = None) -> tuple[int, ...]:
         """How long each launch of the plan takes in one call, in nanoseconds, in the order of the steps."""
-        count = sum(isinstance(step, Launch) for step in self.program.plan.steps)
-        if self.loaded.library is None or not count:
+        launches = [isinstance(step, Launch) for step in self.program.plan.steps if isinstance(step, Launch | Host) and is_native(step)]
+        if self.loaded.library is None or not any(launches):
             return ()
-        with self.loaded.library.timing(count) as found:
+        with self.loaded.library.timing(len(launches)) as found:
             self.run(values, states)
-        return tuple(found[:count])
+        return tuple(itertools.compress(found, launches))
 
 
 def _constants(part: CpuPart, program: Program) -> dict[int, Constant]:

@@ -235,7 +235,7 @@ struct declaration {
     const char *name, *initial; /* an empty initial means zeros */
     struct type type;
 };
-enum step_kind { STEP_LAUNCH, STEP_COPY, STEP_ZERO, STEP_CHECK };
+enum step_kind { STEP_LAUNCH, STEP_ROUTINE, STEP_COPY, STEP_ZERO, STEP_CHECK };
 struct step {
     enum step_kind kind;
     size_t source; /* of a copy */
