@@ -80,8 +80,8 @@ class _Loaded:
         self, runs: Sequence[tuple[bool, tuple[Any, ...]]], function: int, callback: Callback | None, call: CallFunction
     ) -> Iterator[_Part]:
         count = first = 0
-        for is_native, steps in runs:
-            if is_native and self.library is not None:
+        for in_c, steps in runs:
+            if in_c and self.library is not None:
                 yield _Part(first, first + len(steps), segment=self.library.segment(function, count))
                 count += 1
             else:

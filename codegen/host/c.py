@@ -41,7 +41,7 @@ def _print_plan(plan: Plan, function: int) -> dict[str, str]:
     """The C files of one plan: `plan_F.c` has the entries, `plan_F_N.c` the pieces that do not fit in beside them."""
     pieces: dict[str, Sequence[Step]] = {}
     entries: list[list[str]] = []
-    for number, steps in enumerate(steps for is_native, steps in segments(plan.steps) if is_native):
+    for number, steps in enumerate(steps for in_c, steps in segments(plan.steps) if in_c):
         cut = {f"ourcc_piece_{function}_{number}_{first // PIECE}": steps[first : first + PIECE] for first in range(0, len(steps), PIECE)}
         entries.append(list(cut))
         pieces |= cut
@@ -199,7 +199,9 @@ def _routine(plan: Plan, step: Host, order: Mapping[str, int], names: Mapping[st
     operands = ", ".join(f"b{order[buffer.name]}" for buffer in buffers)
     sizes = ", ".join(c_dim(size, names) for buffer in buffers for size in buffer.type.shape)
     own = f"const int64_t sizes[] = {{{sizes}}}; void *operands[] = {{{operands}}};"
-    return f"    {{ {own} if ((status = ourcc_launch(threads, sizes[0], &{descriptor(step.routine)}, operands, sizes)) != 0) return status; }}"
+    return (
+        f"    {{ {own} if ((status = ourcc_launch(threads, sizes[0], &{descriptor(step.routine)}, operands, sizes)) != 0) return status; }}"
+    )
 
 
 def _guard(zero: Sequence[Dim], positive: Sequence[Dim], aligned: Sequence[str], names: Mapping[str, str]) -> str | None:

@@ -45,7 +45,9 @@ def sample_token(
     weights are 0, where a score is NaN or the largest is infinite.
     """
     rows = (temperature, top_k, top_p, min_p, seed, place)
-    found = [_row(logits[n], *(each[n] for each in rows), edits[edited[:, 0] == n], edited[edited[:, 0] == n, 1]) for n in range(len(logits))]
+    found = [
+        _row(logits[n], *(each[n] for each in rows), edits[edited[:, 0] == n], edited[edited[:, 0] == n, 1]) for n in range(len(logits))
+    ]
     tokens = np.asarray([token for token, _ in found], np.int64)
     return tokens, np.asarray([weights for _, weights in found], np.float32).reshape(logits.shape)
 
@@ -122,5 +124,3 @@ def _() -> Iterator[Sample]:
     yield refused((draw(4, 0), *rows, *none), "got logits f32[4, 0], expected f32 rows that are not empty")
     yield refused((draw(4, 5), ones[:3], *rows[1:], *none), "got temperature f64[3], expected f64[4]")
     yield refused((draw(4, 5), *rows, none[0], none[1][:, :1]), "expected i64[E, 2] and f64[E, 2]")
-
-

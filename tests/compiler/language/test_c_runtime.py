@@ -32,7 +32,7 @@ def test_steps_have_pythons_bits(library: Library, tmp_path: Path, kind: str) ->
     ourcc.build(tmp_path, targets=["native"], tune="off").save(path)
     expected, opened = Engine.load(path, threads=2).session(), library.open(path, threads=2)
     found = opened.session()
-    assert opened.functions == ["step"] and {port.name.decode() for port in opened.ports("states")} == set(expected.states)
+    assert opened.functions == ["step", "sample"] and {port.name.decode() for port in opened.ports("states")} == set(expected.states)
     random, first = np.random.default_rng(0), 0
     for count in (7, 1, 1, 3, 1, 20, 1):
         tokens, places = random.integers(2, 90, (1, count)), np.arange(first, first + count).reshape(1, count)
