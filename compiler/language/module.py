@@ -95,10 +95,10 @@ def add_sample(config: Config, weights: Weights, length: int, cache: str = "f32"
     the op `sample_token`, and of the R rows the numbers of those whose logits are asked for, which may be none.
     """
     step, logits = _logits("sample", config, weights, length, cache, batch)
-    b, graph, (wanted, vocabulary) = step.b, step.graph, logits.shape
+    b, graph, wanted = step.b, step.graph, logits.shape[0]
     step.at("sample")
     rows = [graph.add_input(name, TensorType(dtype, (wanted,))) for name, dtype in zip(ROWS, (f64, i64, f64, f64, i64, i64), strict=True)]
-    changes = weights.module.declare("E", 0, min(length * batch * (length + vocabulary), MOST_EDITS))
+    changes = weights.module.declare("E", 0, min(length * batch * (length + config.vocabulary), MOST_EDITS))
     edited = graph.add_input("edited", TensorType(i64, (changes, 2)))
     edits = graph.add_input("edits", TensorType(f64, (changes, 2)))
     shown = graph.add_input("shown", TensorType(i64, (weights.module.declare("L", 0, length * batch),)))

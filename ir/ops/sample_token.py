@@ -19,6 +19,8 @@ from .table import Sample, opaque
 Tensor = np.ndarray[Any, Any]
 LEAST = -87.0
 """A weight below e to this power is 0: it is no normal number of f32."""
+FEW = 1e-3
+"""For top-p those weights are sorted first that are no smaller."""
 
 
 @opaque()
@@ -44,18 +46,15 @@ def sample_token(
     exceed u of all, u being the first number from 0 to 1 of the Philox 4x64-10 block `place` + 1 with the key `seed`. It is -1, and
     weights are 0, where a score is NaN or the largest is infinite.
     """
-    rows = (temperature, top_k, top_p, min_p, seed, place)
-    found = [
-        _row(logits[n], *(each[n] for each in rows), edits[edited[:, 0] == n], edited[edited[:, 0] == n, 1]) for n in range(len(logits))
-    ]
+    found = []
+    for row, numbers in enumerate(zip(temperature, top_k, top_p, min_p, seed, place, strict=True)):
+        own = edited[:, 0] == row
+        found.append(_row(_changed(logits[row].astype(np.float32), edits[own], edited[own, 1]), *numbers))
     tokens = np.asarray([token for token, _ in found], np.int64)
     return tokens, np.asarray([weights for _, weights in found], np.float32).reshape(logits.shape)
 
 
-def _row(
-    logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, place: int, edits: Tensor, tokens: Tensor
-) -> tuple[int, Tensor]:
-    scores = _changed(logits.astype(np.float32), edits, tokens)
+def _row(scores: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, place: int) -> tuple[int, Tensor]:
     weights = np.zeros(len(scores), np.float32)
     best = int(np.argmax(scores))
     if not np.isfinite(scores[best]):
@@ -63,17 +62,34 @@ def _row(
     if not temperature > 0:
         weights[best] = 1
         return best, weights
-    kept = np.argsort(-scores, kind="stable")[: top_k if top_k > 0 else None]
-    rate = min(max(1 / temperature, 1e-100), 1e300)
-    powers = (scores[kept].astype(np.float64) - float(scores[best])) * rate
+    kept = _largest(scores, top_k) if 0 < top_k < len(scores) else np.arange(len(scores))
+    rate = min(max(1 / max(temperature, 1e-300), 1e-100), 1e300)
+    with np.errstate(over="ignore"):
+        powers = (scores[kept].astype(np.float64) - float(scores[best])) * rate
     weights[kept] = np.where(powers < LEAST, 0, np.exp(np.maximum(powers, LEAST)))
     enough = top_p * weights.sum(dtype=np.float64)
     weights[weights < np.float32(min_p)] = 0
     if top_p < 1:
-        order = np.argsort(-weights, kind="stable")
-        sums = np.cumsum(weights[order], dtype=np.float64)
-        weights[order[sums - weights[order] >= enough]] = 0
+        weights = _fewest(weights, enough)
     return _drawn(weights, np.random.Generator(np.random.Philox(key=int(seed), counter=int(place))).random()), weights
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """The places of the `count` largest, of equals the first: only those are sorted that are no smaller than the last of them."""
+    found = np.flatnonzero(scores >= np.partition(scores, len(scores) - count)[len(scores) - count])
+    return found[np.argsort(-scores[found], kind="stable")][:count]
+
+
+def _fewest(weights: Tensor, enough: float) -> Tensor:
+    """The weights without those that the largest, which add up to `enough`, can do without: few are sorted where few are enough."""
+    found = np.flatnonzero(weights >= FEW)
+    if weights[found].sum(dtype=np.float64) < enough:
+        found = np.arange(len(weights))
+    order = found[np.argsort(-weights[found], kind="stable")]
+    kept = order[np.cumsum(weights[order], dtype=np.float64) - weights[order] < enough]
+    result = np.zeros_like(weights)
+    result[kept] = weights[kept]
+    return result
 
 
 def _changed(scores: Tensor, edits: Tensor, tokens: Tensor) -> Tensor:
