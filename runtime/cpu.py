@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,8 @@ class _Context:
             self.pointers[number] = pointer(constant.data)
         self.arena: Array = aligned_bytes(0)
         self.address = 0
+        self.placed: Mapping[str, int] = {}
+        """Where the states lie that the pointers lead to."""
         self.binding: Binding | None = None
         # What the call allocated, by buffer: outputs as the caller gets them, other memory as flat u8 arrays.
         self.outputs: dict[int, Any] = {}
@@ -179,8 +181,10 @@ class _Context:
             pointers[number] = pointer(value)
         if not loaded.plain:
             self._special(inputs)
-        for number, name in program.states:
-            pointers[number] = None if states is None else states.address(name)
+        if states is not None and states.addresses is not self.placed:
+            self.placed = states.addresses
+            for number, name in program.states:
+                pointers[number] = self.placed[name]
         self._reserve(binding)
         self._allocate(binding)
         for number, part in enumerate(loaded.steps):

@@ -46,6 +46,7 @@ class Sequences:
         self.facts = facts
         self.pages = Pages(session)
         self._begun = 0
+        self._context = np.arange(facts.context)
 
     def begin(self) -> TokenSequence:
         """A new sequence, which takes pages as it grows; UsageError where the engine is one for a single sequence, and there is one."""
@@ -154,11 +155,18 @@ class Sequences:
     ) -> _Reading:
         if sequence.ended or sequence.owner is not self:
             raise UsageError(ENDED)
-        held = checked_tokens(tokens, self.facts)
+        held = self._checked(sequence.tokens, tokens)
         if last is not None and not 1 <= last <= len(held):
             raise InputError(f"got the logits behind the last {last} tokens, expected 1 to {len(held)}")
         first = sequence.known(held, len(held) - (1 if last is None else last))
         return _Reading(sequence, held, first, first if last is None else len(held) - last, sampling, scored)
+
+    def _checked(self, read: list[int], tokens: Sequence[int]) -> list[int]:
+        """Tokens that the model can read; those that were read already were looked at then."""
+        count = len(read)
+        if isinstance(tokens, list) and len(tokens) > count and tokens[:count] == read:
+            return [*read, *checked_tokens(tokens[count:], self.facts, count)]
+        return checked_tokens(tokens, self.facts)
 
     def _next(self, todo: Sequence[_Reading]) -> list[_Reading]:
         """What the next call reads: a part of one long text, or the ends of as many of them as it takes."""
@@ -169,31 +177,25 @@ class Sequences:
     def _step(self, group: Sequence[_Reading]) -> None:
         counts = [min(each.left, self.facts.chunk) for each in group]
         longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
-        tokens, positions = (np.empty((len(group), longest), np.int64) for _ in range(2))
-        wanted: list[int] = []
-        for row, (each, count) in enumerate(zip(group, counts, strict=True)):
-            # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
-            last = each.place + count - 1
-            tokens[row, :count], tokens[row, count:] = each.tokens[each.place : last + 1], each.tokens[last]
-            positions[row, :count], positions[row, count:] = range(each.place, last + 1), last
-            wanted += [row * longest + place - each.place for place in each.asked(count)]
-        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
+        # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
+        tokens = [_lengthened(each.tokens[each.place : each.place + count], longest) for each, count in zip(group, counts, strict=True)]
+        positions = [_lengthened(range(each.place, each.place + count), longest) for each, count in zip(group, counts, strict=True)]
+        asked = [(row, each, place) for row, each in enumerate(group) for place in each.asked(counts[row])]
         # A call gives the logits of at least one token.
-        inputs = [tokens, positions, *tables, np.arange(seen), np.asarray(wanted or [0])]
-        draws = [draw for each, count in zip(group, counts, strict=True) for draw in each.draws(count)]
+        wanted = [row * longest + place - each.place for row, each, place in asked] or [0]
+        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
+        inputs = [np.array(tokens), np.array(positions), *tables, self._context[:seen], np.array(wanted)]
+        draws = [(each.sampling, each.tokens, place + 1) for _, each, place in asked if each.sampling is not None]
         if draws:
-            shown = [
-                n
-                for n, scored in enumerate(each.scored for each, count in zip(group, counts, strict=True) for _ in each.asked(count))
-                if scored
-            ]
-            chosen, rows = self._call(group, SAMPLE, [*inputs, *operands(draws), np.asarray(shown, np.int64)])
+            shown = np.array([number for number, (_, each, _) in enumerate(asked) if each.scored], np.int64)
+            chosen, rows = self._call(group, SAMPLE, [*inputs, *operands(draws), shown])
         else:
             chosen, rows = NOBODY, self._call(group, STEP, inputs)
         for each, count in zip(group, counts, strict=True):
             number = len(each.asked(count))
-            each.take(count, chosen[:number].tolist(), rows[: number if each.scored else 0])
-            chosen, rows = chosen[number:], rows[number if each.scored else 0 :]
+            shares = number if each.scored else 0
+            each.take(count, chosen[:number].tolist(), rows[:shares])
+            chosen, rows = chosen[number:], rows[shares:]
 
     def _call(self, group: Sequence[_Reading], function: str, inputs: Sequence[Array]) -> Any:
         try:
@@ -298,21 +300,26 @@ class _Reading:
         self.chosen += chosen
         if len(rows):
             self.rows.append(rows)
-        if -1 in chosen or not np.isfinite(rows).all():
+        if -1 in chosen or (len(rows) and not np.isfinite(rows).all()):
             self.sequence.owner.pages.doubt(self.sequence.held, self.place)
 
 
-def checked_tokens(tokens: Any, facts: LanguageFacts) -> list[int]:
-    """Tokens that the model can read, as plain numbers; InputError names what it cannot."""
+def _lengthened(numbers: Sequence[int], length: int) -> list[int]:
+    """Numbers, and the last of them again up to a length."""
+    return [*numbers, *[numbers[-1]] * (length - len(numbers))]
+
+
+def checked_tokens(tokens: Any, facts: LanguageFacts, before: int = 0) -> list[int]:
+    """Tokens that the model can read behind some `before`, as plain numbers; InputError names what it cannot."""
     held = whole_numbers(tokens)
     if not held:
         raise InputError("a text of no tokens: a model continues at least one")
     if min(held) < 0 or max(held) >= facts.vocabulary:
         outside = next(token for token in held if not 0 <= token < facts.vocabulary)
         raise InputError(f"token {outside}: the vocabulary has 0 to {facts.vocabulary - 1}")
-    if len(held) > facts.context:
+    if before + len(held) > facts.context:
         raise InputError(
-            f"the text has {len(held)} tokens, and a session of this engine holds {facts.context}",
+            f"the text has {before + len(held)} tokens, and a session of this engine holds {facts.context}",
             hint="shorten it, or build the engine with a larger --context",
         )
     return held
