@@ -275,7 +275,9 @@ static const char *first_source(const struct reading *reading, const struct json
     return sources ? text_of(reading, sources, "source") : NULL;
 }
 
-static void read_writes(const struct reading *reading, const struct json *json, struct step *step) {
+static void read_launch(const struct reading *reading, const struct json *json, struct step *step) {
+    size_t count;
+    step->kind = STEP_LAUNCH;
     const struct json *each = parts(reading, json, "writes", &step->write_count);
     step->writes = take(reading, step->write_count, sizeof *step->writes);
     const char *source = first_source(reading, json);
@@ -283,13 +285,6 @@ static void read_writes(const struct reading *reading, const struct json *json, 
         step->writes[n] = buffer_of(reading, each);
         if (source) reading->plan->buffers[step->writes[n]].what = source;
     }
-}
-
-static void read_launch(const struct reading *reading, const struct json *json, struct step *step) {
-    size_t count;
-    const struct json *each;
-    step->kind = STEP_LAUNCH;
-    read_writes(reading, json, step);
     for (each = parts(reading, json, "symbols", &count); each; each = each->next) (void)dim_of(reading, row(reading, each, 2, "symbol")->next);
     for (each = parts(reading, json, "variants", &count); each; each = each->next) {
         const struct json *guard = ourcc_need(&reading->document, each, "guard", JSON_OBJECT);
@@ -309,11 +304,6 @@ static void read_check(const struct reading *reading, const struct json *json, s
     step->origin = first_source(reading, json);
     const struct type *type = &reading->plan->buffers[step->worst].type;
     if (type->dtype != OURCC_I64 || type->rank) ourcc_damaged(&reading->document, "a check reads what is no scalar i64");
-}
-
-/* Whether a step is a routine that native code holds (`IN_C` of ir/plan/steps.py). */
-static bool is_in_c(const struct reading *reading, const char *kind, const struct json *json) {
-    return strcmp(kind, "host") == 0 && strcmp(ourcc_need(&reading->document, json, "routine", JSON_TEXT)->text, "sample_token") == 0;
 }
 
 /* A step that only Python takes: the plan is read no further. */
@@ -336,12 +326,9 @@ static void read_steps(const struct reading *reading, const struct json *json) {
     for (size_t n = 0; each && !plan->needs; each = each->next, ++n) {
         struct step *step = &plan->steps[n];
         const char *kind = kind_of(reading, each);
-        if (strcmp(kind, "launch") == 0)
+        if (ourcc_is_launched(&reading->document, kind, each))
             read_launch(reading, each, step);
-        else if (is_in_c(reading, kind, each)) {
-            step->kind = STEP_ROUTINE;
-            read_writes(reading, each, step);
-        } else if (strcmp(kind, "check") == 0)
+        else if (strcmp(kind, "check") == 0)
             read_check(reading, each, step);
         else if (strcmp(kind, "copy") == 0 || strcmp(kind, "zero") == 0) {
             step->kind = *kind == 'c' ? STEP_COPY : STEP_ZERO;
