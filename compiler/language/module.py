@@ -103,6 +103,7 @@ def add_sample(config: Config, weights: Weights, length: int, cache: str = "f32"
     edits = graph.add_input("edits", TensorType(f64, (changes, 2)))
     shown = graph.add_input("shown", TensorType(i64, (weights.module.declare("L", 0, length * batch),)))
     token, _ = b.sample_token(logits, *rows, edited, edits)
+    step.at("logits")
     graph.set_outputs([token, b.take(logits, shown, axis=0)], ["token", "logits"], step.after)
 
 
