@@ -1,4 +1,4 @@
-"""Tokens that the engine chooses: those that its own logits give, whatever is asked, alone and in batches; what is no number is an error."""
+"""Tokens that the engine chooses: those that its own logits give, whatever is asked; what is no number is an error."""
 
 from __future__ import annotations
 
