@@ -175,16 +175,12 @@ class Sequences:
         return long[:1] or left[: self.facts.sequences]
 
     def _step(self, group: Sequence[_Reading]) -> None:
+        """One call: read what is next of each, and give each what it asked for."""
         counts = [min(each.left, self.facts.chunk) for each in group]
-        longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
-        # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
-        tokens = [_lengthened(each.tokens[each.place : each.place + count], longest) for each, count in zip(group, counts, strict=True)]
-        positions = [_lengthened(range(each.place, each.place + count), longest) for each, count in zip(group, counts, strict=True)]
         asked = [(row, each, place) for row, each in enumerate(group) for place in each.asked(counts[row])]
         # A call gives the logits of at least one token.
-        wanted = [row * longest + place - each.place for row, each, place in asked] or [0]
-        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
-        inputs = [np.array(tokens), np.array(positions), *tables, self._context[:seen], np.array(wanted)]
+        wanted = [row * max(counts) + place - each.place for row, each, place in asked] or [0]
+        inputs = [*self._placed(group, counts), np.array(wanted)]
         draws = [(each.sampling, each.tokens, place + 1) for _, each, place in asked if each.sampling is not None]
         if draws:
             shown = np.array([number for number, (_, each, _) in enumerate(asked) if each.scored], np.int64)
@@ -196,6 +192,15 @@ class Sequences:
             shares = number if each.scored else 0
             each.take(count, chosen[:number].tolist(), rows[:shares])
             chosen, rows = chosen[number:], rows[shares:]
+
+    def _placed(self, group: Sequence[_Reading], counts: Sequence[int]) -> list[Array]:
+        """The tokens that a call reads, their positions, their pages if there are any, and the places that it looks at."""
+        longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
+        # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
+        tokens = [_lengthened(each.tokens[each.place : each.place + count], longest) for each, count in zip(group, counts, strict=True)]
+        positions = [_lengthened(range(each.place, each.place + count), longest) for each, count in zip(group, counts, strict=True)]
+        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
+        return [np.array(tokens), np.array(positions), *tables, self._context[:seen]]
 
     def _call(self, group: Sequence[_Reading], function: str, inputs: Sequence[Array]) -> Any:
         try:
