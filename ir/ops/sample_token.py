@@ -19,8 +19,8 @@ from .table import Sample, opaque
 Tensor = np.ndarray[Any, Any]
 LEAST = -87.0
 """A weight below e to this power is 0: it is no normal number of f32."""
-FEW = 1e-3
-"""For top-p those weights are sorted first that are no smaller."""
+FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
+"""For top-p those weights are sorted that are no smaller than the first number that leaves enough."""
 
 
 @opaque()
@@ -82,9 +82,10 @@ def _largest(scores: Tensor, count: int) -> Tensor:
 
 def _fewest(weights: Tensor, enough: float) -> Tensor:
     """The weights without those that the largest, which add up to `enough`, can do without: few are sorted where few are enough."""
-    found = np.flatnonzero(weights >= FEW)
-    if weights[found].sum(dtype=np.float64) < enough:
-        found = np.arange(len(weights))
+    for floor in FLOORS:
+        found = np.flatnonzero(weights >= floor)
+        if weights[found].sum(dtype=np.float64) >= enough:
+            break
     order = found[np.argsort(-weights[found], kind="stable")]
     kept = order[np.cumsum(weights[order], dtype=np.float64) - weights[order] < enough]
     result = np.zeros_like(weights)
