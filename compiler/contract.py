@@ -15,7 +15,7 @@ from ..ir.plan import Host, Plan, is_native
 from ..ir.region import Reduce
 from ..ir.target import GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
-from ..passes.quantize import QUANTIZATIONS
+from ..passes.quantize import QUANTIZATIONS, SCORES
 from ..passes.quantize.words import (
     FLOATS,
     computed_in,
@@ -27,9 +27,11 @@ from ..passes.quantize.words import (
     precision_name,
     promised,
     read_as,
+    scored_as,
     stored_as,
     why_not_narrowed,
     why_not_quantized,
+    why_not_scored,
     why_not_sparse,
 )
 from ..passes.weights.weights import Weight, weight_of
@@ -218,6 +220,11 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
             requested.append(wanted)
             if wanted not in implied(realised):
                 why.append((wanted, reason))
+    scores = scored_as(op)
+    realised += [scores] if scores else []
+    if op.name == "attention" and options.quantize is not None and QUANTIZATIONS[options.quantize].scores:
+        requested.append(SCORES)
+        why += [] if scores else [(SCORES, why_not_scored(op) or "the pass did not reach it")]
     if not is_served_by(precision, realised[0]):
         why.append((precision, why_not_narrowed(op, facts) or f"the op computes in {realised[0]}"))
     held = read_as(op) if weight is None else ", ".join(stored) or precision_name(weight.stored.dtype)

@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "pack_codes": "weights.pack_codes:PackCodes",
     "place_index_checks": "checks.place_index_checks:PlaceIndexChecks",
     "quantize_activations": "quantize.activations:QuantizeActivations",
+    "quantize_attention": "quantize.attention:QuantizeAttention",
     "quantize_int8_weight": "quantize.int8_weight:QuantizeInt8Weight",
     "recognize_attention": "recognize.attention:RecognizeAttention",
     "recognize_causal": "recognize.causal:RecognizeCausal",

@@ -369,6 +369,14 @@ class Access:
         for spot, text in zip(spots, texts, strict=True):
             self.store(scope, value, spot, text)
 
+    def store_words(self, scope: Scope, value: Store, spot: Spot, text: str) -> None:
+        """Write words of four bytes, each with its first byte where the spot says."""
+        operand, pointer = self.operand(scope, value.operand)
+        place, guard = self._address(scope, operand, value, spot), self.guard(scope, self.checks(scope, value), spot)
+        if lane_stride(place) != 4 or not guard.whole:
+            raise InternalError(f"words of %{value.operand} do not lie side by side")
+        self._store_contiguous("i32", f"(int32_t *)({pointer})", place // 4, guard, spot.lanes, text)
+
     def _store_contiguous(self, storage: str, pointer: str, address: Dim, guard: AccessGuard, lanes: int, stored: str) -> None:
         at = f"{pointer} + {self.writer.index(at_lane(address, 0))}"
         if guard.whole:

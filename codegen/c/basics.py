@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ...ir.codes import FOUR
 from ...ir.errors import UnsupportedError
 from ...ir.types import DTYPES, DType
 from .library import ELEMENTS, LibraryFunction
@@ -141,23 +142,48 @@ def _moves() -> Iterator[tuple[str, LibraryFunction]]:
         yield f"iota_{name}", LibraryFunction(v, (), functools.partial(_listed, v, ""), scalar="return 0;")
     for name in TURNED:
         yield f"turn_{name}", LibraryFunction("void", (f"{name}x@N *v",), _turn)
+    for name in ("i8", "u8"):
+        yield f"turn_words_{name}", LibraryFunction("void", (f"{name}x@N *v", "i32x@N *w"), _turn_words)
 
 
 def _turn(lanes: int) -> str:
-    """As many vectors as they have lanes, the rows of a square, become its columns: blocks off the diagonal change places, then halves."""
-    lines = []
-    size = lanes // 2
+    """As many vectors as they have lanes, the rows of a square, become its columns."""
+    lines, columns = _turned([f"v[{row}]" for row in range(lanes)], 1)
+    return "\n".join([*lines, *(f"v[{row}] = {column};" for row, column in enumerate(columns))])
+
+
+def _turned(rows: Sequence[str], width: int) -> tuple[list[str], list[str]]:
+    """(lines, the names of the columns) of a square of blocks of `width` lanes: those off the diagonal change places, then halves do."""
+    lines, side, found = [], len(rows), list(rows)
+    size = side // 2
     while size:
-        kept = [lane if not lane & size else lanes + lane - size for lane in range(lanes)]
-        given = [lane + size if not lane & size else lanes + lane for lane in range(lanes)]
-        orders = [f"(i32x{lanes}){{{', '.join(map(str, order))}}}" for order in (kept, given)]
-        for row in (row for row in range(lanes) if not row & size):
-            low, high = f"r{size}_{row}", f"r{size}_{row + size}"
-            source = [f"v[{n}]" if 2 * size == lanes else f"r{2 * size}_{n}" for n in (row, row + size)]
-            for name, order in zip((low, high), orders, strict=True):
-                lines.append(f"const __typeof__(v[0]) {name} = __builtin_shuffle({source[0]}, {source[1]}, {order});")
+        kept = [block if not block & size else side + block - size for block in range(side)]
+        given = [block + size if not block & size else side + block for block in range(side)]
+        orders = [", ".join(str(width * block + lane) for block in order for lane in range(width)) for order in (kept, given)]
+        for row in (row for row in range(side) if not row & size):
+            pair = found[row], found[row + size]
+            for place, order in zip((row, row + size), orders, strict=True):
+                found[place] = f"r{size}_{place}"
+                words = f"(i32x{side * width}){{{order}}}"
+                lines.append(f"const __typeof__({pair[0]}) {found[place]} = __builtin_shuffle({pair[0]}, {pair[1]}, {words});")
         size //= 2
-    return "\n".join([*lines, *(f"v[{row}] = r1_{row};" for row in range(lanes))])
+    return lines, found
+
+
+def _turn_words(lanes: int) -> str:
+    """As many vectors of bytes as they have lanes, the rows of a square: each four neighbours of a row become a word of a column."""
+    lines, words, rows = [], lanes // FOUR, []
+    for number in range(words):
+        texts = [f"v[{FOUR * number + row}]" for row in range(FOUR)]
+        while len(texts) > 1:
+            order = ", ".join(map(str, range(2 * lanes * FOUR // len(texts))))
+            texts = [f"__builtin_shufflevector({left}, {right}, {order})" for left, right in zip(texts[::2], texts[1::2], strict=True)]
+        lines.append(f"const i32x{lanes} a{number} = (i32x{lanes}){texts[0]};")
+        rows.append(f"b{number}")
+        order = ", ".join(str(row * words + word) for word in range(words) for row in range(FOUR))
+        lines.append(f"const i32x{lanes} b{number} = __builtin_shuffle(a{number}, (i32x{lanes}){{{order}}});")
+    turned, columns = _turned(rows, FOUR)
+    return "\n".join([*lines, *turned, *(f"w[{word}] = {column};" for word, column in enumerate(columns))])
 
 
 def _every_second(name: str, lanes: int) -> str:

@@ -273,6 +273,9 @@ class Placement:
     def _store_rearranged(self, statement: Store, value: Value, spots: list[Spot], way: Rearranged) -> None:
         """Store the vectors of a block: squares are turned, then neighbours put together."""
         vectors: list[tuple[Spot, str]] = []
+        if way.turned is not None and value.type.dtype.bits == 8 and value.type.dtype.is_integer:
+            self._store_words(statement, value, spots, way.turned)
+            return
         if way.turned is None:
             vectors = [(spot, self.values.spread(value.type.dtype, self.values.vector(value, spot), spot.lanes)) for spot in spots]
         else:
@@ -285,12 +288,33 @@ class Placement:
                 group = neighbours[start : start + way.count]
                 self.access.store_group(self.values.scope, statement, group, [texts[id(spot)] for spot in group])
 
-    def _turned(self, value: Value, rows: list[Spot], turned: str) -> list[tuple[Spot, str]]:
-        """A square: its vectors are computed as rows, and given as columns."""
-        dtype, lanes, first = value.type.dtype, rows[0].lanes, rows[0]
+    def _store_words(self, statement: Store, value: Value, spots: list[Spot], turned: str) -> None:
+        """Store squares of bytes, four neighbours of a row as one word of a column."""
+        lane = value.type.axes[-1]
+        for rows in _beside(spots, turned):
+            for start in range(0, len(rows), rows[0].lanes):
+                square, first = self._square(value, rows[start : start + rows[0].lanes]), rows[start]
+                words = self.writer.fresh("w")
+                count = first.lanes // 4
+                self.writer.line(f"{self.library.vector('i32', first.lanes)} {words}[{count}];")
+                self.writer.line(f"{self.library.call(f'turn_words_{register(value.type.dtype)}', first.lanes, square, words)};")
+                for word in range(count):
+                    begin = dims.substitute(first.positions[lane], {LANE: 4 * word})
+                    places = {**first.positions, turned: first.positions[turned] + dims.symbol(LANE), lane: begin}
+                    self.access.store_words(self.values.scope, statement, Spot(places, first.lanes), f"{words}[{word}]")
+
+    def _square(self, value: Value, rows: list[Spot]) -> str:
+        """The vectors of a square, one after the other."""
+        dtype, lanes = value.type.dtype, rows[0].lanes
         texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
         square = self.writer.fresh("q")
         self.writer.line(f"{self.values.ctype(dtype, lanes)} {square}[{lanes}] = {{{', '.join(texts)}}};")
+        return square
+
+    def _turned(self, value: Value, rows: list[Spot], turned: str) -> list[tuple[Spot, str]]:
+        """A square: its vectors are computed as rows, and given as columns."""
+        dtype, lanes, first = value.type.dtype, rows[0].lanes, rows[0]
+        square = self._square(value, rows)
         self.writer.line(f"{self.library.call(f'turn_{register(dtype)}', lanes, square)};")
         lane, columns = value.type.axes[-1], []
         for column in range(lanes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
 from ...codegen.c.abi import KERNEL
@@ -15,15 +15,17 @@ from ...codegen.c.weight import check_weight
 from ...codegen.host.c import print_plans
 from ...ir.errors import is_own
 from ...ir.formats import format_of
-from ...ir.graph import Module, Value
+from ...ir.graph import Module, Op, Value
 from ...ir.ops.contraction import MULTIPLYING
 from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
 from ...ir.tile.program import Launch
+from ...ir.types import i8, u8
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
 from ...passes.lower.layout import channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
+from ...passes.match import operand, producer
 from ...passes.tile.cpu import STRATEGIES
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
@@ -103,8 +105,7 @@ def levels_for(target: Target, module: Module) -> list[CpuLevel]:
 
 def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
     """The levels without those that have nothing for the module which the one below has not."""
-    operands = [op.operands[:2] for graph in module.functions.values() for op in graph if op.name in MULTIPLYING]
-    products = {tuple(_multiplied(value) for value in pair if value is not None) for pair in operands}
+    products = {pair for graph in module.functions.values() for op in graph if op.name in MULTIPLYING for pair in _products(op)}
     # Blocks of codes are unsigned on the right (passes/regions/affine.py), where instructions want them first.
     products |= {("u8", "i8")} & {pair[::-1] for pair in products}
     found = levels[:1]
@@ -113,6 +114,18 @@ def _gaining(levels: list[CpuLevel], module: Module) -> list[CpuLevel]:
         if below.march != level.march or any((each.left, each.right) in products for each in more):
             found.append(level)
     return found
+
+
+def _products(op: Op) -> Iterator[tuple[str, str]]:
+    """The dtypes of the factors of an op's products: queries and keys that are codes have the signs that instructions want."""
+    left, right = operand(op, 0), operand(op, 1)
+    if op.name != "attention":
+        yield _multiplied(left), _multiplied(right)
+        return
+    codes = [made.operands[0] for value in (left, right) if (made := producer(value, "dequantize")) is not None]
+    coded = len(codes) == 2 and all(code is not None and code.dtype in (i8, u8) for code in codes)
+    yield ("u8", "i8") if coded else (left.dtype.name, right.dtype.name)
+    yield (operand(op, 2).dtype.name,) * 2
 
 
 def _multiplied(value: Value) -> str:

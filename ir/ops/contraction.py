@@ -119,7 +119,7 @@ def attention(
 
     A bool mask keeps where True, a float mask, which may be as wide as scores are, is added; it broadcasts to [.., H, S, T].
     `causal` also keeps t <= s only. A row with nothing kept is NaN, and 0 with `safe`. Values of 16 bits are multiplied with
-    weights, exp(score - highest), of 16 bits.
+    weights, exp(score - highest), of 16 bits, which the result has as well; queries and keys may be f32 beside them.
     """
     repeats = q.shape[-3] // k.shape[-3] if k.shape[-3] else 1
     k, v = np.repeat(k, repeats, axis=-3), np.repeat(v, repeats, axis=-3)
@@ -134,13 +134,14 @@ def attention(
         highest = np.where(highest == minus, 0, highest).astype(q.dtype)
     weights = np.exp(scores - highest)
     total = weights.sum(axis=-1, keepdims=True)
-    result = np.matmul(weights, v) / total
-    return np.where(total == 0, 0, result).astype(q.dtype) if safe else result
+    factors = weights if v.dtype == q.dtype else weights.astype(v.dtype).astype(q.dtype)
+    result = np.matmul(factors, v.astype(q.dtype)) / total
+    return (np.where(total == 0, 0, result) if safe else result).astype(v.dtype)
 
 
 @attention.infers
 def _(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, *, scale: float, causal: bool, safe: bool) -> TensorType:
-    if not same_dtype("attention", q, k, v).is_float:
+    if not same_dtype("attention", q, k, *(() if q.dtype == f32 and v.dtype in (f16, bf16) else (v,))).is_float:
         raise VerifyError(f"attention: got {q.dtype}, expected a float")
     if q.rank < 3 or q.rank != k.rank or q.rank != v.rank:
         raise VerifyError(f"attention: got q {q}, k {k}, v {v}, expected one rank of 3 or more")
@@ -159,7 +160,7 @@ def _(q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = Non
             raise VerifyError(f"attention: got a mask of {mask.dtype}, expected {' or '.join(map(str, allowed))}")
         if broadcast("attention", mask.shape, scores) != scores:
             raise VerifyError(f"attention: mask {mask} does not broadcast to the scores [{', '.join(str(d) for d in scores)}]")
-    return q.with_shape((*q.shape[:-1], v.shape[-1]))
+    return v.with_shape((*q.shape[:-1], v.shape[-1]))
 
 
 @attention.region
@@ -211,6 +212,8 @@ def _() -> Iterator[Sample]:
     yield Sample((*_heads(), draw(3, 5)), {"scale": 0.35})
     yield Sample((*_heads(f16), draw(1, 1, 5, dtype=f16)), {"scale": 0.35, "causal": True})
     yield Sample((*_heads(bf16, columns=37, rows=18), draw(37)), {"scale": 0.35})
+    for dtype in (f16, bf16):
+        yield Sample((*_heads(columns=37, rows=18)[:2], _heads(dtype, columns=37)[2]), {"scale": 0.35, "causal": True})
     yield Sample((draw(1, 1, 4), draw(1, 2, 4), draw(1, 2, 4)), {"scale": 0.5})
     yield Sample(_heads(columns=0), {"scale": 0.5, "safe": True})
     yield Sample(_heads(rows=0), {"scale": 0.5})

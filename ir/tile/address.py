@@ -60,7 +60,7 @@ def stride_of(scope: Scope, address: Dim, axis: str, start: int = 0, count: int 
 @dataclass(frozen=True)
 class Rearranged:
     """How a store in whole vectors goes where lanes lie apart in memory: squares of vectors are `turned` along another axis, and
-    `count` neighbours of the axis `grouped` are put together in 32 bits.
+    `count` neighbours of the axis `grouped` are put together in 32 bits. Bytes that are neighbours before as well are turned as words.
     """
 
     turned: str | None
@@ -74,14 +74,15 @@ def rearranged(
     """How a tile is stored whose elements along its lanes lie apart, None where it is not in whole vectors.
 
     Squares of `lanes` by `lanes` elements must fill both axes; elements are turned that have 32 bits in a register, as narrow floats
-    and bools have. Those that a layout puts in groups of 32 bits are stored as such words.
+    and bools have, and bytes in fours. Those that a layout puts in groups of 32 bits are stored as such words.
     """
     dtype = type_.dtype
-    is_turned = dtype.kind == "bool" or (dtype.bits <= 32 if dtype.is_float else dtype.is_integer and dtype.bits == 32)
+    *others, lane = type_.axes or ("",)
+    grouped, count = _grouped(operand, subscripts, type_)
+    are_words = dtype.is_integer and (dtype.bits == 32 or (count == 4 and grouped == lane and lanes % count == 0))
+    is_turned = dtype.kind == "bool" or (dtype.bits <= 32 if dtype.is_float else are_words)
     if len(type_.axes) < 2 or lanes < 2 or not is_turned:
         return None
-    *others, lane = type_.axes
-    grouped, count = _grouped(operand, subscripts, type_)
     if grouped is not None and extents[grouped] % count:
         return None
     apart = _apart(operand, subscripts, lane)
@@ -96,7 +97,7 @@ def rearranged(
 
 def _grouped(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType) -> tuple[str | None, int]:
     """The axis of a tile whose neighbours a layout puts side by side in 32 bits, and how many; None and 1 where it does not."""
-    if operand.layout is None or not type_.dtype.is_float:
+    if operand.layout is None or not (type_.dtype.is_float or type_.dtype.is_integer):
         return None, 1
     last = operand.layout.factors[-1]
     if last.divisor != 1 or last.modulus is None or last.modulus == 1 or last.modulus * operand.dtype.bits != 32:

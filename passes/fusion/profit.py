@@ -13,6 +13,7 @@ from ...ir.region import Load, Reduce, Region, Store, walk
 from ...ir.region.cost import cost_of
 from ...ir.workload import size_at
 from ..regions.facts import OpFacts
+from ..weights.weights import STORED
 from . import legality
 from .choices import Choices
 from .legality import Question, Rule, refusal
@@ -37,8 +38,8 @@ def dear_again(q: Question) -> str | None:
 
 
 def end_of_product(q: Question) -> str | None:
-    """A pointwise op is better the end of a product's group than a part of its reader's."""
-    if q.kind != "map" or q.is_everywhere or not q.readers:
+    """A pointwise op is better the end of a product's group than a part of its reader's, but for what makes numbers of codes again."""
+    if q.kind != "map" or q.is_everywhere or not q.readers or q.op.name in STORED:
         return None
     root = q.first
     same = dims.equal(q.value.type.elements, root.results[0].type.elements) is True

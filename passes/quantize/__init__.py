@@ -10,6 +10,9 @@ INTEGER = "int8"
 ACTIVATION = "int8-activation"
 """What it is called that a weight is multiplied by codes of 8 bits, with a scale for each token or block of it."""
 
+SCORES = "int8-scores"
+"""What it is called that attention multiplies queries by keys as codes of 8 bits, with a scale for each token of a head."""
+
 
 @dataclass(frozen=True)
 class Quantization:
@@ -37,11 +40,17 @@ class Quantization:
         return self.parts if self.is_coded else (self.name,)
 
     @property
+    def scores(self) -> bool:
+        """Whether attention multiplies queries by keys as integers too: int8 throughout."""
+        return self.activations and not self.is_coded
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """The passes that do it."""
         coded = "pack_codes" if self.format is None else f"encode_weights{{format={self.format}}}"
         weights = coded if self.is_coded else "quantize_int8_weight"
-        return (weights, "quantize_activations") if self.activations else (weights,)
+        scores = ("quantize_attention",) if self.scores else ()
+        return (weights, "quantize_activations", *scores) if self.activations else (weights,)
 
 
 QUANTIZATIONS: dict[str, Quantization] = {

@@ -1,4 +1,4 @@
-"""Activations as int8 with a scale for each token, or for each of its blocks: what makes products of coded weights integer ones."""
+"""Activations as codes of 8 bits with a scale for each token, block of it or image: what makes products of coded weights integer ones."""
 
 from __future__ import annotations
 
@@ -8,30 +8,37 @@ from typing import ClassVar
 import numpy as np
 
 from ...ir import dims
-from ...ir.codes import MOST_TERMS
+from ...ir.codes import FOUR, MOST_TERMS
 from ...ir.dims import Dim
 from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
-from ...ir.types import f32, i8
+from ...ir.types import f32, i8, u8
 from ..base import Pass, PassContext
+from ..match import operand, producer
 from ..weights.weights import Weight, values_of, weights_of
-from .rows import row_scales
+from .rows import image_scales, row_scales
 
 LARGEST = 127
+LARGEST_UNSIGNED = 255
+POSITIVE = ("relu", "sigmoid", "abs")
+KEEPING = ("max_pool", "avg_pool", "reshape", "transpose", "slice", "cast")
+"""Ops whose results have no negative numbers if their operand has none."""
+IMAGE = -1
 BLOCK = 32
 """Numbers of a token that share a scale where those of a weight's channel do not all share one either."""
 
 
 @dataclass(frozen=True)
 class QuantizeActivations(Pass):
-    """Round what coded weights are multiplied by to int8, by the largest magnitude of each row (token) or of each block of 32 in it.
+    """Round what coded weights are multiplied by to 8 bits, by the largest magnitude of each row (token), block of 32 in it, or image.
 
     Before: %y = matmul(%x, %w)   with %w = dequantize(@w.int8, @w.scale)
     After:  %s = div(reduce_max(abs(%x)), 127)   %c = quantize(%x, %s) {axis = 0, dtype = i8}
             %y = matmul(dequantize(%c, %s), %w)
 
-    Rows are independent of each other, so a result does not depend on the batch. A row with NaN or infinity stays one: its
+    Rows and images are independent of each other, so a result does not depend on the batch; an image without negative numbers has
+    unsigned codes. A row with NaN or infinity stays one: its
     scale is not finite. `integer_products` multiplies codes by those of channels. Weights in a format whose codes are integers of 8 bits
     (`decode`) have activations with scales in blocks; `passes/regions/affine.py` sums up their products as integers.
     """
@@ -54,20 +61,23 @@ class QuantizeActivations(Pass):
 def why_not(weight: Weight) -> str | None:
     """Why what a weight is multiplied by stays as it is, or None."""
     op = weight.op
-    if op.name != "matmul" or weight.position != 1 or weight.value.type.rank != 2:
-        return "only products with one matrix of weights on the right have scales for each token"
+    is_image = op.name == "conv"
+    if weight.position != 1 or not (is_image or (op.name == "matmul" and weight.value.type.rank == 2)):
+        return "only convolutions and products with one matrix of weights on the right have scales for each image or token"
     x = op.operands[0]
-    if x is None or not x.dtype.is_float or x.type.rank < 2 or op.attrs["transpose_a"]:
+    if x is None or not x.dtype.is_float or x.type.rank < 2 or (not is_image and op.attrs["transpose_a"]):
         return "the left factor is not rows of floats"
     if x.op is not None and x.op.name == "dequantize":
         return "the left factor is quantized already"
     if weight.sparse is not None:
         return "the weight is 2:4 sparse: products with what it keeps are made in floats"
-    depth = weight.value.shape[weight.contracted]
-    if weight.coded is not None:
+    depth = dims.product(weight.value.shape[1:]) if is_image else weight.value.shape[weight.contracted]
+    if is_image and op.attrs["groups"] != 1 and dims.divides(FOUR, weight.value.shape[1]) is not True:
+        return f"the channels of a group are no multiple of {FOUR}"
+    if weight.coded is not None and not is_image:
         return _why_not_decoded(weight, weight.coded, depth)
     coded = weight.expanded_by("dequantize")
-    if coded is None or weight.stored.dtype != i8 or coded.attrs["block"]:
+    if coded is None or weight.coded is not None or weight.stored.dtype != i8 or coded.attrs["block"]:
         return "the weight is not int8 with a scale for each channel, and not in a declared format"
     if dims.at_most(depth, MOST_TERMS) is not True:
         return f"a sum of {depth} products may not fit 32 bits"
@@ -103,6 +113,11 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int],
     op, x = weight.op, weight.op.operands[0]
     assert x is not None
     builder = rewriter.builder(op)
+    if op.name == "conv":
+        if (x, IMAGE) not in known:
+            known[x, IMAGE] = _rounded_image(builder, x)
+        rewriter.set_operand(op, 0, known[x, IMAGE])
+        return
     coded, value = weight.coded, weight.value
     block = 0 if coded is None else _block(format_of(coded.attrs["format"]).group)
     if (x, block) not in known:
@@ -113,6 +128,21 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int],
     product = builder.matmul(known[x, block], value, transpose_b=op.attrs["transpose_b"])
     product = product if product.dtype == op.result.dtype else builder.cast(product, dtype=op.result.dtype)
     rewriter.replace(op, [product if x.type.rank == 2 else builder.reshape(product, shape=op.result.shape)])
+
+
+def _rounded_image(b: Builder, x: Value) -> Value:
+    """Images as codes and back, each by a scale of its own."""
+    dtype, largest = (u8, LARGEST_UNSIGNED) if _is_positive(x) else (i8, LARGEST)
+    scale = image_scales(b, x, float(largest))
+    result: Value = b.dequantize(b.quantize(x, scale, axis=0, dtype=dtype), scale, axis=0, dtype=x.dtype)
+    return result
+
+
+def _is_positive(value: Value) -> bool:
+    """Whether a value is known to have no negative numbers."""
+    while (moved := producer(value, *KEEPING)) is not None:
+        value = operand(moved, 0)
+    return producer(value, *POSITIVE) is not None
 
 
 def _rounded(b: Builder, x: Value, block: int) -> Value:

@@ -134,7 +134,7 @@ class CodedProduct(Rule):
             return "the sum is not known to fit 32 bits"
         if right.axis is not None and right.axis != channel:
             return "the right factor's scales vary along the sum"
-        if op.name == "conv" and left.axis is not None:
+        if op.name == "conv" and left.axis not in (None, 0):
             return "the image has scales for each channel"
         if op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True:
             return f"the channels of a group are no multiple of {FOUR}"

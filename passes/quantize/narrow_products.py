@@ -15,6 +15,8 @@ from ..weights.weights import STORED
 
 FACTORS = {"matmul": 2, "conv": 2, "attention": 3}
 """The ops that multiply, and how many of their operands are factors."""
+VALUES = 2
+"""Attention's third operand."""
 MOVES = ("slice", "transpose", "reshape", "take", "broadcast_to")
 
 
@@ -28,7 +30,7 @@ class NarrowProducts(Pass):
             %r = attention(%p, %l, %u)     %z = cast(%r) {dtype = f32}    (with %p, %l, %u casts of %q, %k, %v)
 
     What products read is then stored in 16 bits, as the cast becomes part of the kernel that makes it; softmax, norms, residual sums and
-    long sums stay in f32. A weight with scales of its own keeps them.
+    long sums stay in f32. A weight with scales of its own keeps them, and so do queries and keys, whose values are rounded alone.
     """
 
     dtype: str = "bf16"
@@ -64,8 +66,8 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
             known[value] = builder.cast(value, dtype=dtype)
         return known[value]
 
-    count = FACTORS[op.name]
-    operands = [narrow(value) if n < count and value is not None else value for n, value in enumerate(op.operands)]
+    places = _places(op)
+    operands = [narrow(value) if n in places and value is not None else value for n, value in enumerate(op.operands)]
     if op.name == "attention":
         (result,) = builder.build(op.definition, operands, op.attrs)
         rewriter.replace(op, [builder.cast(result, dtype=op.result.dtype)])
@@ -73,21 +75,31 @@ def _narrow(rewriter: Rewriter, op: Op, dtype: DType, known: dict[Value, Value])
         rewriter.replace(op, list(builder.build(op.definition, operands, {**op.attrs, "wide": True})))
 
 
+def _places(op: Op) -> tuple[int, ...]:
+    """Which operands are factors that may be rounded: of attention the values alone where queries and keys are codes."""
+    coded = op.name == "attention" and all(_is_stored(value) for value in op.operands[:2])
+    return (VALUES,) if coded else tuple(range(FACTORS[op.name]))
+
+
+def _is_stored(value: Value | None) -> bool:
+    return value is not None and value.op is not None and value.op.name in STORED
+
+
 def why_not(op: Op) -> str | None:
     """Why an op keeps its factors as they are, or None."""
     if op.name not in FACTORS:
         return f"only the factors of matmul, conv and attention are rounded, {op.name} takes them as they are"
-    factors = [value for value in op.operands[: FACTORS[op.name]] if value is not None]
+    factors = [value for n in _places(op) if (value := op.operands[n]) is not None]
     if any(value.dtype != f32 for value in factors):
         return f"its factors are {' and '.join(dict.fromkeys(value.dtype.name for value in factors))}, not f32"
-    if any(value.op is not None and value.op.name in STORED for value in factors):
+    if any(map(_is_stored, factors)):
         return "its keys and values are stored with scales" if op.name == "attention" else "its weight is stored with scales"
-    if op.name == "attention" and any(map(_is_kept, factors[1:])):
+    if op.name == "attention" and any(map(is_kept, factors[-2:])):
         return "its keys and values are kept in f32 from call to call"
     return None
 
 
-def _is_kept(value: Value) -> bool:
+def is_kept(value: Value) -> bool:
     """Whether a value is seen in something that is written in part: to round all of it in each call would cost more than it gives."""
     while (move := producer(value, *MOVES)) is not None:
         value = operand(move, 0)

@@ -1,4 +1,4 @@
-"""Rows as codes while an engine runs: what each row is divided by, on the graph builder."""
+"""Rows and images as codes while an engine runs: what each is divided by, on the graph builder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ def row_scales(b: Builder, rows: Value, largest: float, *, keepdims: bool) -> Va
 
     A row does not see the others. One with NaN or infinity stays one: its scale is not finite.
     """
-    size = b.reduce_max(b.abs(rows), axes=(rows.type.rank - 1,), keepdims=keepdims)
+    return _scales(b, b.reduce_max(b.abs(rows), axes=(rows.type.rank - 1,), keepdims=keepdims), largest)
+
+
+def image_scales(b: Builder, images: Value, largest: float) -> Value:
+    """The scales f32[N] of images [N, C, ..]: the largest magnitude of an image becomes `largest`.
+
+    The largest of each index of the first spatial axis comes first: threads share what is read.
+    """
+    others = tuple(axis for axis in range(images.type.rank) if axis not in (0, 2))
+    return _scales(b, b.reduce_max(b.reduce_max(b.abs(images), axes=others, keepdims=False), axes=(1,), keepdims=False), largest)
+
+
+def _scales(b: Builder, size: Value, largest: float) -> Value:
+    """What numbers of these largest magnitudes are divided by."""
     size = size if size.dtype == f32 else b.cast(size, dtype=f32)
     # Of zeros only any scale is right; of numbers near the least normal one it has fewer digits below that.
     result: Value = b.maximum(b.div(size, largest), LEAST)

@@ -8,12 +8,12 @@ from ...ir.dims import Facts
 from ...ir.formats import format_of
 from ...ir.graph import Op
 from ...ir.ops.contraction import MULTIPLYING
-from ...ir.types import DType, i8
-from ..match import operand
+from ...ir.types import DType, i8, u8
+from ..match import operand, producer
 from ..regions.facts import describe
 from ..sparsify import two_four
 from ..weights.weights import Weight
-from . import ACTIVATION, INTEGER, QUANTIZATIONS, activations, encode_weights, int8_weight, name_of, narrow_products
+from . import ACTIVATION, INTEGER, QUANTIZATIONS, SCORES, activations, attention, encode_weights, int8_weight, name_of, narrow_products
 
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
@@ -29,10 +29,10 @@ def precision_name(dtype: DType) -> str:
 
 
 def computed_in(op: Op) -> str:
-    """The precision that an op computes in: that of its result, or of what it multiplies."""
+    """The precision that an op computes in: that of its result, or of what it multiplies (of attention with codes for keys, values)."""
     if op.name in ("matmul", "conv") and all(v is not None and v.dtype.is_integer and v.dtype.bits == 8 for v in op.operands[:2]):
         return INTEGER
-    factor = op.operands[0] if op.name in MULTIPLYING else None
+    factor = op.operands[2 if scored_as(op) else 0] if op.name in MULTIPLYING else None
     if factor is not None and factor.dtype.is_float:
         return precision_name(factor.dtype)
     return precision_name(op.results[0].dtype) if op.results else ""
@@ -55,6 +55,8 @@ def read_as(op: Op) -> str:
     keys = op.operands[1].op if op.name == "attention" and op.operands[1] is not None else None
     if keys is not None and keys.name == "decode":
         return str(keys.attrs["format"])
+    if keys is not None and keys.name == "dequantize":
+        return str(operand(keys, 0).dtype)
     if keys is not None and keys.name == "cast" and operand(keys, 0).dtype.bits < keys.result.dtype.bits:
         return precision_name(operand(keys, 0).dtype)
     return ""
@@ -65,6 +67,14 @@ def multiplied_as(weight: Weight) -> Iterator[str]:
     read = weight.op.operands[1 - weight.position]
     if read is not None and read.op is not None and read.op.name == "dequantize" and operand(read.op, 0).dtype == i8:
         yield ACTIVATION
+
+
+def scored_as(op: Op) -> str:
+    """What attention multiplies queries and keys as, where they are codes."""
+    if op.name != "attention":
+        return ""
+    made = [producer(value, "dequantize") for value in op.operands[:2]]
+    return SCORES if all(each is not None and operand(each, 0).dtype in (i8, u8) for each in made) else ""
 
 
 def implied(words: Iterable[str]) -> set[str]:
@@ -106,6 +116,11 @@ def why_not_quantized(weight: Weight, name: str) -> str | None:
     if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.coded) is not None):
         return activations.why_not(weight)
     return encode_weights.why_not(weight, known.format) if known.is_coded else int8_weight.why_not(weight)
+
+
+def why_not_scored(op: Op) -> str | None:
+    """Why attention does not multiply its queries and keys as codes, or None."""
+    return attention.why_not(op)
 
 
 def why_not_sparse(weight: Weight) -> str | None:

@@ -1,4 +1,4 @@
-"""Casts to where fewer or narrower elements move: widening ones down, narrowing ones up."""
+"""Casts and codes to where fewer or narrower elements move: widening ones down, narrowing ones up."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ class SinkCasts(RulePass):
 
 
 class SinkWidening(Rule):
-    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice"""
+    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice; so with dequantize by one scale"""
 
     ops = (*SAME_ELEMENTS, "slice")
 
     def check(self, op: Op, module: Module) -> str | None:
-        cast = producer(op.operands[0], "cast")
-        if cast is None:
+        wide = producer(op.operands[0], "cast", "dequantize")
+        if wide is None or not _is_alike(wide):
             return "the operand is no cast"
-        if operand(cast, 0).dtype.bits >= cast.result.dtype.bits:
+        if operand(wide, 0).dtype.bits >= wide.result.dtype.bits:
             return "the cast does not widen"
-        return None if sum(cast.result.uses.values()) == 1 else "the cast has other users"
+        return None if sum(wide.result.uses.values()) == 1 else "the cast has other users"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
-        moved = g.build(op.definition, (operand(matched(op.operands[0], "cast"), 0),), op.attrs)
-        return g.cast(moved[0], dtype=op.result.dtype)
+        wide = matched(op.operands[0], "cast", "dequantize")
+        return _of(wide, g.build(op.definition, (operand(wide, 0),), op.attrs)[0], g)
 
 
 class HoistNarrowing(Rule):
-    """cast(move(x), narrow) -> move(cast(x, narrow)), for reshape, transpose, broadcast_to; for slice where all that is read of x is"""
+    """cast(move(x), narrow) -> move(cast(x, narrow)), for reshape, transpose, broadcast_to; for slice where all that is read of x is;
+    so with quantize by one scale"""
 
-    ops = ("cast",)
+    ops = ("cast", "quantize")
     moves = (*SAME_ELEMENTS, "broadcast_to", "slice")
 
     def check(self, op: Op, module: Module) -> str | None:
@@ -58,14 +59,27 @@ class HoistNarrowing(Rule):
             return "the operand is no movement"
         if operand(op, 0).dtype.bits <= op.result.dtype.bits:
             return "the cast does not narrow"
+        if not _is_alike(op):
+            return "scales vary along an axis"
         if move.name == "slice":
-            return None if _is_read_as(operand(move, 0), op.result.dtype) else "something else is read of the whole"
+            reads = op.name == "cast" and _is_read_as(operand(move, 0), op.result.dtype)
+            return None if reads else "something else is read of the whole"
         return None if sum(move.result.uses.values()) == 1 else "the movement has other users"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         move = matched(op.operands[0], *self.moves)
-        narrowed = g.cast(operand(move, 0), dtype=op.result.dtype)
-        return g.build(move.definition, (narrowed,), move.attrs)
+        return g.build(move.definition, (_of(op, operand(move, 0), g),), move.attrs)
+
+
+def _is_alike(op: Op) -> bool:
+    """Whether an op does the same to every element: a cast, or codes with one scale and one zero point."""
+    return all(value is None or value.type.elements == 1 for value in op.operands[1:]) and not op.attrs.get("block", 0)
+
+
+def _of(op: Op, value: Value, g: Builder) -> Value:
+    """The same conversion of another value."""
+    attrs = op.attrs if op.name == "cast" else {**op.attrs, "axis": None}
+    return g.build(op.definition, (value, *op.operands[1:]), attrs)[0]
 
 
 def _is_read_as(whole: Value, dtype: DType) -> bool:

@@ -92,7 +92,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "passes/fusion/decision.py",
         "passes/lower/in_place.py",
         "passes/regions/shadows.py",
-        "passes/tile/softmax.py",
     ),
     "tests/passes/lower/test_build_plan.py": (
         "passes/quantize/words.py",

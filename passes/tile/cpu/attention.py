@@ -2,7 +2,8 @@
 
 A grid point owns `m` rows of one head. Columns go in steps of `t`: the keys are transposed once into a cache tile,
 then each row block makes its scores, rescales what it has by the new maximum, and adds its product with the values.
-Factors of 16 bits that the target multiplies in groups lie so in cache tiles, keys and values and the rounded weights.
+Factors that the target multiplies in groups lie so in cache tiles: those of 16 bits, keys and values and the rounded weights,
+and queries and keys that are codes of 8 bits, whose sums are integers (codes.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ....ir.layout import Factor
 from ....ir.region import Load, Ref, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
-from ....ir.types import DType
+from ....ir.types import DType, i8, i32, u8
 from ...regions.contraction import unwidened
 from ..lower import Block, parameters, upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
+from .codes import CodedScores, read_codes
 from .price import Priced
 
 LANES = 16
@@ -65,7 +67,7 @@ class CpuAttention(Priced):
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
         groups = _groups(match.problem, match.found, target)
         rows = _Launch(match.problem, schedule, match.found, groups).rows if match.found.is_causal else 0
-        return self.name, schedule["t"], rows, groups and groups.depth
+        return self.name, schedule["t"], rows, tuple(group and (group.dtype.name, group.depth) for group in groups)
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
@@ -75,22 +77,28 @@ class CpuAttention(Priced):
 
 
 @dataclass(frozen=True)
-class _Groups:
-    """Both products in groups of `depth` neighbours along their sums, whose factors are `dtype`."""
+class _Group:
+    """A product in groups of `depth` neighbours along its sums, whose right factor is `dtype`; of codes if there are `codes`."""
 
     dtype: DType
     depth: int
+    codes: CodedScores | None = None
 
 
-def _groups(problem: Problem, found: Attention, target: CpuLevel) -> _Groups | None:
-    """How the target multiplies factors of 16 bits; None where they are wider, or computed one by one."""
-    dtype = unwidened(found.query).dtype
-    sides = (unwidened(found.key), unwidened(found.value))
-    instruction = target.dot(dtype.name, dtype.name, found.product.dtype.name)
-    if instruction is None or dtype != found.weights or any(side.dtype != dtype for side in sides):
-        return None
-    head = dims.number(problem.region.axis(found.inner[0]).extent)
-    return _Groups(dtype, instruction.depth) if head % instruction.depth == 0 else None
+def _groups(problem: Problem, found: Attention, target: CpuLevel) -> tuple[_Group | None, _Group | None]:
+    """How the target multiplies queries by keys, and weights by values; None where factors are wider, or computed one by one."""
+    head, codes = dims.number(problem.region.axis(found.inner[0]).extent), read_codes(found)
+    scores = _group(unwidened(found.query).dtype, unwidened(found.key).dtype, found.product.dtype, target)
+    if codes is not None:
+        instruction = target.dot("u8", "i8", "i32")
+        scores = None if instruction is None else _Group(i8, instruction.depth, codes)
+    sums = _group(found.weights, unwidened(found.value).dtype, found.product.dtype, target)
+    return scores if scores is not None and head % scores.depth == 0 else None, sums
+
+
+def _group(left: DType, right: DType, total: DType, target: CpuLevel) -> _Group | None:
+    instruction = target.dot(left.name, right.name, total.name) if left == right else None
+    return None if instruction is None else _Group(right, instruction.depth)
 
 
 def _blocks(problem: Problem, found: Attention, target: CpuLevel) -> Iterator[tuple[int, int]]:
@@ -138,16 +146,30 @@ def _is_at_hand(query: Scalar) -> bool:
     return isinstance(query, Load)
 
 
+def _grouped(group: _Group | None, inner: str, lane: str) -> tuple[Factor, ...]:
+    """The order of a tile whose neighbours along `inner` lie together; none of its own without a group."""
+    return () if group is None else (Factor(inner, group.depth), Factor(lane), Factor(inner, 1, group.depth))
+
+
 class _Launch:
     """Builds the launch; `first` and `lane` give subscripts into the cache tiles."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, groups: _Groups | None) -> None:
-        self.problem, self.schedule, self.found, self.groups = problem, schedule, found, groups
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, groups: tuple[_Group | None, _Group | None]) -> None:
+        self.problem, self.schedule, self.found = problem, schedule, found
+        self.scored, self.summed = groups
+        """How queries are multiplied by keys, and weights by values."""
+        self.codes = None if self.scored is None else self.scored.codes
         self.query, self.key, self.value = found.query, found.key, found.value
-        if groups is not None:
-            self.query, self.key, self.value = map(unwidened, (found.query, found.key, found.value))
+        if self.codes is not None:
+            self.query, self.key = self.codes.query, self.codes.key
+        elif self.scored is not None:
+            self.query, self.key = unwidened(found.query), unwidened(found.key)
+        if self.summed is not None:
+            self.value = unwidened(found.value)
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
+        self.total = self.dtype if self.codes is None else i32
+        """The type of the sums of queries times keys."""
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
         self.depth = dims.number(self.extents[found.inner[0]])
         self.features = dims.number(self.extents[found.feature])
@@ -180,6 +202,8 @@ class _Launch:
         with block.loop(found.column, "tile", 0, self.high, self.step) as columns:
             self.columns = columns
             self._transpose(block)
+            if self.codes is not None:
+                self._start_columns(block, self.codes)
             if self.values is not None:
                 self._group_values(block, self.values)
             with self._each_head(block):
@@ -201,30 +225,33 @@ class _Launch:
         self.base = 0
 
     def _locals(self, block: Block) -> None:
-        groups, width, rows = self.groups, -(-self.features // self.nr) * self.nr, self.rows * self.heads
+        width, rows = -(-self.features // self.nr) * self.nr, self.rows * self.heads
         shape = (("r", rows), ("d", self.depth))
-        self.queries = None if _is_at_hand(self.found.query) else block.local("queries", self._wide(self.query).dtype, shape)
-        self.keys = block.local("keys", self.key.dtype, (("d", self.depth), ("t", self.step)), self._grouped("d", "t"))
+        at_hand = _is_at_hand(self.found.query) and self.codes is None
+        self.queries = None if at_hand else block.local("queries", self._wide(self.query, self.scored).dtype, shape)
+        self.keys = block.local("keys", self.key.dtype, (("d", self.depth), ("t", self.step)), _grouped(self.scored, "d", "t"))
+        if self.codes is not None:
+            self.ones = block.local("ones", u8, (("d", self.depth),))
+            self.starts = block.local("starts", i32, (("t", self.step),))
+            self.row_starts = block.local("row_starts", i32, (("r", rows),)) if self.codes.key_zero is not None else None
         self.values = None
-        if groups is not None:
-            self.values = block.local("values", groups.dtype, (("t", self.step), ("e", width)), self._grouped("t", "e"))
+        if self.summed is not None:
+            self.values = block.local("values", self.summed.dtype, (("t", self.step), ("e", width)), _grouped(self.summed, "t", "e"))
         self.scores = block.local("scores", self.dtype, (("r", self.mr), ("t", self.step)))
         self.weights, self.factor = self.scores, self.dtype
-        if groups is not None:
-            self.weights, self.factor = block.local("weights", groups.dtype, (("r", self.mr), ("t", self.step))), groups.dtype
+        if self.summed is not None:
+            self.weights, self.factor = block.local("weights", self.summed.dtype, (("r", self.mr), ("t", self.step))), self.summed.dtype
         self.sums = block.local("sums", self.dtype, (("r", rows), ("e", width)))
         self.highest = block.local("highest", self.dtype, (("r", rows),))
         # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
         self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.mr),)) for name in ("bases", "factors", "added"))
         self.totals = block.local("totals", self.dtype, (("r", rows),))
 
-    def _grouped(self, inner: str, lane: str) -> tuple[Factor, ...]:
-        """The order of a tile whose neighbours along `inner` lie together; none of its own without groups."""
-        if self.groups is None:
-            return ()
-        return Factor(inner, self.groups.depth), Factor(lane), Factor(inner, 1, self.groups.depth)
-
     def _start(self, block: Block) -> None:
+        if self.codes is not None:
+            inner = block.axis("d", 0, self.depth, self.depth)
+            block.store(self.ones, (dims.symbol(inner),), block.full(1, u8, (inner,)))
+            block.axes.remove(inner)
         with self._each_head(block), self._each_row(block) as place:
             block.store(self.highest, (place,), block.full(float("-inf"), self.dtype))
             block.store(self.totals, (place,), block.full(0.0, self.dtype))
@@ -232,6 +259,7 @@ class _Launch:
                 block.store(self.sums, (place, self._lanes(feature)), block.full(0.0, self.dtype, (feature,)))
             if self.queries is not None:
                 self._compute_query(block, self.queries, place)
+                self._start_row(block, self.queries, place)
 
     @contextmanager
     def _each_row(self, block: Block) -> Iterator[Dim]:
@@ -249,9 +277,21 @@ class _Launch:
             block.index[self.found.inner[0]] = dims.symbol(inner)
             self._named(block)
             block.outside = True
-            query = block.lower(self._wide(self.query))
+            query = block.lower(self._wide(self.query, self.scored))
             block.outside = False
             block.store_all(queries, (place, dims.symbol(inner)), query)
+
+    def _start_row(self, block: Block, queries: str, place: Dim) -> None:
+        """row_starts[r] = the zero point of the keys times all that a row's numbers add up to, taken away."""
+        if self.codes is None or self.row_starts is None or self.codes.key_zero is None:
+            return
+        inner = block.axis("d", 0, self.depth, self.depth)
+        codes = self._cast(block, block.load(queries, (place, dims.symbol(inner)), u8), i32)
+        total: Value = Reduce("sum", inner, codes, TileType(i32))
+        block.axes.remove(inner)
+        zero = self.codes.query_zero
+        moved = block.full(0, i32) if zero is None else block.apply("mul", block.lower(zero), block.full(self.depth, i32))
+        block.store(self.row_starts, (place,), block.apply("mul", block.apply("sub", moved, total), block.lower(self.codes.key_zero)))
 
     def _features(self, block: Block) -> AbstractContextManager[str]:
         """A loop over the value's features in register blocks."""
@@ -278,6 +318,19 @@ class _Launch:
             value = block.lower(self.key)
             block.outside = False
             block.store_all(self.keys, (dims.symbol(inner), self._inside(columns, self.columns)), value)
+
+    def _start_columns(self, block: Block, codes: CodedScores) -> None:
+        """starts[t] = the zero point of the queries times the sum of a key's codes, taken away."""
+        with block.loop(self.found.column, "walk", 0, 0, self.nr, parent=self.columns) as lanes:
+            inner = block.axis("d", 0, self.depth, self.depth)
+            ones = self._cast(block, block.load(self.ones, (dims.symbol(inner),), u8), i32)
+            place = self._inside(lanes, self.columns)
+            keys = self._cast(block, block.load(self.keys, (dims.symbol(inner), place), i8), i32)
+            total: Value = Dot(ones, keys, block.full(0, i32, (lanes,)), TileType(i32, (lanes,)))
+            block.axes.remove(inner)
+            zero = block.full(0, i32) if codes.query_zero is None else block.lower(codes.query_zero)
+            total = block.let("total", total)
+            block.store(self.starts, (place,), block.apply("mul", total, block.apply("neg", zero)))
 
     def _group_values(self, block: Block, values: str) -> None:
         """values[t, e] = value[t, e] for the columns of this step, 0 beyond the last one: neighbours along t lie together."""
@@ -340,8 +393,9 @@ class _Launch:
             block.index[found.inner[0]] = dims.symbol(inner)
             query = self._query(block, rows, inner)
             key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), self.key.dtype)
-            kind = TileType(self.dtype, axes)
-            product = block.let(found.product.name, Dot(query, self._cast(block, key), block.full(0.0, self.dtype, axes), kind))
+            first = self._first(block, axes, self._place_of(rows), self._inside(lanes, self.columns))
+            total = block.let(found.product.name, Dot(query, self._cast(block, key, self.total), first, TileType(self.total, axes)))
+            product = self._cast(block, total)
             block.axes.remove(inner)
             block.readers[found.product.name] = lambda _: product
             self._named(block)
@@ -353,10 +407,20 @@ class _Launch:
             place = self._inside(lanes, self.columns)
             block.store(self.scores, (dims.symbol(f"{rows}.lane"), place) if rows else (0, place), score)
 
+    def _first(self, block: Block, axes: tuple[str, ...], row: Dim, column: Dim) -> Value:
+        """What the sums of a block of scores begin with."""
+        if self.codes is None:
+            return block.full(0.0, self.dtype, axes)
+        first = block.apply("add", block.full(0, i32, axes), block.load(self.starts, (column,), i32))
+        if self.row_starts is not None:
+            first = block.apply("add", first, block.load(self.row_starts, (row,), i32))
+        return block.let("first", first)
+
     def _query(self, block: Block, rows: str | None, inner: str) -> Value:
         if self.queries is None:
             return block.lower(_in(self.dtype, self.query))
-        return self._cast(block, block.load(self.queries, (self._place_of(rows), dims.symbol(inner)), self._wide(self.query).dtype))
+        dtype = self._wide(self.query, self.scored).dtype
+        return self._cast(block, block.load(self.queries, (self._place_of(rows), dims.symbol(inner)), dtype), self.total)
 
     @contextmanager
     def _scores_of(self, block: Block, local: Dim) -> Iterator[tuple[str, Value]]:
@@ -383,7 +447,7 @@ class _Launch:
 
     def _weigh(self, block: Block, local: Dim, place: Dim) -> None:
         """The exponentials of a row under its new maximum."""
-        if self.groups is not None:
+        if self.summed is not None:
             # The last group may reach beyond the last column.
             last = dims.minimum(self._remaining(), self.step - 1)
             block.store(self.weights, (local, last), block.full(0.0, self.factor))
@@ -407,7 +471,7 @@ class _Launch:
 
     def _whole(self) -> Dim:
         """The same in whole groups."""
-        depth = 1 if self.groups is None else self.groups.depth
+        depth = 1 if self.summed is None else self.summed.depth
         left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), depth)
         return dims.minimum(left, self.step // depth) * depth
 
@@ -439,7 +503,7 @@ class _Launch:
             return self._cast(block, block.load(self.values, (place, self._lanes(feature)), dtype, Constant(0.0, dtype)))
         self._named(block)
         block.outside = True
-        value = block.lower(self._wide(self.value))
+        value = block.lower(self._wide(self.value, self.summed))
         block.outside = False
         return value
 
@@ -456,9 +520,10 @@ class _Launch:
                 block.later(let)
             block.store(found.store.output, block.subscripts(found.store.subscripts, ()), block.lower(found.store.value))
 
-    def _wide(self, value: Scalar) -> Scalar:
+    def _wide(self, value: Scalar, group: _Group | None) -> Scalar:
         """A factor as it is multiplied: in the type of the sums, or of groups."""
-        return value if self.groups is not None else _in(self.dtype, value)
+        return value if group is not None else _in(self.dtype, value)
 
-    def _cast(self, block: Block, value: Value) -> Value:
-        return value if value.type.dtype == self.dtype else block.apply("cast", value, dtype=self.dtype)
+    def _cast(self, block: Block, value: Value, dtype: DType | None = None) -> Value:
+        dtype = dtype or self.dtype
+        return value if value.type.dtype == dtype else block.apply("cast", value, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Stores whose lanes lie apart in memory: squares are turned in registers, neighbours of 16 bits joined in words."""
+"""Stores whose lanes lie apart in memory: squares are turned in registers, neighbours of 16 bits joined in words, bytes moved as words."""
 
 from __future__ import annotations
 
@@ -102,3 +102,23 @@ def test_pairs_are_where_they_belong(run_c, level: CpuLevel, dtype: str, along: 
 def test_pairs_of_narrow_floats_are_stored_as_words(level: CpuLevel, along: str, dtype: str, is_joined: bool) -> None:
     source = print_launch(parse(grouped(dtype, along, level.lanes)).launches[0], level, ("N",))[0].source
     assert ("join_" in source) == is_joined and ("turn_" in source) == (is_joined and along == "j")
+
+
+def in_fours(dtype: str, last: int) -> str:
+    """x as it lies in a cache tile in fours along its rows, as attention packs codes of keys, and back."""
+    return grouped(dtype, "j", last).replace("j/2 i j%2", "j/4 i j%4").replace("else 0.0", "else 0")
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+@pytest.mark.parametrize(("rows", "last"), [(32, 16), (7, 16), (50, 16), (33, 24), (32, 48), (48, 8)])
+def test_bytes_in_fours_are_where_they_belong(run_c, level: CpuLevel, dtype: str, rows: int, last: int) -> None:
+    made = parse(in_fours(dtype, last))
+    x = np.random.default_rng(rows).integers(0, 256, (rows, 48)).astype(np.uint8).view(made.launches[0].params[0].dtype.numpy)
+    got = run_c(made, {"x": x}, {"N": rows}, level)["y"]
+    np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_bytes_that_are_neighbours_are_turned_as_words(level: CpuLevel, dtype: str) -> None:
+    source = print_launch(parse(in_fours(dtype, level.lanes)).launches[0], level, ("N",))[0].source
+    assert f"turn_words_{dtype}" in source

@@ -13,7 +13,9 @@ from ourcc.ir.types import DType, TensorType, bf16, f16, f32, u2, u4
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
+from ourcc.passes.quantize.activations import why_not
 from ourcc.passes.regions.compose import Group
+from ourcc.passes.weights.weights import weights_of
 from ourcc.runtime import native
 from ourcc.runtime.engine import Engine
 
@@ -96,16 +98,67 @@ def test_rows_of_any_size(scale: float) -> None:
     assert np.abs(got - dense).max() <= 0.02 * np.abs(dense).max() + 1e-35
 
 
-def test_what_stays_says_why() -> None:
+def image(seed: int = 0, *, groups: int = 1, channels: int = 8, rectified: bool = False, dtype: DType = f32, rank: int = 4) -> Module:
     module = Module("net")
     graph = module.functions["main"] = Graph("main")
-    b = Builder(module, graph)
-    x = graph.add_input("x", TensorType(f32, (2, 8, 6, 6)))
-    settings = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
-    y = b.conv(x, module.add_constant("w", data(4, 8, 3, 3)), None, **settings)
-    graph.set_outputs([y])
+    b, numbers = Builder(module, graph), np.random.default_rng(seed)
+    spatial = rank - 2
+    x = graph.add_input("x", TensorType(dtype, (module.declare("B", 1, 8), channels, *(9, 7, 5)[:spatial])))
+    read = b.max_pool(b.relu(x), **_windows(spatial, 2)) if rectified else x
+    weight = numbers.standard_normal((12, channels // groups, *(3,) * spatial)).astype(dtype.numpy)
+    settings = {"strides": (2,) * spatial, "dilations": (1,) * spatial, "before": (1,) * spatial, "after": (2,) * spatial, "groups": groups}
+    bias = module.add_constant("bias", numbers.standard_normal(12).astype(dtype.numpy))
+    graph.set_outputs([b.conv(read, module.add_constant("w", weight), bias, **settings)])
+    return module
+
+
+def _windows(spatial: int, size: int) -> dict[str, tuple[int, ...]]:
+    ones, nothing = (1,) * spatial, (0,) * spatial
+    return {"window": (size,) * spatial, "strides": ones, "dilations": ones, "before": nothing, "after": nothing}
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize(("groups", "channels", "rank"), [(1, 8, 4), (1, 3, 4), (2, 8, 4), (1, 6, 3), (1, 5, 5)])
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+def test_convolutions_of_images_are_integer_ones(groups: int, channels: int, rank: int, rectified: bool, dtype: DType) -> None:
+    settings = {"groups": groups, "channels": channels, "rectified": rectified, "dtype": dtype, "rank": rank}
+    module, x = image(**settings), data(3, channels, *(9, 7, 5)[: rank - 2], dtype=dtype)
+    x[1] *= 100
+    (dense,) = interpret(module, [x], wide=True)
+    got = run(module, x)
+    product = next(op for op in module.main if op.name == "conv")
+    assert product.result.dtype.name == "i32"
+    (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
+    verdict = judge(got, step, exact)
+    assert verdict.passed, verdict.reason
+    for number in range(3):  # each image has a scale of its own
+        assert np.abs(got[number].astype(np.float64) - dense[number]).max() < 0.02 * np.abs(dense[number]).max()
+
+
+def test_what_is_rectified_has_unsigned_codes() -> None:
+    """They are twice as fine: the last bit is no sign."""
+    for rectified, dtype in ((True, "u8"), (False, "i8")):
+        module = image(rectified=rectified)
+        PassManager(parse_pipeline(STEPS), strict=True).run(module)
+        assert [op.result.dtype.name for op in module.main if op.name == "quantize"] == [dtype]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_image_that_is_not_finite_gives_none_that_is(value: float) -> None:
+    x = data(3, 8, 9, 7)
+    right = run(image(), x)
+    x[1, 2, 3, 4] = value
+    got = run(image(), x)
+    assert not np.isfinite(got[1]).any()
+    np.testing.assert_array_equal(got[[0, 2]], right[[0, 2]])
+
+
+def test_what_stays_says_why() -> None:
+    module = image(groups=4)
     PassManager(parse_pipeline(STEPS), strict=True).run(module)
     assert [op.name for op in module.main] == ["dequantize", "conv"]
+    (weight,) = weights_of(module.main)
+    assert why_not(weight) == "the channels of a group are no multiple of 4"
     long = linear(2, k=70_000)
     PassManager(parse_pipeline(STEPS), strict=True).run(long)
     assert [op.name for op in long.main] == ["dequantize", "matmul"]

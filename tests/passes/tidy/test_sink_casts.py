@@ -1,0 +1,77 @@
+"""Casts and codes move to where fewer or narrower elements move: exact, whatever moves; scales of an axis stay with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir.graph import Builder, Graph, Module, Value
+from ourcc.ir.graph.reference import interpret
+from ourcc.ir.types import TensorType, f32, i8, u8
+from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
+
+
+def started(dtype: object = f32) -> tuple[Module, Graph, Builder, Value]:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    return module, graph, Builder(module, graph), graph.add_input("x", TensorType(dtype, (2, 6, 8)))  # type: ignore[arg-type]
+
+
+def moved(b: Builder, x: Value) -> Value:
+    split = b.reshape(x, shape=(2, 6, 2, 4))
+    return b.slice(b.transpose(split, permutation=(0, 2, 1, 3)), starts=(0, 0, 1, 0), sizes=(2, 2, 4, 4), steps=(1, 1, 1, 1))
+
+
+def ran(module: Module, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    (before,) = interpret(module, [x])
+    PassManager(parse_pipeline("sink_casts, eliminate_dead_code"), strict=True).run(module)
+    (after,) = interpret(module, [x])
+    np.testing.assert_array_equal(after, before)
+    return after, [op.name for op in module.main]
+
+
+@pytest.mark.parametrize("zero", [None, 3])
+def test_codes_move_in_the_place_of_numbers(zero: int | None) -> None:
+    module, graph, b, x = started(i8)
+    scale = module.add_constant("scale", np.float32(0.25))
+    more = () if zero is None else (module.add_constant("zero", np.int8(zero)),)
+    graph.set_outputs([moved(b, b.dequantize(x, scale, *more, dtype=f32))])
+    _, names = ran(module, np.random.default_rng(0).integers(-128, 128, (2, 6, 8)).astype(np.int8))
+    assert names == ["reshape", "transpose", "slice", "dequantize"]
+
+
+def test_numbers_are_rounded_before_they_move() -> None:
+    module, graph, b, x = started()
+    scale = module.add_constant("scale", np.asarray([0.25], np.float32))
+    split = b.transpose(b.reshape(x, shape=(2, 6, 2, 4)), permutation=(0, 2, 1, 3))
+    graph.set_outputs([b.quantize(split, scale, dtype=u8)])
+    _, names = ran(module, np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32) * 20)
+    assert names == ["quantize", "reshape", "transpose"]
+
+
+def test_scales_of_an_axis_stay_with_it() -> None:
+    module, graph, b, x = started(i8)
+    scale = module.add_constant("scale", np.linspace(0.1, 1, 6, dtype=np.float32))
+    graph.set_outputs([moved(b, b.dequantize(x, scale, axis=1, dtype=f32))])
+    _, names = ran(module, np.random.default_rng(0).integers(-128, 128, (2, 6, 8)).astype(np.int8))
+    assert names == ["dequantize", "reshape", "transpose", "slice"]
+
+
+def test_attention_of_a_quantizers_model_multiplies_codes() -> None:
+    """They lie as codes in between: the kernel of the product before rounds them, that of attention reads them."""
+    module, graph, b, x = started()
+    scale, zero = module.add_constant("scale", np.float32(0.1)), module.add_constant("zero", np.int8(3))
+    numbers, sides = np.random.default_rng(0), []
+    for name in "qkv":
+        made = b.matmul(x, module.add_constant(name, numbers.standard_normal((8, 8)).astype(np.float32)))
+        coded = b.dequantize(b.quantize(made, scale, zero, dtype=i8), scale, zero, dtype=f32) if name != "v" else made
+        sides.append(b.transpose(b.reshape(coded, shape=(2, 6, 2, 4)), permutation=(0, 2, 1, 3)))
+    graph.set_outputs([b.attention(*sides, None, scale=0.5, causal=False, safe=False)])
+    contents = compile_module(module, build_options({"target": "x86-64-v4-vnni"}))
+    (kernels,) = contents.report["kernels"].values()
+    (row,) = (row for row in kernels if row["kind"] == "kernel" and "attention" in row["source_ops"])
+    others = ", ".join(each["source_ops"] for each in kernels if each is not row and "source_ops" in each).split(", ")
+    assert "dequantize" in row["source_ops"] and "quantize" in others and "dequantize" not in others
