@@ -11,8 +11,9 @@ from ..ir.dims import Facts
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
 from ..ir.ops.structure import region_of
-from ..ir.plan import Host, Plan
+from ..ir.plan import Host, Plan, is_native
 from ..ir.region import Reduce
+from ..ir.target import GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import QUANTIZATIONS, SCORES
 from ..passes.quantize.words import (
@@ -99,6 +100,11 @@ def _asked(op: SourceOp, options: BuildOptions) -> str:
     return options.precision if options.precision is not None and op.kind in _LEADING and op.precision in FLOATS else op.precision
 
 
+def _is_python(step: Host, target: str) -> bool:
+    """Whether Python computes a routine: one that is written in C too is native code on a CPU."""
+    return target in GPU_TARGETS or not is_native(step)
+
+
 def kind_of(op: Op) -> str:
     """What users call an op: linear (a matmul with a weight), the ATen operator of a call, else the op's own name."""
     if op.name == "aten_call":
@@ -114,7 +120,9 @@ def contract_of(
     `in_tf32` are those whose factors the kernels of some GPU round to tf32.
     """
     left = _by_source(module)
-    hosts = {name for plan in plans for step in plan.steps if isinstance(step, Host) for name in step.sources}
+    hosts = {
+        name for plan in plans for step in plan.steps if isinstance(step, Host) and _is_python(step, plan.target) for name in step.sources
+    }
     rows = []
     for source, original in asked.items():
         precision = _asked(original, options)

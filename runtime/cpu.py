@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from ..ir.control import CallFunction
 from ..ir.dims import evaluate
 from ..ir.errors import CompilerError, EngineError
-from ..ir.plan import Alias, Check, Launch, segments, storage
+from ..ir.plan import Alias, Check, Host, Launch, is_native, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
@@ -79,8 +80,8 @@ class _Loaded:
         self, runs: Sequence[tuple[bool, tuple[Any, ...]]], function: int, callback: Callback | None, call: CallFunction
     ) -> Iterator[_Part]:
         count = first = 0
-        for is_native, steps in runs:
-            if is_native and self.library is not None:
+        for in_c, steps in runs:
+            if in_c and self.library is not None:
                 yield _Part(first, first + len(steps), segment=self.library.segment(function, count))
                 count += 1
             else:
@@ -131,12 +132,12 @@ class CpuExecutor:
 
     def times(self, values: Sequence[Any], states: StateMemory | None = None) -> tuple[int, ...]:
         """How long each launch of the plan takes in one call, in nanoseconds, in the order of the steps."""
-        count = sum(isinstance(step, Launch) for step in self.program.plan.steps)
-        if self.loaded.library is None or not count:
+        launches = [isinstance(step, Launch) for step in self.program.plan.steps if isinstance(step, Launch | Host) and is_native(step)]
+        if self.loaded.library is None or not any(launches):
             return ()
-        with self.loaded.library.timing(count) as found:
+        with self.loaded.library.timing(len(launches)) as found:
             self.run(values, states)
-        return tuple(found[:count])
+        return tuple(itertools.compress(found, launches))
 
 
 def _constants(part: CpuPart, program: Program) -> dict[int, Constant]:
@@ -163,6 +164,8 @@ class _Context:
             self.pointers[number] = pointer(constant.data)
         self.arena: Array = aligned_bytes(0)
         self.address = 0
+        self.placed: Mapping[str, int] = {}
+        """Where the states lie that the pointers lead to."""
         self.binding: Binding | None = None
         # What the call allocated, by buffer: outputs as the caller gets them, other memory as flat u8 arrays.
         self.outputs: dict[int, Any] = {}
@@ -178,8 +181,10 @@ class _Context:
             pointers[number] = pointer(value)
         if not loaded.plain:
             self._special(inputs)
-        for number, name in program.states:
-            pointers[number] = None if states is None else states.address(name)
+        if states is not None and states.addresses is not self.placed:
+            self.placed = states.addresses
+            for number, name in program.states:
+                pointers[number] = self.placed[name]
         self._reserve(binding)
         self._allocate(binding)
         for number, part in enumerate(loaded.steps):

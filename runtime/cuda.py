@@ -133,9 +133,10 @@ class DeviceStates:
                     gpu.upload(self._addresses[name], pointer(given), sizes[name], 0)
             gpu.synchronize(0)
 
-    def address(self, name: str) -> int:
-        """Where a state lies."""
-        return self._addresses[name]
+    @property
+    def addresses(self) -> Mapping[str, int]:
+        """Where each state lies."""
+        return self._addresses
 
     def read(self, name: str, where: Where = ()) -> Array:
         """A copy of what a state holds in a part; all of it comes to the host."""
@@ -164,7 +165,7 @@ class DeviceStates:
         other = DeviceStates(self.gpu, self._contents, self._part)
         with self.gpu:
             for name, type in self._types.items():
-                self.gpu.copy(other.address(name), self._addresses[name], nbytes(type) or 0, 0)
+                self.gpu.copy(other.addresses[name], self._addresses[name], nbytes(type) or 0, 0)
             self.gpu.synchronize(0)
         return other
 
@@ -328,7 +329,7 @@ class _Context:
         held = [self._enter(number, value, staged) for number, value in zip(program.inputs, inputs, strict=True)]
         self._allocate(binding)
         for number, name in program.states:
-            self.cells[number].value = None if states is None else states.address(name)
+            self.cells[number].value = None if states is None else states.addresses[name]
         for number, root, offset in program.aliases:
             self.cells[number].value = self._address(root) + evaluate(offset, binding.values)
         for number, step in enumerate(self.loaded.steps):

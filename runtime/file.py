@@ -21,7 +21,7 @@ from .kinds import ENGINE, check_replaced
 from .replace import replace_file
 from .weights import encode
 
-SCHEMA = 7
+SCHEMA = 8
 MANIFEST = "manifest.json"
 MAX_MANIFEST = 64 << 20
 MAX_MEMBERS = 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ..ir import dims
 from ..ir.dims import Facts
@@ -35,6 +35,14 @@ class Signature:
                 f"symbol {name} of the engine is the size of no input and the value of none, so a call cannot give it a value"
             )
         self.later = frozenset(later) - found
+        told = {(solve.place, solve.axis) for solve in self.solves if solve.factor == 1 and solve.rest == 0}
+        # The sizes that no symbol takes its value from as it is.
+        self.sizes = tuple(
+            (place, axis, size)
+            for place, port in enumerate(self.inputs)
+            for axis, size in enumerate(port.type.shape)
+            if (place, axis) not in told
+        )
         self.names = {port.name: number for number, port in enumerate(self.inputs)}
 
     def order(self, given: Mapping[str, Any]) -> list[Any]:
@@ -89,8 +97,9 @@ class Signature:
             self._check_symbol(where, solve.symbol, quotient, "build the engine with a wider --shape range; a .pt2 must be exported for it")
             values[solve.symbol] = quotient
             origins[solve.symbol] = port.name
-        for port, shape in zip(self.inputs, shapes, strict=True):
-            self._check_sizes(port, shape, values, origins)
+        for place, axis, expected in self.sizes:
+            if dims.evaluate(expected, values) != shapes[place][axis]:
+                self._refuse(self.inputs[place], axis, shapes[place][axis], values, origins)
         clash = self.facts.clash(values)
         if clash is not None:
             shown = " and ".join(str(dims.evaluate(size, values)) for size in clash)
@@ -106,15 +115,13 @@ class Signature:
         if value % divisor:
             raise InputError(f"{where}, so {name} = {value}, expected a multiple of {divisor}")
 
-    def _check_sizes(self, port: Port, shape: Sequence[int], values: Mapping[str, int], origins: Mapping[str, str]) -> None:
-        for axis, (size, expected) in enumerate(zip(shape, port.type.shape, strict=True)):
-            number = dims.evaluate(expected, values)
-            if number == size:
-                continue
-            why = _origins(dims.symbols(expected), values, origins)
-            # A symbol's own value says where it is from; an expression says what it is made of.
-            note = (why if dims.name_of(expected) is not None else f"{expected} is {number}: {why}") if why else None
-            raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
+    def _refuse(self, port: Port, axis: int, size: int, values: Mapping[str, int], origins: Mapping[str, str]) -> NoReturn:
+        """The error for a size that does not fit the others."""
+        expected = port.type.shape[axis]
+        number, why = dims.evaluate(expected, values), _origins(dims.symbols(expected), values, origins)
+        # A symbol's own value says where it is from; an expression says what it is made of.
+        note = (why if dims.name_of(expected) is not None else f"{expected} is {number}: {why}") if why else None
+        raise InputError(f"input {port.name!r} has size {size} in dimension {axis}, expected {number}", note=note)
 
 
 def _origins(names: Iterable[str], values: Mapping[str, int], origins: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class Sized:
 
 
 class Sizes:
-    """Checks symbol values against every type of a plan; made once."""
+    """Checks symbol values against every type of a plan; made once. What fits for all values in the symbols' ranges is not looked at."""
 
     def __init__(self, plan: Plan) -> None:
         sources = {}
@@ -34,8 +35,10 @@ class Sizes:
             names = frozenset(name for size in buffer.type.shape for name in dims.symbols(size))
             if names and buffer.type not in found:
                 found[buffer.type] = Sized(buffer.type, names, sources.get(buffer.name, type(buffer.storage).__name__.lower()))
-        self.sized = tuple(found.values())
-        self.slots = tuple((slot, frozenset().union(*(dims.symbols(size) for size in slot.sizes))) for slot in plan.slots)
+        self.sized = tuple(sized for sized in found.values() if not _always_fits(sized.type, plan.symbols))
+        named = tuple((slot, frozenset().union(*(dims.symbols(size) for size in slot.sizes))) for slot in plan.slots)
+        most = [max((_most(size, plan.symbols) for size in slot.sizes), default=0) for slot in plan.slots]
+        self.slots = named if sum(most) > LARGEST else ()
 
     def check(self, values: Mapping[str, int]) -> None:
         """InputError for a negative size, OutOfMemoryError for more bytes than there can be; symbols without a value pass."""
@@ -61,6 +64,19 @@ class Sizes:
         total = sum(max(dims.evaluate(size, values) for size in slot.sizes) for slot, names in self.slots if names <= known)
         if total > LARGEST:
             raise OutOfMemoryError(f"out of memory: values between kernels need {text(total)}", hint=HINT)
+
+
+def _most(size: dims.Dim, facts: dims.Facts) -> float:
+    """The largest value of a size; infinite where none is known."""
+    high = dims.range_of(size, facts).high
+    return math.inf if high is None else high
+
+
+def _always_fits(type: TensorType, facts: dims.Facts) -> bool:
+    """Whether a type has sizes from 0 on, and no more bytes than there can be, for all values in the symbols' ranges."""
+    lows = [dims.range_of(size, facts).low for size in type.shape]
+    taken = type.dtype.bits * math.prod(max(_most(size, facts), 1) for size in type.shape)
+    return all(low is not None and low >= 0 for low in lows) and taken <= 8 * LARGEST
 
 
 def _evaluated(size: dims.Dim, values: Mapping[str, int]) -> int:

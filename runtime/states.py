@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from ..ir.errors import EngineError
@@ -23,8 +23,9 @@ class StateMemory(Protocol):
 
     changed: bool
 
-    def address(self, name: str) -> int:
-        """Where a state lies."""
+    @property
+    def addresses(self) -> Mapping[str, int]:
+        """Where each state lies; another mapping once one lies elsewhere."""
 
 
 class KeptStates(StateMemory, Protocol):
@@ -69,9 +70,10 @@ class HostStates:
                 memory[:] = given
         self._addresses = {name: pointer(memory) for name, memory in self._memory.items()}
 
-    def address(self, name: str) -> int:
-        """Where a state lies."""
-        return self._addresses[name]
+    @property
+    def addresses(self) -> Mapping[str, int]:
+        """Where each state lies; another mapping once one lies elsewhere."""
+        return self._addresses
 
     def read(self, name: str, where: Where = ()) -> Array:
         """A copy of what a state holds in a part."""

@@ -1,1 +1,1 @@
-"""Plans to host programs."""
+"""Plans to host programs, and the routines of the host that are written in C."""

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from ...ir import dims
 from ...ir.dims import Dim, Function, Symbol
 from ...ir.errors import UnsupportedError
-from ...ir.plan import Check, Copy, Launch, Plan, Slot, Step, Zero, segments, storage, touched
+from ...ir.plan import Check, Copy, Host, Launch, Plan, Slot, Step, Zero, is_native, segments, storage, touched
 from ...ir.plan.digest import digest_of
 from ...ir.plan.places import is_dense
 from ..c.abi import declaration, descriptor
+from .routines import routine
 
 PIECE = 64
 """Steps in one C function: compilers take more than twice as long for a function of twice the length."""
@@ -31,6 +32,8 @@ def print_plans(plans: Mapping[str, Plan]) -> dict[str, str]:
     """The C files of the plans of an engine's functions, by name."""
     files = {name: text for number, plan in enumerate(plans.values()) for name, text in _print_plan(plan, number).items()}
     digest = f'OURCC_EXPORT extern const char ourcc_plans[65];\nconst char ourcc_plans[65] = "{digest_of(plans)}";\n'
+    routines = {step.routine for plan in plans.values() for step in plan.steps if isinstance(step, Host) and is_native(step)}
+    files |= {f"{name}.c": routine(name) for name in sorted(routines)}
     return {**files, "plans.c": f'#include "ourcc.h"\n{digest}'}
 
 
@@ -38,7 +41,7 @@ def _print_plan(plan: Plan, function: int) -> dict[str, str]:
     """The C files of one plan: `plan_F.c` has the entries, `plan_F_N.c` the pieces that do not fit in beside them."""
     pieces: dict[str, Sequence[Step]] = {}
     entries: list[list[str]] = []
-    for number, steps in enumerate(steps for is_native, steps in segments(plan.steps) if is_native):
+    for number, steps in enumerate(steps for in_c, steps in segments(plan.steps) if in_c):
         cut = {f"ourcc_piece_{function}_{number}_{first // PIECE}": steps[first : first + PIECE] for first in range(0, len(steps), PIECE)}
         entries.append(list(cut))
         pieces |= cut
@@ -56,9 +59,10 @@ def _file(lines: Sequence[str]) -> str:
 
 
 def _declarations(pieces: Mapping[str, Sequence[Step]], names: Sequence[str]) -> list[str]:
-    """The kernels that some pieces launch; they are defined in other files."""
+    """The kernels that some pieces launch, and the routines; they are defined in other files."""
     launches = [step for name in names for step in pieces[name] if isinstance(step, Launch)]
     kernels = dict.fromkeys(variant.kernel for launch in launches for variant in launch.variants)
+    kernels |= dict.fromkeys(step.routine for name in names for step in pieces[name] if isinstance(step, Host))
     return [*map(declaration, kernels), ""]
 
 
@@ -156,6 +160,8 @@ def _place(plan: Plan, name: str, order: Mapping[str, int], slots: Mapping[str, 
 def _step(plan: Plan, step: Step, order: Mapping[str, int], names: Mapping[str, str]) -> list[str]:
     if isinstance(step, Launch):
         return _launch(step, order, names)
+    if isinstance(step, Host):
+        return [_routine(plan, step, order, names)]
     if isinstance(step, Copy) and not plan.moves(step):
         return []
     if isinstance(step, Copy):
@@ -185,6 +191,17 @@ def _launch(step: Launch, order: Mapping[str, int], names: Mapping[str, str]) ->
             return [*lines, f"    {'else ' if n else ''}{{ {call} }}"]
         lines.append(f"    {'else ' if n else ''}if ({guard}) {{ {call} }}")
     return lines
+
+
+def _routine(plan: Plan, step: Host, order: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """A routine runs as a kernel does: a point for each row of its first operand, on the sizes of all that it reads and writes."""
+    buffers = [plan.named[name] for name in (*step.reads, *step.writes)]
+    operands = ", ".join(f"b{order[buffer.name]}" for buffer in buffers)
+    sizes = ", ".join(c_dim(size, names) for buffer in buffers for size in buffer.type.shape)
+    own = f"const int64_t sizes[] = {{{sizes}}}; void *operands[] = {{{operands}}};"
+    return (
+        f"    {{ {own} if ((status = ourcc_launch(threads, sizes[0], &{descriptor(step.routine)}, operands, sizes)) != 0) return status; }}"
+    )
 
 
 def _guard(zero: Sequence[Dim], positive: Sequence[Dim], aligned: Sequence[str], names: Mapping[str, str]) -> str | None:

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from ...ir import dims
 from ...ir.errors import ModelError, UnsupportedError, UsageError
 from ...ir.graph import Builder, Graph, Module, Value
-from ...ir.types import TensorType, i64
+from ...ir.ops.sample_token import ROWS
+from ...ir.types import TensorType, f64, i64
 from ..importers.checkpoints.stored import Checkpoint
 from . import gpt2, llama
 from .assets import assets_of
@@ -26,6 +27,8 @@ CONTEXT = 4096
 """Places of a cache where nothing else is said and the model allows as many."""
 PAGE = 16
 """Places of a page of the caches of several sequences."""
+MOST_EDITS = 1 << 26
+"""Scores of single tokens that a call changes at most."""
 ANSWER, PROMPT = 256, 128
 """What kernels are scheduled for where nothing else is said: tokens one by one behind so many others, and prompts of so many."""
 
@@ -72,7 +75,7 @@ def cache_sizes(length: int, batch: int) -> tuple[int, int]:
 
 
 def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", batch: int = 1) -> None:
-    """Give the module of weights its function, over a cache of `CACHES` for `batch` sequences of `length` tokens.
+    """Give the module of weights its function `step`, over a cache of `CACHES` for `batch` sequences of `length` tokens.
 
     `step(tokens i64[B, S], positions i64[B, S], pages i64[B, ceil(T / P)], context i64[T], wanted i64[R]) -> logits f32[R, vocabulary]`:
     `pages` are the places of the B sequences in the cache, by pages of P = `PAGE` places, `context` is 0 .. T-1 for all places that any
@@ -80,8 +83,34 @@ def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", 
     is 1. A token that is there twice, at one position of one sequence, is one token: so sequences with fewer tokens than others repeat
     their last one.
     """
+    step, logits = _logits("step", config, weights, length, cache, batch)
+    step.graph.set_outputs([logits], ["logits"], step.after)
+
+
+def add_sample(config: Config, weights: Weights, length: int, cache: str = "f32", batch: int = 1) -> None:
+    """Give the module its function `sample`: a step that chooses tokens by its logits, and gives those rows of them that are shown.
+
+    `sample(.., wanted i64[R], temperature f64[R], top_k i64[R], top_p f64[R], min_p f64[R], seed i64[R], place i64[R],
+    edited i64[E, 2], edits f64[E, 2], shown i64[L]) -> token i64[R], logits f32[L, vocabulary]`: the inputs of `step`, the operands of
+    the op `sample_token`, and of the R rows the numbers of those whose logits are asked for, which may be none.
+    """
+    step, logits = _logits("sample", config, weights, length, cache, batch)
+    b, graph, wanted = step.b, step.graph, logits.shape[0]
+    step.at("sample")
+    rows = [graph.add_input(name, TensorType(dtype, (wanted,))) for name, dtype in zip(ROWS, (f64, i64, f64, f64, i64, i64), strict=True)]
+    changes = weights.module.declare("E", 0, min(length * batch * (length + config.vocabulary), MOST_EDITS))
+    edited = graph.add_input("edited", TensorType(i64, (changes, 2)))
+    edits = graph.add_input("edits", TensorType(f64, (changes, 2)))
+    shown = graph.add_input("shown", TensorType(i64, (weights.module.declare("L", 0, length * batch),)))
+    token, _ = b.sample_token(logits, *rows, edited, edits)
+    step.at("logits")
+    graph.set_outputs([token, b.take(logits, shown, axis=0)], ["token", "logits"], step.after)
+
+
+def _logits(name: str, config: Config, weights: Weights, length: int, cache: str, batch: int) -> tuple[Step, Value]:
+    """A function that is begun: its step, and the logits of the wanted tokens."""
     module = weights.module
-    graph = module.functions["step"] = Graph("step")
+    graph = module.functions[name] = Graph(name)
     count, seen = (module.declare(name, 1, length) for name in ("S", "T"))
     wanted = module.declare("R", 1, length * batch)
     rows_held = module.declare("B", 1, batch) if batch > 1 else 1
@@ -95,23 +124,23 @@ def add_step(config: Config, weights: Weights, length: int, cache: str = "f32", 
     step = Step(b, graph, config, weights, tokens, positions, context, length, CACHES[cache], pages, held)
     hidden, head = ARCHITECTURES[config.architecture](step)
     flat = b.reshape(hidden, shape=(rows_held * count, config.width))
-    logits = step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
-    graph.set_outputs([logits], ["logits"], step.after)
+    return step, step.linear(b.take(flat, rows, axis=0), head, config.vocabulary)
 
 
 def language_module(checkpoint: Checkpoint, length: int | None = None, cache: str = "f32", batch: int = 1) -> Module:
-    """The module, with the assets of a language model; its function is that of `add_step`."""
+    """The module, with the assets of a language model; its functions are those of `add_step` and `add_sample`."""
     config, length = config_for(checkpoint, length)
     config = _with_divisors(config, checkpoint)
     module = Module(checkpoint.name.rpartition(".")[0] or checkpoint.name)
     weights = Weights(module, checkpoint)
     add_step(config, weights, length, cache, batch)
+    add_sample(config, weights, length, cache, batch)
     unread = sorted(checkpoint.tensors.keys() - {name for name, _ in weights.taken} - {DIVISORS} - _without_effect(checkpoint, config))
     if unread:
         raise UnsupportedError(
             f"{checkpoint.name}: tensor {unread[0]!r} has no place in {config.architecture}, nor have {len(unread) - 1} others"
         )
-    one, all_of = (f"B={count},R={count}" if batch > 1 else "R=1" for count in (1, batch))
+    one, all_of = (f"B={count},R={count},E=0,L=0" if batch > 1 else "R=1,E=0,L=0" for count in (1, batch))
     module.workload = f"S=1,T={min(ANSWER, length)},{all_of}:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},{one}"
     module.assets.update(assets_of(checkpoint, config, length, cache, batch, math.prod(cache_sizes(length, batch))))
     return module

@@ -104,7 +104,7 @@ def _serving(step: Launch, sizes: Mapping[str, int]) -> Variant:
 
 
 def _other_rows(plan: Plan, bytes_per_second: float, sizes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """What runs outside of kernels: steps of the host in Python, and calls into torch; one row a routine."""
+    """What runs outside of kernels: routines of the host, and calls into torch; one row a routine."""
     steps: dict[tuple[str, str], list[Host | Call]] = {}
     for step in plan.steps:
         if isinstance(step, Host | Call):

@@ -20,10 +20,12 @@ class WrittenTensors:
         self._tensors = tensors
         spans = [_span(value) for value in arguments if _has_memory(value)]
         self._memory = {name: tensor if _may_be_written(tensor, spans) else _copied(tensor) for name, tensor in tensors.items()}
+        self._addresses = {name: int(tensor.data_ptr()) for name, tensor in self._memory.items()}
 
-    def address(self, name: str) -> int:
-        """Where a state lies."""
-        return int(self._memory[name].data_ptr())
+    @property
+    def addresses(self) -> Mapping[str, int]:
+        """Where each state lies."""
+        return self._addresses
 
     def finish(self) -> None:
         """After the call: copies go back, and torch is told what has changed."""

@@ -16,6 +16,7 @@ from . import (
     pool,
     quantization,
     reduction,
+    sample_token,
     window,
 )
 
@@ -33,6 +34,7 @@ FAMILIES = (
     quantization,
     coding,
     host,
+    sample_token,
     check,
     control,
     call,

@@ -16,7 +16,7 @@ Written from the op table by `python -m ourcc.ir.ops.document > docs/ops.md`; a 
 
 An op's operands stand before `/`, its attributes after it. *Pointwise* ops have one expression in scalar primitives
 and broadcast their operands; *structured* ops have a numpy body and a declared region; *opaque* ops run as steps of
-the host program. The names that importers map one to one stand behind each op.
+the host program, in Python but for those that are written in C too. The names that importers map one to one stand behind each op.
 """
 
 

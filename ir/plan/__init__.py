@@ -2,7 +2,7 @@
 
 from .json import from_json, to_json
 from .plan import SLOT_ALIGNMENT, Plan, Planned, segments, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, called, reads, touched, writes
+from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero, called, is_native, reads, touched, writes
 from .storage import Alias, Buffer, Slot, State, StateDeclaration, Storage
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Zero",
     "called",
     "from_json",
+    "is_native",
     "reads",
     "segments",
     "slot_offsets",

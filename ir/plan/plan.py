@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .. import dims
 from ..dims import Dim
-from .steps import Call, Copy, Host, Step, writes
+from .steps import Copy, Step, is_native, writes
 from .storage import Alias, Buffer, Constant, Slot, State, StateDeclaration, Storage
 
 
@@ -99,12 +99,12 @@ def segments(steps: tuple[Step, ...]) -> Iterator[tuple[bool, tuple[Step, ...]]]
     """Maximal runs of steps that need no Python (True) and the single steps that do (False), in order."""
     run: list[Step] = []
     for step in steps:
-        if isinstance(step, Host | Call):
-            if run:
-                yield True, tuple(run)
-                run = []
-            yield False, (step,)
-        else:
+        if is_native(step):
             run.append(step)
+            continue
+        if run:
+            yield True, tuple(run)
+            run = []
+        yield False, (step,)
     if run:
         yield True, tuple(run)

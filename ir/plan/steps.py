@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from ..control import functions_of
 from ..dims import Dim
 
+IN_C = frozenset({"sample_token"})
+"""Routines that are written in C too (`codegen/host/routines.py`): on a CPU they are native code."""
 VALUE = -1
 """In the place of an axis: the symbol is not a size of a result but its value."""
 
@@ -133,6 +135,11 @@ def writes(step: Step) -> tuple[str, ...]:
     if isinstance(step, Launch | Host | Call):
         return step.writes
     return (step.target,) if isinstance(step, Copy | Zero) else ()
+
+
+def is_native(step: Step) -> bool:
+    """Whether native code of a CPU does a step, without Python."""
+    return step.routine in IN_C if isinstance(step, Host) else not isinstance(step, Call)
 
 
 def called(step: Step) -> tuple[str, ...]:

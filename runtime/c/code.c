@@ -77,6 +77,11 @@ void ourcc_load_code(struct task *task, struct code *code, const char *name, con
     share_pool(task, code);
 }
 
+bool ourcc_is_launched(const struct document *document, const char *kind, const struct json *step) {
+    if (strcmp(kind, "host") != 0) return strcmp(kind, "launch") == 0;
+    return strcmp(ourcc_need(document, step, "routine", JSON_TEXT)->text, "sample_token") == 0;
+}
+
 void ourcc_free_code(struct code *code) {
     if (code->is_kept) return;
     if (code->library) dlclose(code->library);

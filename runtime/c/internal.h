@@ -300,6 +300,8 @@ struct code {
     bool is_kept; /* the process's pool lives in it */
 };
 void ourcc_load_code(struct task *task, struct code *code, const char *name, const char *data, size_t size, const char plans[65]);
+/* Whether a step of a plan runs a kernel, or a routine that native code has as one (IN_C of ir/plan/steps.py). */
+bool ourcc_is_launched(const struct document *document, const char *kind, const struct json *step);
 void *ourcc_find_function(struct task *task, const struct code *code, const char *name);
 void ourcc_free_code(struct code *code);
 

@@ -326,7 +326,7 @@ static void read_steps(const struct reading *reading, const struct json *json) {
     for (size_t n = 0; each && !plan->needs; each = each->next, ++n) {
         struct step *step = &plan->steps[n];
         const char *kind = kind_of(reading, each);
-        if (strcmp(kind, "launch") == 0)
+        if (ourcc_is_launched(&reading->document, kind, each))
             read_launch(reading, each, step);
         else if (strcmp(kind, "check") == 0)
             read_check(reading, each, step);

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..contents import EngineContents
 from ..engine import Engine
-from .facts import FACTS, STEP
+from .facts import FACTS, SAMPLE, STEP
 
 
 def engine_class(contents: EngineContents) -> type[Engine]:
     """What an engine with these contents is to its caller."""
-    if FACTS not in contents.assets or STEP not in contents.functions:
+    if FACTS not in contents.assets or not {STEP, SAMPLE} <= contents.functions.keys():
         return Engine
     from .model import LanguageModel
 

@@ -10,8 +10,8 @@ from ...ir.errors import EngineError
 FACTS, TOKENIZER = "language.json", "tokenizer.json"
 CHUNK = 512
 """So many tokens of a prompt are read in one call, where the model does not need them all in one."""
-STEP = "step"
-"""The function that a language model's engine has."""
+STEP, SAMPLE = "step", "sample"
+"""The functions that a language model's engine has: logits behind tokens, and tokens that are chosen by them."""
 
 
 @dataclass(frozen=True)

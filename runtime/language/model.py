@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, Unpack
 from ...ir.errors import CompilerError, InputError, UsageError
 from ..engine import Engine
 from .chat import Chat
-from .facts import FACTS, TOKENIZER, LanguageFacts
+from .facts import FACTS, STEP, TOKENIZER, LanguageFacts
 from .options import Generation, Wanted, read_generation
 from .sequence import Sequences, TokenSequence, checked_tokens, whole_numbers
 from .template import Message, is_message, render
@@ -47,9 +47,12 @@ class LanguageModel(Engine):
 
     @cached_property
     def moved_bytes(self) -> float:
-        """The bytes that a token moves at least: what its kernels read and write, at the sizes that the engine was built for."""
+        """The bytes that a token moves at least: what the kernels of `step` read and write, at the sizes that the engine was built for."""
         rows = self.contents.report.get("kernels", {}).get(self.part, ())
-        return 1e6 * float(sum(row.get("calls", 0) * (row.get("megabytes") or 0.0) for row in rows))
+        # Functions that share a kernel launch it alike.
+        shared = [((row.get("function") or STEP).split(", "), row) for row in rows]
+        moved = (row.get("calls", 0) / len(functions) * (row.get("megabytes") or 0.0) for functions, row in shared if STEP in functions)
+        return 1e6 * float(sum(moved))
 
     def sequences(self) -> Sequences:
         """As many sequences of tokens as a session holds, in a cache of their own."""

@@ -1,26 +1,23 @@
-"""Choosing the next token: greedy, or drawn from what temperature, top-k, top-p and min-p leave.
+"""What a caller may ask of the choice of a token, and how the engine is told: the op `sample_token` chooses.
 
-A draw depends on the seed, the number of the sequence's token and the logits alone, whatever else runs beside. Sources: Holtzman
-et al. (2020) for top-p, Nguyen et al. (2024) for min-p, Keskar et al. (2019) for the repetition penalty.
+A draw depends on the seed, the number of the sequence's token and the logits alone, whatever else runs beside.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...ir.errors import InputError
 
 Array = np.ndarray[Any, Any]
-FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
-"""For top-p those tokens are sorted that are at least so many times as likely as the likeliest: the first number that leaves enough."""
-BLOCK = 256
-"""Tokens whose weights are added up first for a draw."""
-STRIPS = 16
-"""Pieces that a vocabulary is laid into, one under the other, to find numbers that are surely large by the maxima of columns."""
+MOST = (1 << 63) - 1
+"""The largest whole number that an engine is told."""
+NO_EDITS = np.zeros((0, 2), np.int64), np.zeros((0, 2))
 
 
 @dataclass(frozen=True)
@@ -65,80 +62,45 @@ class Sampling:
             hint = f"give temperature=0.7, say, or leave out {', '.join(kept)}"
             raise InputError(f"{kept[0]} has no effect: the temperature is 0, which takes the likeliest token", hint=hint)
 
-    def choose(self, logits: Array, before: Sequence[int]) -> int:
-        """The token after `before`, from f32[vocabulary]; InputError where no logit is a number."""
-        scores = self._changed(logits, before)
-        best = int(np.argmax(scores))
-        if not np.isfinite(scores[best]):
-            raise InputError(f"the model's logits after {len(before)} tokens hold NaN or no finite number", hint="its weights are damaged")
-        if self.temperature == 0:
-            return best
-        tokens, weights = self._kept(scores, best)
-        place = _drawn(weights, np.random.Generator(np.random.Philox(key=self.seed, counter=len(before))).random())
-        return place if tokens is None else int(tokens[place])
+    def check(self, vocabulary: int) -> None:
+        """InputError where the bias names a token outside of the vocabulary."""
+        for token in self.bias:
+            if not 0 <= token < vocabulary:
+                raise InputError(f"bias of token {token}: the vocabulary has {vocabulary}")
 
-    def _kept(self, scores: Array, best: int) -> tuple[Array | None, Array]:
-        """The tokens that may be drawn (None: all) and their weights, the likeliest's 1: top-k first, of these min-p and top-p.
+    @functools.cached_property
+    def _added(self) -> tuple[Array, Array]:
+        """The tokens of the bias, and what is added to their scores."""
+        return np.fromiter(self.bias, np.int64, len(self.bias)), np.fromiter(self.bias.values(), np.float64, len(self.bias))
 
-        Only as many are sorted as top-k and top-p look at; of equals those with smaller numbers stand in front.
-        """
-        tokens = _likeliest(scores, self.top_k) if 0 < self.top_k < len(scores) else None
-        weights = (scores if tokens is None else scores[tokens]).astype(np.float64)
-        weights -= float(scores[best])
-        weights /= self.temperature
-        np.exp(weights, out=weights)
-        enough = self.top_p * weights.sum() if self.top_p < 1 else None
-        if self.min_p > 0:
-            tokens, weights = _at_least(self.min_p, tokens, weights)
-        if enough is None:
-            return tokens, weights
-        for floor in FLOORS:
-            found, shares = _at_least(floor, tokens, weights)
-            order = np.argsort(-shares, kind="stable")
-            below = np.cumsum(shares[order]) - shares[order] < enough
-            if not below[-1]:
-                break
-        return found[order[below]], shares[order[below]]
-
-    def _changed(self, logits: Array, before: Sequence[int]) -> Array:
-        if not self.bias and (self.repetition_penalty == 1.0 or not before):
-            return logits
-        scores = logits.astype(np.float64)
-        if self.repetition_penalty != 1.0 and before:
-            seen = np.unique(np.asarray(before))
-            scores[seen] = np.where(scores[seen] > 0, scores[seen] / self.repetition_penalty, scores[seen] * self.repetition_penalty)
-        for token, value in self.bias.items():
-            if not 0 <= token < len(scores):
-                raise InputError(f"bias of token {token}: the vocabulary has {len(scores)}")
-            scores[token] += value
-        return scores
+    def edits(self, before: Sequence[int]) -> tuple[Array, Array]:
+        """The tokens whose scores change behind those `before`, and f64[n, 2] penalties and what is added."""
+        seen = np.unique(np.asarray(before, np.int64)) if self.repetition_penalty != 1.0 else NONE
+        tokens, values = self._added
+        edits = np.zeros((len(seen) + len(tokens), 2))
+        edits[:, 0], edits[: len(seen), 0], edits[len(seen) :, 1] = 1, self.repetition_penalty, values
+        return np.concatenate([seen, tokens]), edits
 
 
-def _likeliest(scores: Array, count: int) -> Array:
-    """The places of the `count` largest numbers, from the largest on; of equals the first come first."""
-    width = len(scores) // STRIPS
-    # So many columns hold a number as large as the least of their `count` largest maxima: none smaller is wanted.
-    some = scores[: STRIPS * width].reshape(STRIPS, width).max(0) if width >= count else scores
-    least = np.partition(some, len(some) - count)[len(some) - count]
-    found = np.flatnonzero(scores >= least)
-    return found[np.argsort(-scores[found], kind="stable")][:count]
+NONE = np.zeros(0, np.int64)
+Draw: TypeAlias = tuple[Sampling, Sequence[int], int]
+"""How a token is chosen, a text, and how many of its tokens stand before the one that is chosen."""
 
 
-def _drawn(weights: Array, share: float) -> int:
-    """The place of which the weights before it are at most `share` of all and with it more: looked for among blocks, then in one."""
-    sums = np.add.reduceat(weights, range(0, len(weights), BLOCK))
-    ends = np.cumsum(sums)
-    draw = share * ends[-1]
-    block = min(int(np.searchsorted(ends, draw, side="right")), int(np.flatnonzero(sums)[-1]))
-    inside = weights[block * BLOCK : (block + 1) * BLOCK]
-    place = int(np.searchsorted(np.cumsum(inside), draw - (ends[block] - sums[block]), side="right"))
-    return block * BLOCK + min(place, int(np.flatnonzero(inside)[-1]))
-
-
-def _at_least(least: float, tokens: Array | None, weights: Array) -> tuple[Array, Array]:
-    """The tokens (None: all) whose weights are no smaller, and these weights."""
-    found = np.flatnonzero(weights >= least)
-    return found if tokens is None else tokens[found], weights[found]
+def operands(draws: Sequence[Draw]) -> list[Array]:
+    """What the op `sample_token` is given beside logits, for some draws."""
+    edits = [(row, *each.edits(text[:place])) for row, (each, text, place) in enumerate(draws) if each.bias or each.repetition_penalty != 1]
+    edited = [np.stack([np.full(len(tokens), row), tokens], axis=1) for row, tokens, _ in edits]
+    return [
+        np.array([each.temperature for each, _, _ in draws], np.float64),
+        np.array([min(each.top_k, MOST) for each, _, _ in draws], np.int64),
+        np.array([each.top_p for each, _, _ in draws], np.float64),
+        np.array([each.min_p for each, _, _ in draws], np.float64),
+        np.array([each.seed for each, _, _ in draws], np.int64),
+        np.array([place for _, _, place in draws], np.int64),
+        np.concatenate([NO_EDITS[0], *edited]),
+        np.concatenate([NO_EDITS[1], *(values for _, _, values in edits)]),
+    ]
 
 
 def _is_bias(item: tuple[Any, Any]) -> bool:

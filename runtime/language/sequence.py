@@ -16,17 +16,22 @@ from ...ir.errors import EngineError, InputError, UsageError
 from ...ir.types import TensorType
 from ..saved import Saved, read_saved, write_saved
 from ..session import Session
-from .facts import STEP, LanguageFacts
+from .facts import SAMPLE, STEP, LanguageFacts
 from .pages import Held, Pages, Writing
+from .sampling import Draw, Sampling, operands
 
 Array = np.ndarray[Any, Any]
 TOGETHER = 16
 """Sequences that have so many tokens left to read at most are read in one call: shorter ones repeat their last token."""
+NOBODY = np.zeros(0, np.int64)
+"""The tokens that nobody chose."""
 ENDED = "the sequence has ended, or is one of another session"
 
 
 Asked: TypeAlias = "tuple[TokenSequence, Sequence[int], int | None]"
 """A sequence, its tokens, and behind how many of them logits are asked for."""
+AskedTokens: TypeAlias = "tuple[TokenSequence, Sequence[int], int, Sampling, bool]"
+"""A sequence, its tokens, behind how many of them a token is chosen, how, and whether the logits are asked for too."""
 
 
 class Sequences:
@@ -41,6 +46,7 @@ class Sequences:
         self.facts = facts
         self.pages = Pages(session)
         self._begun = 0
+        self._context = np.arange(facts.context)
 
     def begin(self) -> TokenSequence:
         """A new sequence, which takes pages as it grows; UsageError where the engine is one for a single sequence, and there is one."""
@@ -125,24 +131,42 @@ class Sequences:
 
         Of the tokens only those are read that the cache does not hold; None asks for the logits behind all that are read.
         """
-        if len({id(sequence) for sequence, *_ in asked}) != len(asked):
+        return [each.logits for each in self._read([self._reading(*each) for each in asked])]
+
+    def sample(self, asked: Sequence[AskedTokens]) -> list[tuple[list[int], Array]]:
+        """For each sequence the tokens that are chosen behind the last of its tokens, -1 where logits are no numbers, and f32[n,
+        vocabulary]: the logits that they were chosen by, or none.
+        """
+        return [(each.chosen, each.logits) for each in self._read([self._reading(*each) for each in asked])]
+
+    def _read(self, todo: Sequence[_Reading]) -> Sequence[_Reading]:
+        """Read what is to be read, in as many calls as it takes."""
+        if len({id(each.sequence) for each in todo}) != len(todo):
             raise InputError("a sequence is asked for twice in one call")
-        todo = [self._reading(*each) for each in asked]
         changed = self.pages.prepare([Writing(each.sequence.held, each.place, len(each.tokens)) for each in todo])
         for each in itertools.compress(todo, changed):
             each.sequence.tokens = each.tokens[: each.place]
         while group := self._next(todo):
             self._step(group)
-        return [np.concatenate(each.rows) for each in todo]
+        return todo
 
-    def _reading(self, sequence: TokenSequence, tokens: Sequence[int], last: int | None) -> _Reading:
+    def _reading(
+        self, sequence: TokenSequence, tokens: Sequence[int], last: int | None, sampling: Sampling | None = None, scored: bool = True
+    ) -> _Reading:
         if sequence.ended or sequence.owner is not self:
             raise UsageError(ENDED)
-        held = checked_tokens(tokens, self.facts)
+        held = self._checked(sequence.tokens, tokens)
         if last is not None and not 1 <= last <= len(held):
             raise InputError(f"got the logits behind the last {last} tokens, expected 1 to {len(held)}")
         first = sequence.known(held, len(held) - (1 if last is None else last))
-        return _Reading(sequence, held, first, first if last is None else len(held) - last)
+        return _Reading(sequence, held, first, first if last is None else len(held) - last, sampling, scored)
+
+    def _checked(self, read: list[int], tokens: Sequence[int]) -> list[int]:
+        """Tokens that the model can read; those that were read already were looked at then."""
+        count = len(read)
+        if isinstance(tokens, list) and len(tokens) > count and tokens[:count] == read:
+            return [*read, *checked_tokens(tokens[count:], self.facts, count)]
+        return checked_tokens(tokens, self.facts)
 
     def _next(self, todo: Sequence[_Reading]) -> list[_Reading]:
         """What the next call reads: a part of one long text, or the ends of as many of them as it takes."""
@@ -151,27 +175,36 @@ class Sequences:
         return long[:1] or left[: self.facts.sequences]
 
     def _step(self, group: Sequence[_Reading]) -> None:
+        """One call: read what is next of each, and give each what it asked for."""
         counts = [min(each.left, self.facts.chunk) for each in group]
-        longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
-        tokens, positions = (np.empty((len(group), longest), np.int64) for _ in range(2))
-        wanted: list[int] = []
-        for row, (each, count) in enumerate(zip(group, counts, strict=True)):
-            # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
-            last = each.place + count - 1
-            tokens[row, :count], tokens[row, count:] = each.tokens[each.place : last + 1], each.tokens[last]
-            positions[row, :count], positions[row, count:] = range(each.place, last + 1), last
-            wanted += [row * longest + place - each.place for place in each.asked(count)]
-        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
+        asked = [(row, each, place) for row, each in enumerate(group) for place in each.asked(counts[row])]
         # A call gives the logits of at least one token.
-        rows = self._call(group, [tokens, positions, *tables, np.arange(seen), np.asarray(wanted or [0])])
+        wanted = [row * max(counts) + place - each.place for row, each, place in asked] or [0]
+        inputs = [*self._placed(group, counts), np.array(wanted)]
+        draws = [(each.sampling, each.tokens, place + 1) for _, each, place in asked if each.sampling is not None]
+        if draws:
+            shown = np.array([number for number, (_, each, _) in enumerate(asked) if each.scored], np.int64)
+            chosen, rows = self._call(group, SAMPLE, [*inputs, *operands(draws), shown])
+        else:
+            chosen, rows = NOBODY, self._call(group, STEP, inputs)
         for each, count in zip(group, counts, strict=True):
             number = len(each.asked(count))
-            each.take(count, rows[:number])
-            rows = rows[number:]
+            shares = number if each.scored else 0
+            each.take(count, chosen[:number].tolist(), rows[:shares])
+            chosen, rows = chosen[number:], rows[shares:]
 
-    def _call(self, group: Sequence[_Reading], inputs: Sequence[Array]) -> Array:
+    def _placed(self, group: Sequence[_Reading], counts: Sequence[int]) -> list[Array]:
+        """The tokens that a call reads, their positions, their pages if there are any, and the places that it looks at."""
+        longest, seen = max(counts), max(each.place + count for each, count in zip(group, counts, strict=True))
+        # Behind its end a shorter one repeats its last token where it is: what is written there stays the same.
+        tokens = [_lengthened(each.tokens[each.place : each.place + count], longest) for each, count in zip(group, counts, strict=True)]
+        positions = [_lengthened(range(each.place, each.place + count), longest) for each, count in zip(group, counts, strict=True)]
+        tables = [self.pages.table([each.sequence.held for each in group], seen)] if self.facts.sequences > 1 else []
+        return [np.array(tokens), np.array(positions), *tables, self._context[:seen]]
+
+    def _call(self, group: Sequence[_Reading], function: str, inputs: Sequence[Array]) -> Any:
         try:
-            return np.asarray(self.session.functions[STEP](*inputs))
+            return self.session.functions[function](*inputs)
         except EngineError:
             raise  # the session is another thread's, or of no use any more: nothing was written
         except BaseException:
@@ -236,13 +269,16 @@ class TokenSequence:
 
 @dataclass
 class _Reading:
-    """Tokens of a sequence: `place` are read, and the logits behind those from `first` on are asked for."""
+    """Tokens of a sequence: `place` are read, and behind those from `first` on logits are asked for, or tokens as `sampling` says."""
 
     sequence: TokenSequence
     tokens: list[int]
     place: int
     first: int
+    sampling: Sampling | None
+    scored: bool
     rows: list[Array] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
 
     @property
     def left(self) -> int:
@@ -253,27 +289,42 @@ class _Reading:
         """The places among the next `count` tokens whose logits are asked for."""
         return range(max(self.first, self.place), self.place + count)
 
-    def take(self, count: int, rows: Array) -> None:
-        """Note that so many more are read, with their logits."""
+    def draws(self, count: int) -> list[Draw]:
+        """How a token is chosen behind each of those."""
+        return [] if self.sampling is None else [(self.sampling, self.tokens, place + 1) for place in self.asked(count)]
+
+    @property
+    def logits(self) -> Array:
+        """The logits that were asked for."""
+        return np.concatenate(self.rows) if self.rows else np.zeros((0, self.sequence.facts.vocabulary), np.float32)
+
+    def take(self, count: int, chosen: list[int], rows: Array) -> None:
+        """Note that so many more are read, with the tokens that were chosen and the logits."""
         self.sequence.tokens = self.tokens[: self.place + count]
         self.place += count
+        self.chosen += chosen
         if len(rows):
             self.rows.append(rows)
-            if not np.isfinite(rows).all():
-                self.sequence.owner.pages.doubt(self.sequence.held, self.place)
+        if -1 in chosen or (len(rows) and not np.isfinite(rows).all()):
+            self.sequence.owner.pages.doubt(self.sequence.held, self.place)
 
 
-def checked_tokens(tokens: Any, facts: LanguageFacts) -> list[int]:
-    """Tokens that the model can read, as plain numbers; InputError names what it cannot."""
+def _lengthened(numbers: Sequence[int], length: int) -> list[int]:
+    """Numbers, and the last of them again up to a length."""
+    return [*numbers, *[numbers[-1]] * (length - len(numbers))]
+
+
+def checked_tokens(tokens: Any, facts: LanguageFacts, before: int = 0) -> list[int]:
+    """Tokens that the model can read behind some `before`, as plain numbers; InputError names what it cannot."""
     held = whole_numbers(tokens)
     if not held:
         raise InputError("a text of no tokens: a model continues at least one")
     if min(held) < 0 or max(held) >= facts.vocabulary:
         outside = next(token for token in held if not 0 <= token < facts.vocabulary)
         raise InputError(f"token {outside}: the vocabulary has 0 to {facts.vocabulary - 1}")
-    if len(held) > facts.context:
+    if before + len(held) > facts.context:
         raise InputError(
-            f"the text has {len(held)} tokens, and a session of this engine holds {facts.context}",
+            f"the text has {before + len(held)} tokens, and a session of this engine holds {facts.context}",
             hint="shorten it, or build the engine with a larger --context",
         )
     return held

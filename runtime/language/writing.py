@@ -1,4 +1,4 @@
-"""One text as it is made: which logits it needs next, the tokens that are chosen from them, the pieces that may be shown."""
+"""One text as it is made: behind which tokens the next ones are chosen, what becomes of them, the pieces that may be shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ...ir.errors import InputError
 from .facts import LanguageFacts
 from .lookup import Lookup, Pace
 from .options import Wanted
+from .sampling import Sampling
 from .scoring import logarithms
 from .sequence import Sequences, TokenSequence
 from .tokens import Pieces, Tokenizer
@@ -52,9 +54,10 @@ class Told:
 
 
 class Writing:
-    """A text behind its prompt: `ask` says of which tokens it needs logits, `take` goes on with them, until `is_done`."""
+    """A text behind its prompt: `ask` says behind which tokens the next are chosen, `take` goes on with them, until `is_done`."""
 
     def __init__(self, tokens: Sequence[int], facts: LanguageFacts, tokenizer: Tokenizer | None, wanted: Wanted, told: Told) -> None:
+        wanted.sampling.check(facts.vocabulary)
         self.told = told
         self._held = list(tokens)
         self._facts, self._wanted = facts, wanted
@@ -71,24 +74,26 @@ class Writing:
         """Whether the text has ended."""
         return bool(self.told.ended)
 
-    def ask(self) -> tuple[list[int], int]:
-        """The tokens to read, guesses behind them, and behind how many of them logits are needed."""
+    def ask(self) -> tuple[list[int], int, Sampling, bool]:
+        """The tokens to read, guesses behind them, behind how many of them tokens are chosen, how, and whether their scores are told."""
         self._guesses = []
         if self._lookup is not None:
             most = self._pace.most() if self._pace is not None else self._wanted.speculate or 0
             room = min(self._wanted.max_tokens - len(self.told.made) - 1, self._facts.context - len(self._held), most)
             self._guesses = self._lookup.guesses(self._held, room)
-        return [*self._held, *self._guesses], 1 + len(self._guesses)
+        return [*self._held, *self._guesses], 1 + len(self._guesses), self._wanted.sampling, self._wanted.logprobs is not None
 
-    def take(self, rows: Array) -> str:
-        """Choose from the logits that were asked for, f32[count, vocabulary], and give the text that may be shown.
+    def take(self, chosen: Sequence[int], rows: Array) -> str:
+        """Take the tokens that were chosen, by logits f32[count, vocabulary] if they were asked for, and give the text that may be shown.
 
-        Each row stands behind a guess that was right, so it is what the model says without guesses: the same tokens are chosen,
+        Each token stands behind a guess that was right, so it is what the model says without guesses: the same tokens are chosen,
         greedily or by the same draws, and none is lost or made likelier.
         """
-        for number, row in enumerate(rows):
-            token = self._wanted.sampling.choose(row, self._held)
-            self._note(token, row)
+        for number, token in enumerate(chosen):
+            if token < 0:
+                what = f"the model's logits after {len(self._held)} tokens hold NaN or no finite number"
+                raise InputError(what, hint="its weights are damaged")
+            self._note(token, rows[number : number + 1])
             if self.is_done or number == len(self._guesses) or token != self._guesses[number]:
                 self.told.accepted += number
                 break
@@ -97,7 +102,7 @@ class Writing:
             self._pace.learn(len(self._guesses), number)
         return self._show()
 
-    def _note(self, token: int, row: Array) -> None:
+    def _note(self, token: int, rows: Array) -> None:
         told, wanted = self.told, self._wanted
         now = time.perf_counter() - self._begun
         told.first = told.first if told.made else now
@@ -108,7 +113,7 @@ class Writing:
         told.made.append(token)
         self._held.append(token)
         if wanted.logprobs is not None:
-            told.logprobs.append(scored(row, token, wanted.logprobs))
+            told.logprobs.append(scored(rows, token, wanted.logprobs))
         self._text += self._pieces.add(token) if self._pieces is not None else f"{token} "
         if _stopped(self._text, wanted.stop) is not None:
             told.ended = "stop"
@@ -127,9 +132,9 @@ class Writing:
         return shown
 
 
-def scored(row: Array, token: int, count: int) -> Score:
-    """A token's score and those of the likeliest `count`, from f32[vocabulary]; the smallest of equals comes first."""
-    (logs,) = logarithms(row[None])
+def scored(rows: Array, token: int, count: int) -> Score:
+    """A token's score and those of the likeliest `count`, from f32[1, vocabulary]; the smallest of equals comes first."""
+    (logs,) = logarithms(rows)
     top = np.argsort(-logs, kind="stable")[:count]
     return Score(token, float(logs[token]), tuple((int(each), float(logs[each])) for each in top))
 
@@ -138,8 +143,8 @@ def written(sequence: TokenSequence, writing: Writing) -> Iterator[str]:
     """The pieces of one text. Whoever closes the iterator leaves a sequence that can be used on."""
     try:
         while not writing.is_done:
-            tokens, count = writing.ask()
-            piece = writing.take(sequence.all_logits(tokens, count))
+            ((chosen, rows),) = sequence.owner.sample([(sequence, *writing.ask())])
+            piece = writing.take(chosen, rows)
             if piece:
                 yield piece
     except GeneratorExit:
@@ -155,9 +160,9 @@ def written_together(sequences: Sequences, writings: Sequence[Writing]) -> Itera
             while waiting and len(active) < sequences.facts.sequences:
                 number, writing = waiting.pop(0)
                 active[number] = writing, sequences.begin()
-            rows = sequences.logits([(sequence, *writing.ask()) for writing, sequence in active.values()])
-            for (number, (writing, sequence)), found in zip(list(active.items()), rows, strict=True):
-                piece = writing.take(found)
+            found = sequences.sample([(sequence, *writing.ask()) for writing, sequence in active.values()])
+            for (number, (writing, sequence)), each in zip(list(active.items()), found, strict=True):
+                piece = writing.take(*each)
                 if writing.is_done:
                     sequence.end()
                     del active[number]

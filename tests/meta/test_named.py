@@ -111,7 +111,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "compiler/cli/generation.py",
         "compiler/commands/language.py",
         "runtime/language/facts.py",
-        "runtime/language/options.py",
     ),
     "tests/compiler/test_sparse_formats.py": ("passes/tile/expand.py",),
     "tests/runtime/language/test_template.py": ("runtime/language/template_worker.py",),

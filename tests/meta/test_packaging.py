@@ -136,7 +136,8 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     held = sorted(name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in names if name.endswith(".py"))
     assert held == modules()
     sources = [f"ourcc/runtime/c/{path.name}" for path in (ROOT / "runtime" / "c").iterdir()]
-    assert sorted(name for name in names if not name.endswith(".py")) == sorted(["ourcc/py.typed", *sources])
+    routines = [f"ourcc/codegen/host/{path.name}" for path in (ROOT / "codegen" / "host").glob("*.c")]
+    assert sorted(name for name in names if not name.endswith(".py")) == sorted(["ourcc/py.typed", *sources, *routines])
 
 
 def test_a_module_that_was_deleted_is_not_installed_again(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_a_sequence_is_told_what_it_is_told_alone(kind: str, rope: str, cache: s
 
 def test_calls_are_shared(batched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, call = list[tuple[int, ...]](), Sequences._call
-    monkeypatch.setattr(Sequences, "_call", lambda self, group, inputs: (sizes.append(inputs[0].shape), call(self, group, inputs))[1])
+    monkeypatch.setattr(
+        Sequences, "_call", lambda self, group, name, inputs: (sizes.append(inputs[0].shape), call(self, group, name, inputs))[1]
+    )
     sequences = batched.sequences()
     several = [sequences.begin() for _ in range(COUNT)]
     texts = [tokens_of(count, seed=count) for count in (3, 30, 1, 16)]
@@ -150,7 +152,9 @@ def test_an_engine_for_one_sequence_holds_one(both: Both) -> None:
 
 def test_more_sequences_than_a_call_reads(batched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, call = list[int](), Sequences._call
-    monkeypatch.setattr(Sequences, "_call", lambda self, group, inputs: (rows.append(len(inputs[0])), call(self, group, inputs))[1])
+    monkeypatch.setattr(
+        Sequences, "_call", lambda self, group, name, inputs: (rows.append(len(inputs[0])), call(self, group, name, inputs))[1]
+    )
     origin = batched.sequence()
     origin.logits(tokens_of(20))
     several = [origin, *(origin.fork() for _ in range(COUNT + 1))]

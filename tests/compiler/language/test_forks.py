@@ -31,7 +31,9 @@ def engine(request: pytest.FixtureRequest, both: Both) -> Any:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens of each sequence every call reads."""
     found, call = list[int](), Sequences._call
-    monkeypatch.setattr(Sequences, "_call", lambda self, group, inputs: (found.append(inputs[0].shape[1]), call(self, group, inputs))[1])
+    monkeypatch.setattr(
+        Sequences, "_call", lambda self, group, name, inputs: (found.append(inputs[0].shape[1]), call(self, group, name, inputs))[1]
+    )
     return found
 
 

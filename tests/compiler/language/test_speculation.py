@@ -69,7 +69,9 @@ def test_copying_takes_fewer_calls(both: Both, monkeypatch: pytest.MonkeyPatch) 
 
 def test_guesses_stay_inside_of_what_is_asked(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, call = list[int](), Sequences._call
-    monkeypatch.setattr(Sequences, "_call", lambda self, group, inputs: (seen.append(len(inputs[-2])), call(self, group, inputs))[1])
+    monkeypatch.setattr(
+        Sequences, "_call", lambda self, group, name, inputs: (seen.append(len(inputs[2])), call(self, group, name, inputs))[1]
+    )
     engine = both[0]
     for options in ({"max_tokens": 3}, {"max_tokens": 99}):
         plain, guessing = (engine.generate([5] * 58, ignore_end=True, bias={5: 99.0}, speculate=n, **options) for n in (0, 16))  # type: ignore[arg-type]

@@ -1,65 +1,91 @@
-"""The choice of the next token: its distribution, its seeds, its bounds."""
+"""How tokens are chosen: what may be asked, and what the engine is told of it, held against a choice in numpy."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ourcc.ir.errors import InputError
-from ourcc.runtime.language.sampling import Sampling, _drawn
+from ourcc.ir.ops.table import OPS
+from ourcc.runtime.language.sampling import MOST, Sampling, operands
 
-LOGITS = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
-
-
-def shares(sampling: dict[str, object], count: int = 4000) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """How often each token is drawn over seeds."""
-    drawn = [Sampling(seed=seed, **sampling).choose(LOGITS, [1, 2]) for seed in range(count)]  # type: ignore[arg-type]
-    return np.bincount(drawn, minlength=len(LOGITS)) / count
+Array = np.ndarray[Any, Any]
 
 
-def near(found: np.ndarray[tuple[int, ...], np.dtype[np.float64]], expected: list[float], count: int = 4000) -> bool:
-    """Whether counts fit probabilities: chi squared below what one in a million samples exceeds."""
-    probabilities = np.array(expected)
-    assert not found[probabilities == 0].any()
-    kept = probabilities > 0
-    return bool((count * (found - probabilities)[kept] ** 2 / probabilities[kept]).sum() < 40)
+def chosen(sampling: Sampling, logits: Array, before: list[int]) -> int:
+    """The token that the op chooses behind others."""
+    token, _ = OPS["sample_token"].body(logits.astype(np.float32)[None], *operands([(sampling, before, len(before))]))
+    return int(token[0])
+
+
+def reference(sampling: Sampling, logits: Array, before: list[int]) -> tuple[Array, Array]:
+    """The tokens that may be drawn, ascending, and their weights, as the definitions say them: all are sorted."""
+    scores = logits.astype(np.float64)
+    for token in set(before):
+        scores[token] = scores[token] / sampling.repetition_penalty if scores[token] > 0 else scores[token] * sampling.repetition_penalty
+    for token, value in sampling.bias.items():
+        scores[token] += value
+    order = np.argsort(-scores, kind="stable")[: sampling.top_k or None]
+    weights = np.exp((scores[order] - scores.max()) / sampling.temperature)
+    below = np.cumsum(weights) - weights < sampling.top_p * weights.sum()
+    kept = (weights >= sampling.min_p) & (below if sampling.top_p < 1 else True)
+    places = np.argsort(order[kept])
+    return order[kept][places], weights[kept][places]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_token_is_the_one_that_the_definitions_give(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    logits, before = random.standard_normal(200) * 3, random.integers(0, 200, 30).tolist()
+    sampling = Sampling(
+        temperature=float(random.uniform(0.3, 2)),
+        top_k=int(random.choice([0, 5, 50])),
+        top_p=float(random.choice([1, 0.8])),
+        min_p=float(random.choice([0, 0.05])),
+        repetition_penalty=float(random.choice([1, 1.3])),
+        seed=int(random.integers(1 << 62)),
+        bias=random.choice([{}, {3: 4.0, 9: float("-inf"), before[0]: -1.0}]),
+    )
+    tokens, weights = reference(sampling, logits, before)
+    share = np.random.Generator(np.random.Philox(key=sampling.seed, counter=len(before))).random()
+    expected = tokens[np.searchsorted(np.cumsum(weights), share * weights.sum(), side="right")]
+    assert chosen(sampling, logits, before) == expected
 
 
 def test_greedy_takes_the_smallest_of_equals() -> None:
-    assert Sampling().choose(np.array([1, 3, 3, 2], np.float32), []) == 1
-    assert Sampling(bias={0: 5.0}).choose(np.array([1, 3, 3, 2], np.float32), []) == 0
-
-
-def test_draws_follow_the_probabilities() -> None:
-    assert near(shares({"temperature": 1.0}), [0.4, 0.3, 0.2, 0.06, 0.04])
-    squares = np.array([0.4, 0.3, 0.2, 0.06, 0.04]) ** 2
-    assert near(shares({"temperature": 0.5}), list(squares / squares.sum()))
-    assert near(shares({"temperature": 1.0, "top_k": 2}), [4 / 7, 3 / 7, 0, 0, 0])
-    assert near(shares({"temperature": 1.0, "top_p": 0.65}), [4 / 7, 3 / 7, 0, 0, 0])
-    assert near(shares({"temperature": 1.0, "top_p": 0.75}), [4 / 9, 3 / 9, 2 / 9, 0, 0])
-    assert near(shares({"temperature": 1.0, "min_p": 0.4}), [4 / 9, 3 / 9, 2 / 9, 0, 0])
-    assert near(shares({"temperature": 1.0, "top_p": 1e-9}), [1, 0, 0, 0, 0])
+    assert chosen(Sampling(), np.array([1, 3, 3, 2]), []) == 1
+    assert chosen(Sampling(bias={0: 5.0}), np.array([1, 3, 3, 2]), []) == 0
 
 
 def test_a_draw_depends_on_seed_and_place_alone() -> None:
-    sampling = Sampling(temperature=1.0, seed=5)
-    first = [sampling.choose(LOGITS, [0] * n) for n in range(50)]
-    assert first == [Sampling(temperature=1.0, seed=5).choose(LOGITS, [3] * n) for n in range(50)]
-    assert first != [Sampling(temperature=1.0, seed=6).choose(LOGITS, [0] * n) for n in range(50)]
+    logits, sampling = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04])), Sampling(temperature=1.0, seed=5)
+    first = [chosen(sampling, logits, [0] * n) for n in range(50)]
+    assert first == [chosen(Sampling(temperature=1.0, seed=5), logits, [3] * n) for n in range(50)]
+    assert first != [chosen(Sampling(temperature=1.0, seed=6), logits, [0] * n) for n in range(50)]
     assert len(set(first)) > 2
 
 
 def test_what_is_there_already_becomes_less_likely() -> None:
-    logits = np.array([2.0, 1.5, -1.0, -1.2], np.float32)
-    assert Sampling(repetition_penalty=2.0).choose(logits, [0]) == 1
-    assert Sampling(repetition_penalty=2.0).choose(logits[2:], [0]) == 1
+    logits = np.array([2.0, 1.5, -1.0, -1.2])
+    assert chosen(Sampling(repetition_penalty=2.0), logits, [0, 0]) == 1
+    assert chosen(Sampling(repetition_penalty=2.0), logits[2:], [0]) == 1
 
 
-@pytest.mark.parametrize("bad", [[np.nan, 1.0], [-np.inf, -np.inf], [np.inf, 0.0]])
-def test_logits_that_are_no_numbers(bad: list[float]) -> None:
-    for temperature in (0.0, 1.0):
-        with pytest.raises(InputError, match="NaN or no finite number"):
-            Sampling(temperature=temperature).choose(np.array(bad, np.float32), [])
+def test_what_the_engine_is_told_of_several_texts() -> None:
+    """Only tokens before a place count as there, each once; a row's edits name the row."""
+    text = [4, 5, 4, 7]
+    draws = [
+        (Sampling(), text, 4),
+        (Sampling(repetition_penalty=2.0, bias={5: 1.0}), text, 3),
+        (Sampling(temperature=0.5, top_k=1 << 80), text, 2),
+    ]
+    temperature, top_k, *_, place, edited, edits = operands(draws)
+    assert temperature.tolist() == [0, 0, 0.5] and top_k.tolist() == [0, 0, MOST] and place.tolist() == [4, 3, 2]
+    assert edited.tolist() == [[1, 4], [1, 5], [1, 5]]
+    assert edits.tolist() == [[2, 0], [2, 0], [1, 1]]
+    assert operands(draws[:1])[-2].shape == operands(draws[:1])[-1].shape == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -84,45 +110,8 @@ def test_what_changes_nothing_is_refused(options: dict[str, float]) -> None:
         Sampling(**options)  # type: ignore[arg-type]
 
 
-def test_a_bias_outside_of_the_vocabulary() -> None:
-    with pytest.raises(InputError, match="bias of token 9"):
-        Sampling(bias={9: 1.0}).choose(LOGITS, [])
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_what_is_kept_is_what_sorting_all_keeps(seed: int) -> None:
-    """Small and large vocabularies with ties, some tokens impossible: as the definition says, which sorts everything."""
-    drawn = np.random.default_rng(seed)
-    size = int(drawn.choice([1, 5, 64, 65, 3000, 20000]))
-    scores = drawn.standard_normal(size) * drawn.choice([0.0, 1.0, 6.0])
-    scores = np.round(scores) if seed % 3 == 0 else scores
-    scores[1:][drawn.random(size - 1) < (0.3 if seed % 4 == 0 else 0)] = -np.inf
-    top_k, min_p = int(drawn.choice([0, 1, 7, 300, 30000])), float(drawn.choice([0, 0, 0.02, 1]))
-    top_p = float(drawn.choice([1, 0.95, 0.4]))
-    best = int(np.argmax(scores))
-    tokens, weights = Sampling(temperature=0.8, top_k=top_k, top_p=top_p, min_p=min_p)._kept(scores, best)
-    tokens = np.arange(size) if tokens is None else tokens
-    order = np.argsort(-scores, kind="stable")[: top_k or None]
-    expected = np.exp((scores[order] - scores[best]) / 0.8)
-    share = (np.cumsum(expected) - expected) / expected.sum()
-    kept = expected >= min_p
-    kept &= (share < top_p) if top_p < 1 else True
-    at_the_edge = order[np.abs(share - top_p) < 1e-12]
-    assert set(tokens) ^ set(order[kept]) <= set(at_the_edge)
-    np.testing.assert_allclose(weights, np.exp((scores[tokens] - scores[best]) / 0.8))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_draw_falls_where_the_sum_of_all_weights_before_says(seed: int) -> None:
-    """Also at both ends, with weights of zero there and whole blocks of them."""
-    drawn = np.random.default_rng(seed)
-    weights = drawn.random(int(drawn.choice([1, 2, 255, 256, 257, 5000])))
-    weights[drawn.random(len(weights)) < 0.3] = 0
-    weights[drawn.integers(len(weights))] = 1
-    weights[: seed * 20] *= float(seed % 3 > 0 or seed * 20 >= len(weights))
-    sums = np.cumsum(weights)
-    for share in (0.0, *drawn.random(50), 1 - 2**-53):
-        place = _drawn(weights, share)
-        below, above = sums[place] - weights[place], sums[place]
-        assert weights[place] > 0
-        assert below - 1e-9 <= share * sums[-1] <= above + 1e-9
+@pytest.mark.parametrize("token", [9, -1, 5])
+def test_a_bias_outside_of_the_vocabulary(token: int) -> None:
+    Sampling(bias={4: 1.0}).check(5)
+    with pytest.raises(InputError, match=f"bias of token {token}: the vocabulary has 5"):
+        Sampling(bias={0: 1.0, token: 1.0}).check(5)

@@ -1,0 +1,190 @@
+"""Routines in C: native code chooses tokens as the op says, whatever is asked, and its draws follow the exact distribution."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ourcc.codegen.host.routines import routine
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir import dims
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.plan import Host, is_native
+from ourcc.ir.plan.steps import IN_C
+from ourcc.ir.types import TensorType, type_of
+from ourcc.runtime.engine import Engine
+
+Array = np.ndarray[Any, Any]
+NAMES = ("logits", "temperature", "top_k", "top_p", "min_p", "seed", "place", "edited", "edits")
+NO_EDITS = np.zeros((0, 2), np.int64), np.zeros((0, 2))
+FIRST = np.array([0.31, 0.22, 0.17, 0.1, 0.08, 0.05, 0.03, 0.02, 0.015, 0.005])
+
+
+@functools.cache
+def engine(threads: int) -> Engine:
+    """An engine that is the op `sample_token` alone, for any number of rows."""
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    rows, size, edits = (module.declare(name, low) for name, low in (("R", 0), ("V", 1), ("E", 0)))
+    sizes: dict[str, tuple[dims.Dim, ...]] = {"logits": (rows, size), "edited": (edits, 2), "edits": (edits, 2)}
+    types = [TensorType(type_of(each).dtype, sizes.get(name, (rows,))) for name, each in zip(NAMES, asked(np.zeros((1, 1))), strict=True)]
+    inputs = [graph.add_input(name, type) for name, type in zip(NAMES, types, strict=True)]
+    graph.set_outputs(list(Builder(module, graph).sample_token(*inputs)), ["token", "weights"])
+    return Engine(compile_module(module, build_options({"targets": ["native"], "tune": "off"})), threads=threads)
+
+
+def asked(
+    logits: Array,
+    temperature: Any = 0.0,
+    top_k: Any = 0,
+    top_p: Any = 1.0,
+    min_p: Any = 0.0,
+    seed: Any = 1,
+    place: Any = 5,
+    edits: tuple[Array, Array] = NO_EDITS,
+) -> list[Array]:
+    """The op's operands; a number stands for that number in every row."""
+    rows = (temperature, np.float64), (top_k, np.int64), (top_p, np.float64), (min_p, np.float64), (seed, np.int64), (place, np.int64)
+    spread = [np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), len(logits))) for value, dtype in rows]
+    return [np.asarray(logits, np.float32), *spread, *edits]
+
+
+def drawn(logits: Array, threads: int = 1, **options: Any) -> tuple[Array, Array]:
+    """Tokens and weights."""
+    token, weights = engine(threads)(*asked(logits, **options))
+    return token, weights
+
+
+def test_every_routine_in_c_is_an_op_with_a_file() -> None:
+    folder = Path(__file__).parents[3] / "codegen" / "host"
+    assert {path.stem for path in folder.glob("*.c")} == IN_C <= OPS.keys()
+    for name in IN_C:
+        assert f"{name}_descriptor" in routine(name)
+    assert not is_native(Host("unique", {}, (), ()))
+    (step,) = engine(1).contents.best.plans["main"].steps
+    assert isinstance(step, Host) and is_native(step) and engine(1).contents.best.has_native_steps
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_native_code_keeps_and_draws_what_the_op_says(seed: int) -> None:
+    """Small and large vocabularies, ties, tokens that are impossible, edits, parameters from one end of their range to the other."""
+    random = np.random.default_rng(seed)
+    rows, size = 40, int(random.choice([1, 2, 5, 64, 1023, 1024, 1025, 5000]))
+    logits = (random.standard_normal((rows, size)) * random.choice([0.0, 1.0, 6.0, 50.0], (rows, 1))).astype(np.float32)
+    logits[::3] = np.round(logits[::3])
+    logits[::4, 1:][random.random((len(logits[::4]), size - 1)) < 0.3] = -np.inf
+    edited = np.stack([random.integers(-1, rows + 1, 200), random.integers(-1, size + 1, 200)], axis=1)
+    values = np.stack(
+        [random.uniform(0.5, 2, 200), random.choice([0.0, 3.0, -7.5, -np.inf, 1e300], 200, p=(0.5, 0.2, 0.2, 0.05, 0.05))], axis=1
+    )
+    options = {
+        "temperature": random.choice([0.0, 5e-324, 1e-30, 0.05, 0.8, 1.0, 3.0, 1e30, 1.7e308], rows),
+        "top_k": random.choice([0, 1, 2, 7, 300, (1 << 63) - 1], rows),
+        "top_p": random.choice([1.0, 0.95, 0.4, 1e-9, 5e-324, 1 - 2**-53], rows),
+        "min_p": random.choice([0.0, 0.0, 0.02, 1.0], rows),
+        "seed": random.integers(0, (1 << 63) - 1, rows),
+        "place": random.integers(0, 1 << 40, rows),
+        "edits": (edited, values),
+    }
+    token, weights = drawn(logits, **options)
+    expected, exact = OPS["sample_token"].body(*asked(logits, **options))
+    # What adds up to less than sums round away may be kept or not.
+    apart = np.where((weights > 0) != (exact > 0), np.maximum(weights, exact), 0)
+    assert (apart.sum(axis=1) <= 1e-14 * exact.sum(axis=1)).all()
+    np.testing.assert_allclose(np.where(apart, 0, weights), np.where(apart, 0, exact), rtol=2e-7)
+    np.testing.assert_array_equal(token, expected)
+
+
+KNOBS: list[tuple[dict[str, float], Array]] = [
+    ({"temperature": 1.0}, FIRST),
+    ({"temperature": 0.5}, FIRST**2),
+    ({"temperature": 2.0}, FIRST**0.5),
+    ({"temperature": 1.0, "top_k": 3}, FIRST * (FIRST >= 0.17)),
+    ({"temperature": 1.0, "top_p": 0.75}, FIRST * (FIRST >= 0.1)),
+    ({"temperature": 1.0, "min_p": 0.2}, FIRST * (FIRST >= 0.08)),
+    ({"temperature": 1.0, "top_k": 4, "top_p": 0.6}, FIRST * (FIRST >= 0.22)),
+    ({"temperature": 2.0, "top_k": 6, "min_p": 0.6}, FIRST**0.5 * (FIRST >= 0.17)),
+    ({"temperature": 1.0, "top_k": 8, "top_p": 0.97, "min_p": 0.3}, FIRST * (FIRST >= 0.1)),
+    ({"temperature": 1e30}, np.ones(10)),
+    ({"temperature": 1e-30}, np.eye(10)[0]),
+    ({"temperature": 1.0, "top_k": 1}, np.eye(10)[0]),
+    ({"temperature": 1.0, "top_p": 1e-12}, np.eye(10)[0]),
+    ({"temperature": 1.0, "top_k": 10**12}, FIRST),
+]
+COUNT = 20000
+
+
+@pytest.mark.parametrize(("options", "expected"), KNOBS, ids=[" ".join(f"{k}={v}" for k, v in options.items()) for options, _ in KNOBS])
+@pytest.mark.parametrize("by", ["seed", "place"])
+def test_draws_follow_the_exact_distribution(by: str, options: dict[str, float], expected: Array) -> None:
+    """Over seeds, and over the places of one text: chi-squared below what one sample in a million exceeds."""
+    token, _ = drawn(np.tile(np.log(FIRST), (COUNT, 1)), **options, **{by: np.arange(COUNT)})
+    assert chi_squared(token, expected / expected.sum()) < 45
+
+
+def chi_squared(token: Array, shares: Array) -> float:
+    """How far counts lie from what is expected, of at most 10 kinds; infinite where an impossible one is there."""
+    counts, kept = np.bincount(token, minlength=len(shares)), shares > 0
+    return float("inf") if counts[~kept].any() else float(((counts - len(token) * shares)[kept] ** 2 / (len(token) * shares[kept])).sum())
+
+
+def test_penalties_and_biases_change_the_distribution() -> None:
+    logits = np.array([2.0, 1.0, -1.0, 0.5, 0.0])
+    changed = np.array([2.0 / 1.5, 1.0 + 0.7, -1.0 * 1.5, -np.inf, 0.0 - 1.25])
+    edited = np.stack([np.repeat(np.arange(COUNT), 5), np.tile([0, 1, 2, 3, 4], COUNT)], axis=1)
+    edits = np.tile([[1.5, 0.0], [1.0, 0.7], [1.5, 0.0], [1.0, -np.inf], [3.0, -1.25]], (COUNT, 1))
+    token, _ = drawn(np.tile(logits, (COUNT, 1)), temperature=1.0, seed=np.arange(COUNT), edits=(edited, edits), threads=2)
+    assert chi_squared(token, np.exp(changed) / np.exp(changed).sum()) < 45
+
+
+def test_draws_are_those_of_philox() -> None:
+    """The weights before a token are at most as much of all as the number that numpy draws, and with it more."""
+    random = np.random.default_rng(3)
+    logits = (random.standard_normal((50, 3000)) * 2).astype(np.float32)
+    seeds, places = random.integers(0, (1 << 63) - 1, 50), np.array([0, 1, (1 << 63) - 1, *range(100, 147)])
+    token, weights = drawn(logits, temperature=0.9, top_p=0.9, seed=seeds, place=places)
+    for row in range(50):
+        share = np.random.Generator(np.random.Philox(key=int(seeds[row]), counter=int(places[row]))).random()
+        sums = np.cumsum(weights[row], dtype=np.float64)
+        assert weights[row, token[row]] > 0
+        assert sums[token[row]] - weights[row, token[row]] <= share * sums[-1] * (1 + 1e-12)
+        assert sums[token[row]] >= share * sums[-1] * (1 - 1e-12)
+
+
+def test_a_row_is_told_the_same_whatever_stands_beside_it() -> None:
+    random = np.random.default_rng(4)
+    logits = random.standard_normal((16, 49152)).astype(np.float32) * 3
+    options: dict[str, Any] = {
+        "temperature": random.uniform(0, 2, 16),
+        "top_k": random.integers(0, 99, 16),
+        "top_p": random.uniform(0.5, 1, 16),
+    }
+    token, weights = drawn(logits, seed=np.arange(16), **options)
+    both = drawn(logits, threads=2, seed=np.arange(16), **options)
+    np.testing.assert_array_equal(both[0], token)
+    np.testing.assert_array_equal(both[1], weights)
+    for row in range(16):
+        own = {name: values[row] for name, values in options.items()}
+        alone = drawn(logits[row : row + 1], seed=row, **own)
+        assert alone[0][0] == token[row]
+        np.testing.assert_array_equal(alone[1][0], weights[row])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [1.0, np.nan], [-np.inf, -np.inf], [np.inf, 0.0], [1.0, -np.nan]])
+def test_scores_that_are_no_numbers_choose_nothing(bad: list[float], temperature: float) -> None:
+    token, weights = drawn(np.array([bad, [0.0, 1.0]]), temperature=temperature, top_k=1, top_p=0.5)
+    assert token.tolist() == [-1, 1] and not weights[0].any()
+
+
+def test_equals_and_zeros_of_both_signs() -> None:
+    greedy, weights = drawn(np.array([[1, 3, 3, 2], [-0.0, 0.0, -0.0, -1.0]]))
+    assert greedy.tolist() == [1, 0] and weights.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    _, weights = drawn(np.array([[-0.0, 0.0, 0.0, -0.0, -9.0]] * 2), temperature=1.0, top_k=[3, 0], top_p=[1.0, 0.7])
+    assert (weights > 0).tolist() == [[True, True, True, False, False]] * 2
