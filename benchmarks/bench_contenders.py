@@ -112,11 +112,13 @@ CONTENDERS: dict[str, tuple[Contender, ...]] = {
     "int8": (
         Contender("ourcc QDQ", ours(_coded), "ours"),
         Contender("ourcc int8", ours(quantize="int8"), "ours"),
+        Contender("ourcc int8, bf16", ours(quantize="int8", precision="bf16"), "ours"),
         OWN_FLOATS,
         Contender("ONNX Runtime QDQ", onnxruntime(_coded)),
         Contender("ONNX Runtime dynamic", onnxruntime(lambda files: files.dynamic)),
         Contender("OpenVINO QDQ", openvino(_coded)),
         Contender("OpenVINO NNCF", openvino(lambda files: files.nncf_int8)),
+        Contender("OpenVINO NNCF, bf16", openvino(lambda files: files.nncf_int8, "bf16")),
     ),
     "int4": (
         Contender("ourcc int4", ours(quantize="int4-weight"), "ours"),
@@ -127,4 +129,5 @@ CONTENDERS: dict[str, tuple[Contender, ...]] = {
         Contender("OpenVINO NNCF", openvino(lambda files: files.nncf_int4)),
     ),
 }
-"""What is not in the precision's own type is in float32 for everybody, but for what tools quantize besides."""
+"""What is not in the precision's own type is in float32 for everybody, or in bf16 where the name says so, but for what tools quantize
+besides."""
