@@ -356,15 +356,17 @@ class Access:
             self._store_each(operand.dtype, value.atomic, pointer, address, guard, spot.lanes, stored)
 
     def store_group(self, scope: Scope, value: Store, spots: Sequence[Spot], texts: Sequence[str]) -> None:
-        """Write vectors whose elements lie side by side: pairs of 16 bits as words of 32, others one after the other."""
+        """Write vectors whose elements lie side by side: pairs of 16 bits and fours of bytes as words of 32, others one by one."""
         operand, pointer = self.operand(scope, value.operand)
-        if len(spots) == 2 and operand.dtype.bits == 16 and operand.dtype.is_float:
+        count, dtype = len(spots), operand.dtype
+        if (count, dtype.bits, dtype.is_float) in ((2, 16, True), (4, 8, False)):
             places = [self._address(scope, operand, value, spot) for spot in spots]
             guards = [self.guard(scope, self.checks(scope, value), spot) for spot in spots]
-            if lane_stride(places[0]) == 2 and places[1] - places[0] == 1 and guards[0] == guards[1] and guards[0].whole:
+            beside = lane_stride(places[0]) == count and all(place - places[0] == n for n, place in enumerate(places))
+            if beside and all(guard == guards[0] for guard in guards) and guards[0].whole:
                 lanes = spots[0].lanes
-                word = self.writer.define(self.library.vector("i32", lanes), self.library.call(f"join_{operand.dtype}", lanes, *texts))
-                self._store_contiguous("i32", f"(int32_t *)({pointer})", places[0] // 2, guards[0], lanes, word)
+                word = self.writer.define(self.library.vector("i32", lanes), self.library.call(f"join_{dtype}", lanes, *texts))
+                self._store_contiguous("i32", f"(int32_t *)({pointer})", places[0] // count, guards[0], lanes, word)
                 return
         for spot, text in zip(spots, texts, strict=True):
             self.store(scope, value, spot, text)

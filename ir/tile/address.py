@@ -79,7 +79,7 @@ def rearranged(
     dtype = type_.dtype
     *others, lane = type_.axes or ("",)
     grouped, count = _grouped(operand, subscripts, type_)
-    are_words = dtype.is_integer and (dtype.bits == 32 or (count == 4 and grouped == lane and lanes % count == 0))
+    are_words = dtype.is_integer and (dtype.bits == 32 or (dtype.bits == 8 and count == 4 and lanes % count == 0))
     is_turned = dtype.kind == "bool" or (dtype.bits <= 32 if dtype.is_float else are_words)
     if len(type_.axes) < 2 or lanes < 2 or not is_turned:
         return None

@@ -81,12 +81,12 @@ class Packed(Priced):
 
     def order(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
-        return self.name, *RegisterBlocks(_problem(match), schedule, match.found.product).order()
+        return self.name, *RegisterBlocks(_problem(match), schedule, match.found.product, target).order()
 
     def tile(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
         problem, found = _problem(match), match.found
-        launch = RegisterBlocks(problem, schedule, found.product, found.instruction is not None).launch()
+        launch = RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 

@@ -14,12 +14,14 @@ from ....ir import dims
 from ....ir.codes import FOUR
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
+from ....ir.layout import Factor
 from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
+from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
-from ...regions.contraction import Contraction, group_of, in_fours, plain_load, stride_of, whole_step
+from ...regions.contraction import Contraction, group_of, in_fours, plain_load, stride_of, unwidened, whole_step
 from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
@@ -35,6 +37,8 @@ carry along what is lost: their error is that of one partial sum, which has LEAS
 """
 
 
+LANES = 16
+"""Rows and neighbours of a square that is turned at once."""
 OFTEN, APART, NEAR = 4, 256, 32 << 10
 """Blocks of rows that read a column block, and columns of its matrix, from which on it is copied, if it is of more bytes than the
 first cache holds.
@@ -44,7 +48,7 @@ first cache holds.
 class RegisterBlocks:
     """Builds the launch of one contraction."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, in_tiles: bool = False) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel, in_tiles: bool = False) -> None:
         self.problem = problem
         self.region = problem.region
         self.schedule = schedule
@@ -54,12 +58,14 @@ class RegisterBlocks:
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
         self.in_tiles = in_tiles
+        self.group = self._group(target)
+        """How many neighbours along the sum lie together in a panel that is copied."""
         self._is_inside = False
 
     def order(self) -> Order:
         """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
         over = self.found.over
-        return over, self._step(), self._is_compensated(), *(self._begins_part(over[n:]) for n in range(len(over) - 1))
+        return over, self._step(), self._is_compensated(), self.group, *(self._begins_part(over[n:]) for n in range(len(over) - 1))
 
     def launch(self) -> Launch:
         block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
@@ -137,24 +143,45 @@ class RegisterBlocks:
         return GridAxis(name, 0, self.extents[name], None)
 
     def _panel(self, block: Block, columns: str) -> str | None:
-        """The right factor of one column block in a cache tile, if its lanes or its rows lie apart and it fits."""
+        """The right factor of one column block in a cache tile, if its lanes or its rows lie apart and it fits.
+
+        Neighbours along the sum that instructions add up at once lie together.
+        """
         load = plain_load(self.found.right)
         if load is None or load.operand in self.problem.layouts:
             return None
         depth = upper_bound(self.extents[self.inner], self.problem.symbols)
         if len(self.found.over) > 1 or depth is None or depth > WHOLE:
             return None
-        if stride_of(load, self.region, self.column) == 1 and not self._is_read_often(depth * self.found.right.dtype.bits // 8):
+        group, is_near = self.group, stride_of(load, self.region, self.column) == 1
+        if group == 1 and is_near and not self._is_read_often(depth * self.found.right.dtype.bits // 8):
             return None
-        nr = self.schedule["nr"]
-        local = block.local("panel", self.found.right.dtype, (("k", depth), ("n", nr)))
-        with block.loop(self.inner, "scalar", 0, self.extents[self.inner], 1) as k:
+        order = (Factor("k", group), Factor("n"), Factor("k", 1, group)) if group > 1 else ()
+        value = load if group > 1 else self.found.right
+        local = block.local("panel", value.dtype, (("k", depth), ("n", self.schedule["nr"])), order)
+        along = stride_of(load, self.region, self.inner) == 1
+        step = 1 if group == 1 else LANES if along and not is_near and depth % LANES == 0 else group
+        with block.loop(self.inner, "scalar" if step == 1 else "tile", 0, self.extents[self.inner], step) as k:
+            axes = block.axes
+            # What lies side by side in memory is read in vectors: columns, or neighbours along the sum.
+            block.axes = axes if step in (1, LANES) else [*(axis for axis in axes if axis != columns), columns]
             block.index[self.inner] = dims.symbol(k)
             block.outside = True
-            value = block.lower(self.found.right)
+            lowered = block.lower(value)
             block.outside = False
-            block.store(local, (dims.symbol(k), dims.symbol(f"{columns}.lane")), value)
+            block.store(local, (dims.symbol(k), dims.symbol(f"{columns}.lane")), lowered)
+            block.axes = axes
         return local
+
+    def _group(self, target: CpuLevel) -> int:
+        """So many as are added up at once, if there are rows to share a copy: bytes, and 16 bits where there is an instruction."""
+        group, right = group_of(self.region, self.found), plain_load(self.found.right)
+        if self.row is None or right is None or group == 1:
+            return 1
+        is_taken = (
+            in_fours(self.region, self.found) or target.dot(right.dtype.name, right.dtype.name, self.found.reduce.dtype.name) is not None
+        )
+        return group if is_taken else 1
 
     def _is_read_often(self, depth: int) -> bool:
         """Whether so many blocks of rows read a column block that it is worth a copy: its rows lie apart, each in a page of its own.
@@ -303,7 +330,7 @@ class RegisterBlocks:
         place = block.index[self.inner]
         if panel is not None:
             lane = dims.symbol(f"{columns}.lane")
-            dtype = self.found.right.dtype
+            dtype = unwidened(self.found.right).dtype if self.group > 1 else self.found.right.dtype
             zero = Constant(0.0, dtype) if block.outside else None
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
             return _cast(block, loaded, kind)

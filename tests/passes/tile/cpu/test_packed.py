@@ -14,10 +14,10 @@ from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.target import AVX512
+from ourcc.ir.target import AVX512, AVX512_BF16, CpuLevel
 from ourcc.ir.tile.program import For, Full, Let, Local, TileProgram, statements
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.types import DType, TensorType, bf16, f32, i8, u8
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
@@ -172,3 +172,43 @@ def test_a_matrix_that_many_rows_read_is_copied_where_its_rows_lie_apart(rows: i
     (expected,), (exact,) = interpret(module, drawn), interpret(module, drawn, wide=True)
     answer = Engine(compile_module(module, build_options({"target": "native"})), threads=1)(*drawn)
     assert judge(np.asarray(answer), expected, exact).passed
+
+
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(13, 48, 40), (5, 36, 17), (40, 200, 64), (1, 64, 33)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kinds", [(u8, i8), (i8, i8), (bf16, bf16)], ids=str)
+@pytest.mark.parametrize("level", ["native", "x86-64-v3"])
+def test_a_right_factor_that_a_call_brings_lies_in_groups(
+    rows: int, terms: int, columns: int, turned: bool, kinds: tuple[DType, DType], level: str
+) -> None:
+    module, numbers = Module("net"), np.random.default_rng(rows)
+    graph = module.functions["main"] = Graph("main")
+    shapes = [(2, rows, terms), (2, columns, terms) if turned else (2, terms, columns)]
+    x, y = (graph.add_input(name, TensorType(kind, shape)) for name, kind, shape in zip("xy", kinds, shapes, strict=True))
+    wide = {"wide": True} if kinds[0] == bf16 else {}
+    graph.set_outputs([Builder(module, graph).matmul(x, y, transpose_b=turned, **wide)])
+    given = [
+        numbers.integers(0, 256, shape).astype(np.uint8).view(kind.numpy)
+        if kind.is_integer
+        else numbers.integers(-8, 9, shape).astype(kind.numpy)  # sums of such numbers are exact in any order
+        for kind, shape in zip(kinds, shapes, strict=True)
+    ]
+    got = np.asarray(Engine(compile_module(module, build_options({"target": level})), threads=1)(*given))
+    right = given[1].astype(np.float64)
+    np.testing.assert_array_equal(got, given[0].astype(np.float64) @ (right.swapaxes(1, 2) if turned else right))
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "grouped"), [(AVX512, bf16, False), (AVX512, i8, True), (AVX512_BF16, bf16, True), (AVX512_BF16, f32, False)]
+)
+def test_panels_lie_in_groups_where_they_are_added_up_so(level: CpuLevel, kind: DType, grouped: bool) -> None:
+    """Pairs of bf16 only for the instruction: without it both would be widened one after the other, which takes twice as long."""
+    left = u8 if kind == i8 else kind
+    region = region_of(OPS["matmul"], [TensorType(left, (48, 64)), TensorType(kind, (64, 512))], {"wide": True} if kind == bf16 else {})
+    assert region is not None
+    problem = Problem(simplify_region(region, dims.NO_FACTS), dims.NO_FACTS, {})
+    (match,) = matches([Packed()], problem, level)
+    program = Packed().tile(match, next(iter(Packed().space(match, level))), level)
+    verify(program, problem.symbols)
+    panels = [s for s in statements(program.launches[0].body) if isinstance(s, Local) and s.name == "panel"]
+    assert any(panel.layout is not None for panel in panels) == grouped
