@@ -12,7 +12,7 @@ from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from ..ir.spelling import nearest
-from ..passes.quantize import QUANTIZATIONS
+from ..passes.quantize import ACTIVATION, QUANTIZATIONS, SCORES
 from .targets.registry import TARGETS
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -123,7 +123,7 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject in ("no-fallback", "no-host") and not colon:
         return Requirement(subject)
-    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, "int8-activation", *SPARSITIES)
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, ACTIVATION, SCORES, *SPARSITIES)
     if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
         return Requirement(subject, value)
     if colon and subject:

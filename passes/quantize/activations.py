@@ -23,7 +23,7 @@ LARGEST = 127
 LARGEST_UNSIGNED = 255
 POSITIVE = ("relu", "sigmoid", "abs")
 KEEPING = ("max_pool", "avg_pool", "reshape", "transpose", "slice", "cast")
-"""Ops whose results have no negative numbers if their operand has none."""
+"""Ops whose results have no negative numbers if their operand has none; of floats, as integers wrap."""
 IMAGE = -1
 BLOCK = 32
 """Numbers of a token that share a scale where those of a weight's channel do not all share one either."""
@@ -140,9 +140,9 @@ def _rounded_image(b: Builder, x: Value) -> Value:
 
 def _is_positive(value: Value) -> bool:
     """Whether a value is known to have no negative numbers."""
-    while (moved := producer(value, *KEEPING)) is not None:
+    while value.dtype.is_float and (moved := producer(value, *KEEPING)) is not None:
         value = operand(moved, 0)
-    return producer(value, *POSITIVE) is not None
+    return value.dtype.is_float and producer(value, *POSITIVE) is not None
 
 
 def _rounded(b: Builder, x: Value, block: int) -> Value:

@@ -58,8 +58,10 @@ def why_not(op: Op) -> str | None:
     size = query.shape[-1]
     if not isinstance(size, int) or not 0 < size <= MOST_TERMS:
         return f"heads have {size} elements, expected a number from 1 to {MOST_TERMS}"
-    if is_kept(key):
-        return "its keys are kept in f32 from call to call"
+    widened = producer(key, "cast")
+    held = key if widened is None else operand(widened, 0)
+    if is_kept(held):
+        return f"its keys are kept in {held.dtype} from call to call"
     return None
 
 

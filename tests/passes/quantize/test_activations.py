@@ -9,7 +9,7 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.types import DType, TensorType, bf16, f16, f32, u2, u4
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, i8, i64, u2, u4
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
@@ -141,6 +141,23 @@ def test_what_is_rectified_has_unsigned_codes() -> None:
         module = image(rectified=rectified)
         PassManager(parse_pipeline(STEPS), strict=True).run(module)
         assert [op.result.dtype.name for op in module.main if op.name == "quantize"] == [dtype]
+
+
+@pytest.mark.parametrize("name", ["abs", "wrapped"])
+def test_integers_may_wrap_below_zero(name: str) -> None:
+    """abs(-128) of 8 bits is -128, and a cast to fewer bits keeps the low ones: codes behind them have a sign."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, numbers = Builder(module, graph), np.random.default_rng(0)
+    x = graph.add_input("x", TensorType(i8 if name == "abs" else i64, (2, 4, 9, 9)))
+    read = b.cast(b.abs(x) if name == "abs" else b.cast(b.relu(x), dtype=i8), dtype=f32)
+    settings = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0), "groups": 1}
+    graph.set_outputs([b.conv(read, module.add_constant("w", data(8, 4, 3, 3)), None, **settings)])
+    given = numbers.integers(-128, 128, (2, 4, 9, 9)).astype(np.int8) if name == "abs" else numbers.integers(-300, 300, (2, 4, 9, 9))
+    given[0, 0, 0, 0] = -128
+    (dense,) = interpret(module, [given], wide=True)
+    got = run(module, given)
+    assert np.abs(got - dense).max() < 0.02 * np.abs(dense).max()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -173,7 +173,11 @@ def test_what_stays_says_why() -> None:
     result = b.attention(q, seen, seen, None, scale=1.0)
     narrow = b.attention(*(b.cast(value, dtype=bf16) for value in (q, q, q)), None, scale=1.0)
     free = b.attention(q, q, q, None, scale=1.0)
-    graph.set_outputs([result, b.cast(narrow, dtype=f32), free], states={"keys": held})
+    kept = b.scatter_nd(graph.add_state(module.add_state("narrow", TensorType(bf16, (1, 2, 6, 8)))), places, b.cast(rows, dtype=bf16))
+    wide = b.cast(b.slice(kept, starts=(0, 0, 0, 0), sizes=(1, 2, 4, 8), steps=(1, 1, 1, 1)), dtype=f32)
+    cached = b.attention(q, wide, wide, None, scale=1.0)
+    graph.set_outputs([result, b.cast(narrow, dtype=f32), free, cached], states={"keys": held, "narrow": kept})
+    assert why_not(cached.op) == "its keys are kept in bf16 from call to call"
     assert why_not(result.op) == "its keys are kept in f32 from call to call"
     assert why_not(narrow.op) == "its queries and keys are bf16, not f32"
     assert why_not(free.op) is None

@@ -60,6 +60,16 @@ def test_scales_of_an_axis_stay_with_it() -> None:
     assert names == ["dequantize", "reshape", "transpose", "slice"]
 
 
+def test_slices_of_packed_codes_each_take_their_own() -> None:
+    """Queries, keys and values of one product, rounded together."""
+    module, graph, b, x = started(i8)
+    whole = b.dequantize(x, module.add_constant("scale", np.float32(0.25)), dtype=f32)
+    parts = [b.slice(whole, starts=(0, 0, n), sizes=(2, 6, 4), steps=(1, 1, 1)) for n in (0, 4)]
+    graph.set_outputs([b.add(*parts)])
+    _, names = ran(module, np.random.default_rng(0).integers(-128, 128, (2, 6, 8)).astype(np.int8))
+    assert names == ["slice", "dequantize", "slice", "dequantize", "add"]
+
+
 def test_attention_of_a_quantizers_model_multiplies_codes() -> None:
     """They lie as codes in between: the kernel of the product before rounds them, that of attention reads them."""
     module, graph, b, x = started()
