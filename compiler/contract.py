@@ -91,7 +91,9 @@ def refuse_unsupported(options: BuildOptions, asked: Mapping[Source, SourceOp]) 
     for source, op in asked.items():
         precision = _asked(op, options)
         if not is_narrowed(op.precision, precision):
-            hint = f"convert the model to {precision}, or leave it at {op.precision}"
+            hint = (
+                f"leave it at {op.precision}" if precision == TF32 else f"convert the model to {precision}, or leave it at {op.precision}"
+            )
             raise UnsupportedError(f"{op.kind} at {op.precision} is not converted to {precision} yet", source=source, hint=hint)
 
 
@@ -133,9 +135,8 @@ def contract_of(
         if computed_in(op) == options.precision and only_moves(op, module.facts):
             precision = options.precision  # it moves what a product reads or gives, in the precision asked of that
         row = _row(source, op, precision, options, module.facts)
-        if row.requested.split(", ")[0] == TF32:
-            # One that became a part of another is made as that is.
-            row = _with_tf32(row, not {str(source), str(op.source)}.isdisjoint(in_tf32), {target.has_tf32 for target in options.targets})
+        if _asks_tf32(row):
+            row = _with_tf32(row, _is_in_tf32(source, op, in_tf32), {target.has_tf32 for target in options.targets})
         rows.append(_on_host(row) if str(source) in hosts else row)
     return Contract(tuple(rows))
 
@@ -255,6 +256,30 @@ def _summed(op: Op) -> str:
     region = region_of(op.definition, op.types, op.attrs) if may_fold else None
     sums = [] if region is None else [each.dtype for each in region.body if isinstance(each, Reduce) and each.kind == "sum"]
     return ", ".join(dict.fromkeys(precision_name(dtype) for dtype in sums))
+
+
+def contract_again(contract: Contract, module: Module, in_tf32: Collection[str], has_tf32: Collection[bool]) -> Contract:
+    """The contract of an engine that has other parts than before: what is in tf32 no program shows, the rest holds for all parts."""
+    left = {source.name: (source, ops) for source, ops in _by_source(module).items()}
+    rows = []
+    for row in contract:
+        if _asks_tf32(row) and row.source in left:
+            source, ops = left[row.source]
+            first, *others = row.realised.split(", ")
+            why = "; ".join(f"{word}: {reason}" for word, reason in _reasons(row) if reason and word != TF32)
+            plain = replace(row, realised=", ".join(["fp32" if first == TF32 else first, *others]), why=why)
+            row = _with_tf32(plain, _is_in_tf32(source, _whole(ops, row.op), in_tf32), has_tf32)
+        rows.append(row)
+    return Contract(tuple(rows))
+
+
+def _asks_tf32(row: ContractRow) -> bool:
+    return row.requested.split(", ")[0] == TF32
+
+
+def _is_in_tf32(source: Source, op: Op, in_tf32: Collection[str]) -> bool:
+    """Whether a product is among these: one that became a part of another is made as that is."""
+    return not {str(source), str(op.source)}.isdisjoint(in_tf32)
 
 
 NO_TF32 = "a CPU multiplies in float32, which has more digits"

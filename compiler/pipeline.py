@@ -18,12 +18,23 @@ from ..passes.lower.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
-from ..runtime.contents import EngineContents
+from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
-from .contract import BUILT, Remedies, SourceOp, contract_of, enforce, refuse_unsupported, source_ops, unchecked_in_vain, unmet
+from .contract import (
+    BUILT,
+    Remedies,
+    SourceOp,
+    contract_again,
+    contract_of,
+    enforce,
+    refuse_unsupported,
+    source_ops,
+    unchecked_in_vain,
+    unmet,
+)
 from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
 from .progress import SILENT, Progress
@@ -103,7 +114,18 @@ def compile_again(contents: EngineContents, options: BuildOptions, progress: Pro
     options = replace(options, precision=kept_precision(contents))
     module, tuning = module_of(contents), Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
-    return replace(exchange(contents, parts, tuning), provenance=_provenance(options, parts, contents))
+    made = exchange(contents, parts, tuning)
+    if options.precision is not None:
+        made = replace(made, report=_report_again(made, module, parts))
+    return replace(made, provenance=_provenance(options, parts, contents))
+
+
+def _report_again(contents: EngineContents, module: Module, parts: Sequence[Built]) -> dict[str, Any]:
+    """The report of an engine with these parts new, whose kernels round factors as its program does not say."""
+    in_tf32 = sorted({*contents.report.get(IN_TF32, ()), *(source for part in parts for source in part.in_tf32)})
+    has_tf32 = {not part.is_level for part in contents.parts.values()}
+    rows = contract_again(Contract.from_json(contents.report.get("contract", [])), module, in_tf32, has_tf32)
+    return {**contents.report, "contract": rows.to_json(), **({IN_TF32: in_tf32} if in_tf32 else {})}
 
 
 def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> tuple[Missed, ...]:

@@ -98,7 +98,7 @@ static void weigh(float *x, int64_t size, float best, double temperature) {
         memcpy(&scale, &whole, sizeof scale);
         whole -= 0x1.8p52;
         double r = held - whole * 0x1.62e42fefa39efp-1, factor;
-        scale = (scale << 52) + INT64_C(0x3ff0000000000000);
+        scale = (int64_t)(((uint64_t)scale << 52) + UINT64_C(0x3ff0000000000000));
         memcpy(&factor, &scale, sizeof factor);
         double sum = 1.0 / 362880;
         sum = sum * r + 1.0 / 40320;
@@ -182,6 +182,8 @@ static int64_t chosen(void *const *operands, const int64_t *sizes, int64_t row) 
     if (top_k > 0 && (double)top_k < count_from(x, size, -FLT_MAX)) keep(count_from, x, size, (double)top_k, -INFINITY);
     weigh(x, size, best, temperature);
     double enough = top_p * mass_from(x, size, 0);
+    enough = enough > DBL_MIN ? enough : DBL_MIN; /* the likeliest stays */
+    min_p = min_p < 1 ? min_p : 1;
     if (min_p > 0)
         for (int64_t n = 0; n < size; ++n) x[n] = x[n] >= min_p ? x[n] : 0.0f;
     if (top_p < 1 && enough < mass_from(x, size, 0)) keep(mass_from, x, size, enough, 0);

@@ -37,7 +37,7 @@ IN_TF32 = "in_tf32"
 
 def kept_precision(contents: EngineContents) -> str | None:
     """What parts that are made again are to compute products in beyond what the program says, so that the contract holds for them."""
-    return TF32 if contents.report.get(IN_TF32) else None
+    return TF32 if (recorded_changes(contents) or {}).get("precision") == TF32 else None
 
 
 def recorded_targets(contents: EngineContents) -> dict[str, str]:

@@ -19,6 +19,8 @@ from .table import Sample, opaque
 Tensor = np.ndarray[Any, Any]
 LEAST = -87.0
 """A weight below e to this power is 0: it is no normal number of f32."""
+TINY = float(np.finfo(np.float64).tiny)
+"""What is enough at least: the likeliest token stays."""
 FLOORS = (1e-2, 1e-4, 1e-6, 0.0)
 """For top-p those weights are sorted that are no smaller than the first number that leaves enough."""
 
@@ -42,7 +44,7 @@ def sample_token(
     divided and another one multiplied, and what is added then; pairs outside of the logits count for nothing. Temperature 0 takes the
     largest score, the first of equals. Else `top_k` scores are kept, the first of equals (0: all), and have the weights
     e^((score - largest) / temperature). Of these stay those of at least `min_p`, and the fewest that add up to `top_p` of all, the
-    largest first and of equals the first. All others weigh 0. The token is the one at which weights, added up in the order of tokens,
+    largest first and of equals the first; the likeliest always stays. All others weigh 0. The token is the one at which weights, added up in the order of tokens,
     exceed u of all, u being the first number from 0 to 1 of the Philox 4x64-10 block `place` + 1 with the key `seed`. It is -1, and
     weights are 0, where a score is NaN or the largest is infinite.
     """
@@ -67,8 +69,9 @@ def _row(scores: Tensor, temperature: float, top_k: int, top_p: float, min_p: fl
     with np.errstate(over="ignore"):
         powers = (scores[kept].astype(np.float64) - float(scores[best])) * rate
     weights[kept] = np.where(powers < LEAST, 0, np.exp(np.maximum(powers, LEAST)))
-    enough = top_p * weights.sum(dtype=np.float64)
-    weights[weights < np.float32(min_p)] = 0
+    enough = max(top_p * weights.sum(dtype=np.float64), TINY)
+    if min_p > 0:
+        weights[weights < np.float32(min(min_p, 1))] = 0
     if top_p < 1:
         weights = _fewest(weights, enough)
     return _drawn(weights, np.random.Generator(np.random.Philox(key=int(seed), counter=int(place))).random()), weights

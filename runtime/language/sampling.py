@@ -51,7 +51,7 @@ class Sampling:
             (self.top_k >= 0, f"top_k {self.top_k}: expected a whole number, 0 for all"),
             (0 < self.top_p <= 1, f"top_p {self.top_p}: expected more than 0 and at most 1"),
             (0 <= self.min_p <= 1, f"min_p {self.min_p}: expected 0 to 1"),
-            (0 < self.repetition_penalty < float("inf"), f"repetition_penalty {self.repetition_penalty}: expected more than 0"),
+            (0 < self.repetition_penalty <= 1e100, f"repetition_penalty {self.repetition_penalty}: expected more than 0, at most 1e100"),
             (0 <= self.seed < 1 << 63, f"seed {self.seed}: expected a whole number from 0 to {(1 << 63) - 1}"),
         )
         for holds, message in checks:
@@ -67,6 +67,8 @@ class Sampling:
         for token in self.bias:
             if not 0 <= token < vocabulary:
                 raise InputError(f"bias of token {token}: the vocabulary has {vocabulary}")
+        if len(self.bias) == vocabulary and all(value == -np.inf for value in self.bias.values()):
+            raise InputError(f"bias: all {vocabulary} tokens are forbidden", hint="leave at least one that may be chosen")
 
     @functools.cached_property
     def _added(self) -> tuple[Array, Array]:

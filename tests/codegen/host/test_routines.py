@@ -55,6 +55,15 @@ def asked(
     return [np.asarray(logits, np.float32), *spread, *edits]
 
 
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.0, 0.0), (-1.0, 0.0), (1.0, 2.0), (0.5, 1e9), (5e-324, 0.0)])
+def test_the_likeliest_always_stays(top_p: float, min_p: float) -> None:
+    logits = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32)
+    given = asked(logits, temperature=1.0, top_p=top_p, min_p=min_p)
+    for token, weights in (engine(1)(*given), OPS["sample_token"].body(*given)):
+        np.testing.assert_array_equal(token, logits.argmax(axis=1))
+        np.testing.assert_array_equal(weights.argmax(axis=1), token)
+
+
 def drawn(logits: Array, threads: int = 1, **options: Any) -> tuple[Array, Array]:
     """Tokens and weights."""
     token, weights = engine(threads)(*asked(logits, **options))

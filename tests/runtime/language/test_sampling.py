@@ -95,7 +95,7 @@ def test_what_the_engine_is_told_of_several_texts() -> None:
         *({"top_p": value} for value in (0.0, 1.5, -1.0)),
         *({"top_k": value} for value in (-1, 1.5)),
         *({"min_p": value} for value in (-0.1, 2.0)),
-        *({"repetition_penalty": value} for value in (0.0, -1.0, float("inf"))),
+        *({"repetition_penalty": value} for value in (0.0, -1.0, 1e101, float("inf"))),
         *({"seed": value} for value in (-1, 1 << 63, 0.5)),
     ],
 )
@@ -115,3 +115,10 @@ def test_a_bias_outside_of_the_vocabulary(token: int) -> None:
     Sampling(bias={4: 1.0}).check(5)
     with pytest.raises(InputError, match=f"bias of token {token}: the vocabulary has 5"):
         Sampling(bias={0: 1.0, token: 1.0}).check(5)
+
+
+def test_a_bias_that_forbids_every_token() -> None:
+    """The model is sound where the options leave it nothing to say."""
+    Sampling(bias=dict.fromkeys(range(4), float("-inf"))).check(5)
+    with pytest.raises(InputError, match="bias: all 5 tokens are forbidden"):
+        Sampling(bias=dict.fromkeys(range(5), float("-inf"))).check(5)
