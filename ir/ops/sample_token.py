@@ -44,9 +44,9 @@ def sample_token(
     divided and another one multiplied, and what is added then; pairs outside of the logits count for nothing. Temperature 0 takes the
     largest score, the first of equals. Else `top_k` scores are kept, the first of equals (0: all), and have the weights
     e^((score - largest) / temperature). Of these stay those of at least `min_p`, and the fewest that add up to `top_p` of all, the
-    largest first and of equals the first; the likeliest always stays. All others weigh 0. The token is the one at which weights, added up in the order of tokens,
-    exceed u of all, u being the first number from 0 to 1 of the Philox 4x64-10 block `place` + 1 with the key `seed`. It is -1, and
-    weights are 0, where a score is NaN or the largest is infinite.
+    largest first and of equals the first; the likeliest always stays. All others weigh 0. The token is the one at which weights, added
+    up in the order of tokens, exceed u of all, u being the first number from 0 to 1 of the Philox 4x64-10 block `place` + 1 with the key
+    `seed`. It is -1, and weights are 0, where a score is NaN or the largest is infinite.
     """
     found = []
     for row, numbers in enumerate(zip(temperature, top_k, top_p, min_p, seed, place, strict=True)):
