@@ -19,13 +19,13 @@ from ...ir.graph import Module, Op, Value
 from ...ir.ops.contraction import MULTIPLYING
 from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
 from ...ir.tile.program import Launch
-from ...ir.types import i8, u8
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
 from ...passes.lower.layout import channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
-from ...passes.match import operand, producer
+from ...passes.match import operand
+from ...passes.quantize.words import scored_as
 from ...passes.tile.cpu import STRATEGIES
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
@@ -122,9 +122,7 @@ def _products(op: Op) -> Iterator[tuple[str, str]]:
     if op.name != "attention":
         yield _multiplied(left), _multiplied(right)
         return
-    codes = [made.operands[0] for value in (left, right) if (made := producer(value, "dequantize")) is not None]
-    coded = len(codes) == 2 and all(code is not None and code.dtype in (i8, u8) for code in codes)
-    yield ("u8", "i8") if coded else (left.dtype.name, right.dtype.name)
+    yield ("u8", "i8") if scored_as(op) else (left.dtype.name, right.dtype.name)
     yield (operand(op, 2).dtype.name,) * 2
 
 

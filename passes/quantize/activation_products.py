@@ -13,6 +13,7 @@ from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ...ir.types import i8, i32, u8
 from ..match import Replacement, operand, uniform
+from ..weights.pad_terms import contracted, padded
 from .coded_factors import Codes, read_codes, scaled, with_sign
 
 MOST = 2**31 // (4 * 255 * 128)
@@ -50,7 +51,7 @@ class ActivationProduct(Rule):
         if left is None or right is None or not isinstance(depth, int):
             raise InternalError("a matmul is no product of codes, which the check of the rule has shown")
         left, right = (codes if codes.code.dtype == dtype else with_sign(codes, dtype, g) for codes, dtype in ((left, u8), (right, i8)))
-        x, y = (_padded(value, axis, -depth % FOUR, g) for value, axis in ((left.code, _along(op, 0)), (right.code, _along(op, 1))))
+        x, y = (_in_fours(op, number, codes.code, depth, g) for number, codes in enumerate((left, right)))
         total: Value = g.build(op.definition, [x, y], op.attrs)[0]
         if _is_moved(left):
             total = g.sub(total, g.mul(_zero(left, g), _alone(op, y, 1, g)))
@@ -62,23 +63,15 @@ class ActivationProduct(Rule):
         return result if op.result.dtype == result.dtype else g.cast(result, dtype=op.result.dtype)
 
 
-def _along(op: Op, number: int) -> int:
-    """The axis of a factor that is summed over."""
-    rank, turned = operand(op, number).type.rank, op.attrs["transpose_a" if number == 0 else "transpose_b"]
-    return rank - 2 if turned == (number == 0) else rank - 1
-
-
 def _depth(op: Op) -> object:
     """How many products a sum has."""
-    return operand(op, 1).shape[_along(op, 1)]
+    return operand(op, 1).shape[contracted(op, 1)]
 
 
-def _padded(value: Value, axis: int, more: int, g: Builder) -> Value:
-    if not more:
-        return value
-    rank = value.type.rank
-    result: Value = g.pad(value, before=(0,) * rank, after=tuple(more if n == axis else 0 for n in range(rank)))
-    return result
+def _in_fours(op: Op, number: int, code: Value, depth: int, g: Builder) -> Value:
+    """The codes of a factor, as many along the sum as whole groups hold."""
+    more = -depth % FOUR
+    return padded(g, code, contracted(op, number), more) if more else code
 
 
 def _is_moved(codes: Codes) -> bool:
@@ -96,7 +89,7 @@ def _zero(codes: Codes, g: Builder) -> Value:
 
 def _alone(op: Op, code: Value, number: int, g: Builder) -> Value:
     """What the codes of a factor add up to along the sum, in a column for rows, in a row for columns: their product with ones."""
-    depth = code.shape[_along(op, number)]
+    depth = code.shape[contracted(op, number)]
     assert isinstance(depth, int)
     if number == 1:
         ones = g.module.add_constant("ones", np.ones((1, depth), np.uint8))

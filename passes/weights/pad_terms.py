@@ -60,12 +60,12 @@ class WholeGroups(Rule):
         if not isinstance(terms, int):
             return None
         more = -terms % GROUPS[left.dtype]
-        across = (_padded(g, left, _contracted(op, 0), more), _padded(g, right, _contracted(op, 1), more))
+        across = (padded(g, left, contracted(op, 0), more), padded(g, right, contracted(op, 1), more))
         (result,) = g.build(op.definition, across, op.attrs)
         return result
 
 
-def _contracted(op: Op, number: int) -> int:
+def contracted(op: Op, number: int) -> int:
     """The axis of a factor that is summed over."""
     turned, rank = op.attrs["transpose_a" if number == 0 else "transpose_b"], operand(op, number).type.rank
     return rank - 2 if turned == (number == 0) else rank - 1
@@ -73,12 +73,12 @@ def _contracted(op: Op, number: int) -> int:
 
 def _sizes(op: Op) -> tuple[object, object]:
     """The terms of a sum and the columns of a product by a matrix."""
-    axis, shape = _contracted(op, 1), operand(op, 1).shape
+    axis, shape = contracted(op, 1), operand(op, 1).shape
     return shape[axis], shape[1 - axis]
 
 
-def _padded(g: Builder, value: Value, axis: int, more: int) -> Value:
-    """A factor with zeros behind its terms."""
+def padded(g: Builder, value: Value, axis: int, more: int) -> Value:
+    """A factor with `more` zeros behind its terms, along an axis."""
     rank = value.type.rank
     found: Value = g.pad(value, before=(0,) * rank, after=tuple(more if n == axis else 0 for n in range(rank)))
     return found

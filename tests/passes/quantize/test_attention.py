@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,39 +14,17 @@ from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module, Value
 from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.types import DTYPES, TensorType, bf16, boolean, f32, i64
+from ourcc.ir.types import DTYPES, TensorType, bf16, f32, i64
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.quantize.attention import why_not
 from ourcc.runtime import native
 from ourcc.runtime.engine import Engine
 
+Drawn = Callable[[int, Sequence[int]], tuple[Module, list[np.ndarray]]]
+
 STEPS = "quantize_attention, canonicalize, eliminate_common_subexpressions, eliminate_dead_code"
 LEVELS = ["x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"]
-
-
-def drawn(seed: int) -> tuple[Module, list[np.ndarray]]:
-    """Attention of drawn sizes, with a mask or without, and what it is given; tokens differ in size by powers of ten."""
-    draw, numbers = random.Random(seed), np.random.default_rng(seed)
-    groups = draw.choice((1, 2, 3))
-    heads, head, features = groups * draw.choice((1, 2)), draw.choice((4, 8, 16, 20, 64, 80, 7, 96)), draw.choice((8, 16, 33, 64))
-    rows, columns = draw.choice((1, 2, 5, 12, 13, 40)), draw.choice((1, 2, 31, 64, 129, 197))
-    module = Module("net")
-    graph = module.functions["main"] = Graph("main")
-    b, count = Builder(module, graph), module.declare("T", 1, 300) if draw.random() < 0.5 else columns
-    shapes = [(2, heads, rows, head), (2, groups, count, head), (2, groups, count, features)]
-    q, k, v = (graph.add_input(name, TensorType(f32, shape)) for name, shape in zip("qkv", shapes, strict=True))
-    given = [numbers.standard_normal([columns if n == count else n for n in shape]).astype(np.float32) for shape in shapes]
-    given[0] *= 10.0 ** numbers.integers(-2, 1, (2, heads, rows, 1))
-    kind = draw.choice(("none", "keep", "added", "causal"))
-    mask = None
-    if kind in ("keep", "added"):
-        mask = graph.add_input("mask", TensorType(boolean if kind == "keep" else f32, (2, 1, 1, count)))
-        kept = numbers.random((2, 1, 1, columns)) < 0.7
-        kept[..., 0] = True
-        given.append(kept if kind == "keep" else np.where(kept, 0, np.finfo(np.float32).min).astype(np.float32))
-    graph.set_outputs([b.attention(q, k, v, mask, scale=head**-0.5, causal=kind == "causal", safe=draw.random() < 0.3)])
-    return module, given
 
 
 def built(module: Module, level: str, **options: str) -> Engine:
@@ -60,13 +39,15 @@ def runnable() -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_level_gives_the_model_with_codes(seed: int) -> None:
+def test_every_level_gives_the_model_with_codes(seed: int, drawn_attention: Drawn) -> None:
     """Judged by the program with its roundings, and near the one without them; values in 16 bits where the options say so."""
     options = {"quantize": "int8"} | ({"precision": "bf16"} if seed % 3 == 0 else {})
-    module, given = drawn(seed)
+    sizes = (4, 8, 16, 20, 64, 80, 7, 96)
+    module, given = drawn_attention(seed, sizes)
+    given[0] *= 10.0 ** np.random.default_rng(seed).integers(-2, 1, (*given[0].shape[:-1], 1))  # tokens differ by powers of ten
     (wide,) = interpret(module, given, wide=True)
     for level in runnable():
-        module, _ = drawn(seed)
+        module, _ = drawn_attention(seed, sizes)
         engine = built(module, level, **options)
         assert any(op.name == "dequantize" for op in module.main)
         (step,), (exact,) = interpret(module, given), interpret(module, given, wide=True)

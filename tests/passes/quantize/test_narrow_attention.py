@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import shutil
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -14,42 +14,21 @@ from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret, judge
-from ourcc.ir.types import TensorType, boolean, f32, i64
+from ourcc.ir.types import TensorType, f32, i64
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.quantize.narrow_products import why_not
 from ourcc.runtime.engine import Engine
 
+Drawn = Callable[[int, Sequence[int]], tuple[Module, list[np.ndarray]]]
+
 STEPS = "narrow_products, sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
-
-
-def drawn(seed: int) -> tuple[Module, list[np.ndarray]]:
-    """Attention of drawn sizes, with a mask or without, and what it is given."""
-    draw, numbers = random.Random(seed), np.random.default_rng(seed)
-    groups = draw.choice((1, 2, 3))
-    heads, head, features = groups * draw.choice((1, 2)), draw.choice((6, 8, 16, 24, 64, 80, 7)), draw.choice((8, 16, 33, 64))
-    rows, columns = draw.choice((1, 2, 5, 12, 13, 40)), draw.choice((1, 2, 31, 64, 129, 197))
-    module = Module("net")
-    graph = module.functions["main"] = Graph("main")
-    b, count = Builder(module, graph), module.declare("T", 1, 300) if draw.random() < 0.5 else columns
-    shapes = [(2, heads, rows, head), (2, groups, count, head), (2, groups, count, features)]
-    q, k, v = (graph.add_input(name, TensorType(f32, shape)) for name, shape in zip("qkv", shapes, strict=True))
-    given = [numbers.standard_normal([columns if n == count else n for n in shape]).astype(np.float32) for shape in shapes]
-    kind = draw.choice(("none", "keep", "added", "causal"))
-    mask = None
-    if kind in ("keep", "added"):
-        mask = graph.add_input("mask", TensorType(boolean if kind == "keep" else f32, (2, 1, 1, count)))
-        kept = numbers.random((2, 1, 1, columns)) < 0.7
-        kept[..., 0] = True
-        given.append(kept if kind == "keep" else np.where(kept, 0, np.finfo(np.float32).min).astype(np.float32))
-    graph.set_outputs([b.attention(q, k, v, mask, scale=head**-0.5, causal=kind == "causal", safe=draw.random() < 0.3)])
-    return module, given
 
 
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("target", ["native", "x86-64-v3"])
-def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str) -> None:
-    module, given = drawn(seed)
+def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str, drawn_attention: Drawn) -> None:
+    module, given = drawn_attention(seed, (6, 8, 16, 24, 64, 80, 7))
     exact = interpret(module, given, wide=True)
     precision = "fp16" if seed % 4 == 3 else "bf16"
     contents = compile_module(module, build_options({"target": target, "precision": precision}))
