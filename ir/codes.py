@@ -69,7 +69,8 @@ def tabulate(value: Node, most: int) -> Tabulated | None:
     codes = np.arange(1 << bits, dtype=np.uint8)
     with np.errstate(all="ignore"):
         numbers = np.broadcast_to(_evaluate(value, {}, code, codes), codes.shape)
-    return Tabulated(code, bits, numbers, count)
+    # A lookup among sixteen numbers sees four bits, and makes a mask of these needless.
+    return Tabulated(code, bits, numbers, count + (mask_of(code) == 15))
 
 
 def _code(value: Node) -> tuple[Node | None, int]:

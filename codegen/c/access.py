@@ -19,6 +19,11 @@ from .basics import register
 from .primitives import constant, from_storage, storage_type, to_storage
 from .writer import Writer, at_lane, lane_stride
 
+LINE = 64
+"""Bytes of a line of cache."""
+AHEAD = 4096
+"""Bytes that a stream is asked for before they are read: nearer ones come too late, and no machine asks for the next page by itself."""
+
 
 @dataclass(frozen=True)
 class Spot:
@@ -79,6 +84,14 @@ def _extreme(texts: tuple[str, ...], sign: str, start: str) -> str:
     return result
 
 
+@dataclass(frozen=True)
+class Stream:
+    """What loads ask for: what the innermost loop reads AHEAD bytes, and `steps` of it, later; or what is so far along an axis."""
+
+    steps: int
+    axis: str | None = None
+
+
 class Access:
     """Prints accesses of one kernel."""
 
@@ -88,6 +101,7 @@ class Access:
         self.pointers = pointers
         self._lane: Dim = 0
         self._passed: frozenset[Test] = frozenset()
+        self._stream: Stream | None = None
         self._checks: dict[tuple[int, int], tuple[Load | Store, Scope, tuple[BoundsCheck, ...]]] = {}
 
     def checks(self, scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
@@ -167,6 +181,34 @@ class Access:
         yield
         self._passed = before
 
+    @contextmanager
+    def streaming(self, way: Stream | None) -> Iterator[None]:
+        """Print loads from memory so that they ask for what is read later."""
+        before, self._stream = self._stream, way
+        yield
+        self._stream = before
+
+    def _ask(self, scope: Scope, operand: Param | Local, pointer: str, value: Load, spot: Spot, address: Dim) -> None:
+        """Ask for what is read later where this is read now, once for each line."""
+        way, first = self._stream, at_lane(address, 0)
+        if way is None or not isinstance(operand, Param):
+            return
+        if way.axis is not None:
+            if way.axis not in spot.positions:
+                return
+            there = replace(spot, positions={**spot.positions, way.axis: spot.positions[way.axis] + way.steps})
+            later = at_lane(self._address(scope, operand, value, there), 0)
+        else:
+            step = self.writer.step_of(first)
+            if step is None or step <= 0:
+                return
+            later = first + step * max(way.steps, -(-AHEAD // (step * operand.dtype.bits // 8)))
+        offset = later if isinstance(later, int) else sum(factor for monomial, factor in later.terms if not monomial)
+        is_begun = way.axis is None and offset * operand.dtype.bits // 8 % LINE != 0
+        if later != first and not is_begun and self.writer.recall(("asked", pointer, later)) is None:
+            self.writer.remember(("asked", pointer, later), True)
+            self.writer.line(f"__builtin_prefetch({pointer} + {self.writer.index(later)});")
+
     def _side(self, scope: Scope, side: Dim | None, spot: Spot) -> Dim | None:
         return None if side is None else self.place(scope, side, spot)
 
@@ -189,6 +231,7 @@ class Access:
         if stride == 0 and (guard.whole or (value.other is None and not guard.each)):
             return self._one(operand.dtype, pointer, address, guard, value.other, spot.lanes), 1
         if stride in (1, 2) and not guard.each and (stride == 1 or not guard.whole):
+            self._ask(scope, operand, pointer, value, spot, address)
             return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
@@ -227,6 +270,7 @@ class Access:
                 outside = str(int.from_bytes(bytes([value.other.value & 255] * len(spots)), "little", signed=True))
             condition = guards[0].condition
             return (f"{condition} ? {text} : {outside}" if condition else text), 1
+        self._ask(scope, operand, pointer, value, spots[0], first)
         storage, _ = storage_type(operand.dtype)
         text = f"({self.library.vector('i32', lanes)}){self.library.call(f'load_{storage}', lanes * len(spots), at)}"
         nothing = self.library.call("splat_i32", lanes, "0")

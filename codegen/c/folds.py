@@ -13,7 +13,7 @@ from ...ir.tile import BoundsCheck, domain_checks
 from ...ir.tile.program import Dot, Expand2to4, Load, Reduce, Scan, TileType, Unpack, Value, walk
 from ...ir.types import DType
 from . import primitives, quads
-from .access import Spot, Test
+from .access import Spot, Stream, Test
 from .basics import is_small_float, register
 from .digits import digits, numbers
 from .values import Code, Values, accumulator, unrolls
@@ -22,6 +22,9 @@ from .writer import LANE
 _STEP = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bit_or", "all": "bit_and"}
 _FOLD = {"any": "any_i32", "all": "all_i32"}
 CHAINS = 4  # independent partial results of a long fold, so that it does not wait for each addition
+STREAMED = 4
+"""Rows of a block up to which it may wait for what it reads of the right factor."""
+STREAM = Stream(4)
 UNROLLED = 32
 
 
@@ -212,10 +215,22 @@ def dot_block(values: Values, value: Dot, spots: list[Spot], starts: list[str]) 
     for spot, start in zip(spots, starts, strict=True):
         names.append(values.writer.fresh("a"))
         values.writer.line(f"{values.ctype(dtype, spot.lanes)} {names[-1]} = {start};")
+    with values.access.streaming(STREAM if _is_streamed(values, value) else None):
+        _stream_all(values, value, spots, names)
+    return names
+
+
+def _is_streamed(values: Values, value: Dot) -> bool:
+    """Whether there are so few rows that the right factor comes no slower from memory than it is multiplied."""
+    return len(value.type.axes) < 2 or values.scope.extent(value.type.axes[0]) <= STREAMED
+
+
+def _stream_all(values: Values, value: Dot, spots: list[Spot], names: list[str]) -> None:
+    """The loops over all contracted axes, with and without tests."""
     tests = _steady_tests(values, value, spots)
     if not tests:
         _stream(values, value, contracted(value), spots, names, {})
-        return names
+        return
     # Whole blocks inside of the padding are by far the most: their loop makes no tests.
     inside = values.writer.define("int", " && ".join(values.access.test(*test) for test in tests))
     for condition, passed in ((inside, frozenset(tests)), (f"!{inside}", frozenset[Test]())):
@@ -223,7 +238,6 @@ def dot_block(values: Values, value: Dot, spots: list[Spot], starts: list[str]) 
         with values.access.passing(passed):
             _stream(values, value, contracted(value), spots, names, {})
         values.writer.close()
-    return names
 
 
 def _steady_tests(values: Values, value: Dot, spots: list[Spot]) -> tuple[Test, ...]:

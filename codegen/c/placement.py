@@ -26,7 +26,7 @@ from ...ir.tile.program import (
     with_parts,
 )
 from . import matrix, primitives
-from .access import Access, Spot
+from .access import Access, Spot, Stream
 from .basics import register
 from .folds import dot_block, scan
 from .library import ELEMENTS
@@ -290,7 +290,7 @@ class Placement:
         lane = value.type.axes[-1]
         for rows in _beside(spots, turned):
             for start in range(0, len(rows), rows[0].lanes):
-                square, first = self._square(value, rows[start : start + rows[0].lanes]), rows[start]
+                square, first = self._square(value, rows[start : start + rows[0].lanes], turned), rows[start]
                 words = self.writer.fresh("w")
                 count = first.lanes // 4
                 self.writer.line(f"{self.library.vector('i32', first.lanes)} {words}[{count}];")
@@ -300,10 +300,11 @@ class Placement:
                     places = {**first.positions, turned: first.positions[turned] + dims.symbol(LANE), lane: begin}
                     self.access.store_words(self.values.scope, statement, Spot(places, first.lanes), f"{words}[{word}]")
 
-    def _square(self, value: Value, rows: list[Spot]) -> str:
-        """The vectors of a square, one after the other."""
+    def _square(self, value: Value, rows: list[Spot], turned: str) -> str:
+        """The vectors of a square, one after the other. Its rows lie apart: those of the next square are asked for."""
         dtype, lanes = value.type.dtype, rows[0].lanes
-        texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
+        with self.access.streaming(Stream(lanes, turned)):
+            texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
         square = self.writer.fresh("q")
         self.writer.line(f"{self.values.ctype(dtype, lanes)} {square}[{lanes}] = {{{', '.join(texts)}}};")
         return square
@@ -311,7 +312,7 @@ class Placement:
     def _turned(self, value: Value, rows: list[Spot], turned: str) -> list[tuple[Spot, str]]:
         """A square: its vectors are computed as rows, and given as columns."""
         dtype, lanes, first = value.type.dtype, rows[0].lanes, rows[0]
-        square = self._square(value, rows)
+        square = self._square(value, rows, turned)
         self.writer.line(f"{self.library.call(f'turn_{register(dtype)}', lanes, square)};")
         lane, columns = value.type.axes[-1], []
         for column in range(lanes):

@@ -127,6 +127,12 @@ class Writer:
             self._known.by_key[key] = Facts({**self.facts.ranges, **ranges}, self.facts.divisors)
         return self._known.by_key[key]
 
+    def step_of(self, dim: Dim) -> int | None:
+        """How much an expression grows with each step of the current block's loop; None if that is no number, or there is none."""
+        names = [name for name in dims.symbols(dim) if self._named(name)[1] == self.depth]
+        grown = dims.substitute(dim, {name: dims.symbol(name) + 1 for name in names}) - dim if len(names) == 1 else None
+        return grown if isinstance(grown, int) else None
+
     def index(self, dim: Dim) -> str:
         """C text of an int64 expression; parts that do not change in inner blocks are computed outside of them."""
         if isinstance(dim, int):

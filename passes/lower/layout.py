@@ -65,7 +65,9 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
         return None
     lane = labels[place[0]]
     size = dims.number(region.operand(load.operand).type.shape[place[0]])
-    wide = WIDE if found.block is not None and _size(region, found.over) <= SHORT else ()
+    # What is decoded lies in several operands, each with streams of its own.
+    is_coded = found.block is not None or plain_load(found.right) is None
+    wide = WIDE if is_coded and _size(region, found.over) <= SHORT else ()
     width = next((n for n in wide if size % n == 0 and _in_panels(region, load, place[0], column, n)), PANEL)
     # The contracted axes lie in the order in which they are looped over; what is left goes before them.
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]

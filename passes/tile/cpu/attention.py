@@ -26,9 +26,12 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .codes import CodedScores, read_codes
 from .price import Priced
+from .register_blocks import few_rows
 
 LANES = 16
 """Columns and elements of keys that are turned at once."""
+TOGETHER = 8
+"""Heads of which single rows are multiplied together at most."""
 WIDEST = 512
 """The largest head size whose transposed keys stay in the second-level cache."""
 
@@ -66,13 +69,13 @@ class CpuAttention(Priced):
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
         groups = _groups(match.problem, match.found, target)
-        rows = _Launch(match.problem, schedule, match.found, groups).rows if match.found.is_causal else 0
+        rows = _Launch(match.problem, schedule, match.found, target).rows if match.found.is_causal else 0
         return self.name, schedule["t"], rows, tuple(group and (group.dtype.name, group.depth) for group in groups)
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
         problem = match.problem
-        launch = _Launch(problem, schedule, match.found, _groups(problem, match.found, target)).launch()
+        launch = _Launch(problem, schedule, match.found, target).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
 
 
@@ -154,9 +157,9 @@ def _grouped(group: _Group | None, inner: str, lane: str) -> tuple[Factor, ...]:
 class _Launch:
     """Builds the launch; `first` and `lane` give subscripts into the cache tiles."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, groups: tuple[_Group | None, _Group | None]) -> None:
-        self.problem, self.schedule, self.found = problem, schedule, found
-        self.scored, self.summed = groups
+    def __init__(self, problem: Problem, schedule: Schedule, found: Attention, target: CpuLevel) -> None:
+        self.problem, self.schedule, self.found, self.target = problem, schedule, found, target
+        self.scored, self.summed = _groups(problem, found, target)
         """How queries are multiplied by keys, and weights by values."""
         self.codes = None if self.scored is None else self.scored.codes
         self.query, self.key, self.value = found.query, found.key, found.value
@@ -177,8 +180,13 @@ class _Launch:
         self.heads, self.head = schedule["heads"], ""
         if self.heads > 1:
             self.head, _ = _sharing(problem, found) or ("", 1)
+        self.together = max(n for n in range(1, TOGETHER + 1) if self.heads % n == 0)
+        self.most = max(self.mr, self.together)
+        """Rows of a register block."""
         self.base: Dim = 0
         """Where the rows of the head at hand begin in cache tiles."""
+        self.among: Callable[[Dim], Dim] = self._place
+        """Where the rows of a register block are in the tiles of the grid point."""
         self.rows = 1
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
@@ -206,10 +214,8 @@ class _Launch:
                 self._start_columns(block, self.codes)
             if self.values is not None:
                 self._group_values(block, self.values)
-            with self._each_head(block):
-                self._row_blocks(block, self._step)
-        with self._each_head(block):
-            self._row_blocks(block, self._finish)
+            self._row_blocks(block, self._step)
+        self._row_blocks(block, self._finish)
         return Launch(f"{problem.region.name}.attention", parameters(problem), tuple(grid), tuple(block.body))
 
     @contextmanager
@@ -237,14 +243,14 @@ class _Launch:
         self.values = None
         if self.summed is not None:
             self.values = block.local("values", self.summed.dtype, (("t", self.step), ("e", width)), _grouped(self.summed, "t", "e"))
-        self.scores = block.local("scores", self.dtype, (("r", self.mr), ("t", self.step)))
+        self.scores = block.local("scores", self.dtype, (("r", self.most), ("t", self.step)))
         self.weights, self.factor = self.scores, self.dtype
         if self.summed is not None:
-            self.weights, self.factor = block.local("weights", self.summed.dtype, (("r", self.mr), ("t", self.step))), self.summed.dtype
+            self.weights, self.factor = block.local("weights", self.summed.dtype, (("r", self.most), ("t", self.step))), self.summed.dtype
         self.sums = block.local("sums", self.dtype, (("r", rows), ("e", width)))
         self.highest = block.local("highest", self.dtype, (("r", rows),))
         # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
-        self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.mr),)) for name in ("bases", "factors", "added"))
+        self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "factors", "added"))
         self.totals = block.local("totals", self.dtype, (("r", rows),))
 
     def _start(self, block: Block) -> None:
@@ -353,17 +359,45 @@ class _Launch:
     def _row_blocks(self, block: Block, body: Callable[[Block, str | None], None]) -> None:
         """`body(rows)` for each register block of rows; rows is None where there is one row."""
         if self.found.row is None:
-            body(block, None)
+            if self.heads > 1:
+                self._heads(block, body, 0)
+            else:
+                body(block, None)
             return
-        tail = tuple(n for n in (4, 1) if n < self.mr)
-        with block.loop(self.found.row, "walk", 0, 0, self.mr, parent=self.found.row, tail=tail) as rows:
-            block.index[self.found.row] = dims.symbol(rows)
-            body(block, rows)
+        row, usual = self.found.row, self.nr
+        start: Dim = dims.symbol(f"{row}.first")
+        end = dims.minimum(start + self.rows, self.extents[row])
+        for height in dict.fromkeys((self.mr, min(4, self.mr), 1)):
+            high = end if height == 1 else start + dims.floor_divide(end - start, height) * height
+            if height == 1 and self.heads > 1:
+                with block.loop(row, "scalar", start, high, 1) as single:
+                    block.index[row] = dims.symbol(single)
+                    self._heads(block, body, dims.symbol(single) - dims.symbol(f"{row}.first"))
+                return
+            self.nr = usual if height == self.mr else self._columns(height)
+            with self._each_head(block), block.loop(row, "tile", start, high, height) as rows:
+                block.index[row] = dims.symbol(rows)
+                body(block, rows)
+            start, self.nr = high, usual
+
+    def _heads(self, block: Block, body: Callable[[Block, str | None], None], place: Dim) -> None:
+        """`body(rows)` for one row of the heads that share keys and values: theirs are the rows of register blocks."""
+        usual, among = self.nr, self.among
+        self.nr, self.among = self._columns(self.together), lambda member: member * self.rows + place
+        with block.loop("member", "tile", 0, self.heads, self.together) as members:
+            block.index[self.head] = dims.symbol(self.head) * self.heads + dims.symbol(members)
+            body(block, members)
+        self.nr, self.among = usual, among
+
+    def _columns(self, rows: int) -> int:
+        """Columns of a block of few rows: as many as the registers hold, or one row of few columns would wait for its own sums."""
+        fits = (n for _, widths in few_rows(self.target, 1, (rows,)) for n in widths)
+        return max((n for n in (vectors * self.target.lanes for vectors in fits) if self.step % n == self.features % n == 0), default=self.nr)
 
     def _step(self, block: Block, rows: str | None) -> None:
         """One register block: each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
         self._score(block, rows)
-        for part, count in ((self._look, 1), (self._rescale, self.mr), (self._weigh, 1), (self._add, self.mr)):
+        for part, count in ((self._look, 1), (self._rescale, self.most), (self._weigh, 1), (self._add, self.most)):
             if rows is None:
                 part(block, 0, self.base)
                 continue
@@ -373,7 +407,7 @@ class _Launch:
 
     def _places(self, index: Dim, rows: str) -> tuple[Dim, Dim]:
         """Where rows are in the tiles of a register block and in those of the grid point."""
-        return index - dims.symbol(f"{rows}.first"), self._place(index)
+        return index - dims.symbol(f"{rows}.first"), self.among(index)
 
     def _place(self, index: Dim) -> Dim:
         """Where a row of the head at hand is in the tiles of the grid point."""
@@ -381,7 +415,7 @@ class _Launch:
 
     def _place_of(self, rows: str | None) -> Dim:
         """The same for all rows of a register block."""
-        return self._place(self._lanes(rows)) if rows else self.base
+        return self.among(self._lanes(rows)) if rows else self.base
 
     def _score(self, block: Block, rows: str | None) -> None:
         """scores[r, t] of one row block, -inf beyond the last column."""

@@ -21,7 +21,7 @@ from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .matrix import matrix_blocks, matrix_instruction
 from .price import Priced
-from .register_blocks import RegisterBlocks
+from .register_blocks import RegisterBlocks, few_rows
 
 FEW = 16
 """So many rows at most have row blocks of their own: where there are more, they fill those that fill the registers."""
@@ -64,15 +64,16 @@ class Packed(Priced):
         blocks = [
             (vectors, _block_rows(extent, max(1, ((target.registers - 4) // vectors - spare) // held)))
             for held in sums
-            for vectors in (2, 4, 1)
+            # One row of few columns would wait for its own sums.
+            for vectors in ((4, 2, 1) if extent in (None, 1) else (2, 4, 1))
         ]
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks
             for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256))
         ]
-        if extent is not None and not isinstance(extent, int) and dims.at_most(extent, FEW, problem.symbols) is True:
-            choices += [(FEW, 256, rows, vectors) for held in sums for vectors, rows in _few_rows(target, held)]
+        if extent is not None and dims.at_most(extent, FEW, problem.symbols) is True:
+            choices += [(FEW, 256, rows, vectors[0]) for held in sums for rows, vectors in few_rows(target, held)]
         for m, n, rows, vectors in choices:
             schedule = Schedule(self.name, (("m", m), ("n", max(n, vectors * target.lanes)), ("mr", rows), ("nr", vectors * target.lanes)))
             if schedule not in seen:
@@ -129,10 +130,3 @@ def _block_rows(extent: Dim | None, most: int) -> int:
         return whole[-1]
     return most - most % 6 if most >= 6 else most
 
-
-def _few_rows(target: CpuLevel, sums: int) -> Iterator[tuple[int, int]]:
-    """Blocks for few rows: the fewer, the wider, as far as sums, a vector of each column and one of a row fit the registers."""
-    for rows in (8, 4, 1):
-        wide = [vectors for vectors in (8, 4, 2, 1) if sums * rows * vectors + vectors + 1 <= target.registers]
-        if wide:
-            yield wide[0], rows

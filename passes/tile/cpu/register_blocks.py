@@ -45,6 +45,14 @@ first cache holds.
 """
 
 
+def few_rows(target: CpuLevel, sums: int, heights: tuple[int, ...] = (8, 4, 1)) -> list[tuple[int, tuple[int, ...]]]:
+    """Blocks of few rows, and how many vectors of columns they may have, the most first, so that `sums` for each result, a vector of
+    each column and one of a row fit the registers.
+    """
+    widths = {rows: tuple(n for n in (4, 2, 1) if sums * rows * n + n + 1 <= target.registers) for rows in heights}
+    return [(rows, vectors) for rows, vectors in widths.items() if vectors]
+
+
 class RegisterBlocks:
     """Builds the launch of one contraction."""
 
@@ -60,6 +68,9 @@ class RegisterBlocks:
         self.in_tiles = in_tiles
         self.group = self._group(target)
         """How many neighbours along the sum lie together in a panel that is copied."""
+        self.few, self.lanes = few_rows(target, 1 if found.block is None else 2), target.lanes
+        self.width = schedule["nr"]
+        """Columns of the register block at hand."""
         self._is_inside = False
 
     def order(self) -> Order:
@@ -76,21 +87,68 @@ class RegisterBlocks:
         grid.append(GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"]))
         block.axes.append(self.column)
         alone = None if self.found.alone is None else self._alone(block, self.found.alone)
-        with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
-            block.index[self.column] = dims.symbol(columns)
-            panel = self._panel(block, columns)
-            if alone is not None and self.found.alone is not None:
-                block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
-            if self.row is None:
-                self._block(block, columns, panel)
-            else:
-                tail = tuple(n for n in (LADDER if self.in_tiles else (4, 1)) if n < self.schedule["mr"])
-                with block.loop(self.row, "walk", 0, 0, self.schedule["mr"], parent=self.row, tail=tail) as rows:
-                    block.index[self.row] = dims.symbol(rows)
+        if alone is not None and self.found.alone is not None:
+            block.readers[self.found.alone.name] = lambda inner: self._read_alone(inner, alone)
+        if self.row is None:
+            with block.loop(self.column, "walk", 0, 0, self.schedule["nr"], parent=self.column) as columns:
+                block.index[self.column] = dims.symbol(columns)
+                self._block(block, columns, self._panel(block, columns))
+        else:
+            self._rows(block, self.row)
+        return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+
+    def _rows(self, block: Block, row: str) -> None:
+        """Columns by rows; what blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: the registers hold as many sums."""
+        blocks = self._blocks()
+        start: Dim = dims.symbol(f"{row}.first")
+        end = dims.minimum(start + self.schedule["m"], self.extents[row])
+        for heights, self.width in blocks:
+            high = end
+            if heights[-1] != 1:
+                high = start
+                for height in heights:
+                    high = high + dims.floor_divide(end - high, height) * height
+            with block.loop(self.column, "walk", 0, 0, self.width, parent=self.column) as columns:
+                block.index[self.column] = dims.symbol(columns)
+                panel = self._panel(block, columns)
+                whole = block.loop(row, "walk", 0, 0, heights[0], parent=row, tail=heights[1:])
+                with whole if len(blocks) == 1 else block.loop(row, "tile", start, high, heights[0], tail=heights[1:]) as rows:
+                    block.index[row] = dims.symbol(rows)
                     # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
                     block.axes = [a for a in block.axes if a != columns] + [columns]
                     self._block(block, columns, panel)
-        return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+            start = high
+
+    def _blocks(self) -> list[tuple[tuple[int, ...], int]]:
+        """Register blocks: rows of each, in falling order, with their columns. The fewer rows, the more columns: one row of few columns
+        would wait for its own sums.
+        """
+        height, width = self.schedule["mr"], self.schedule["nr"]
+        if self.in_tiles:
+            return [((height, *(n for n in LADDER if n < height)), width)]
+        found: list[tuple[tuple[int, ...], int]] = [((height,), width)]
+        left = self._lengths()
+        for rows, vectors in self.few:
+            wide = max(width, *(n * self.lanes for n in vectors if self._is_wide(n * self.lanes)), 0)
+            left = {length % found[-1][0][-1] for length in left}
+            if rows >= height or (left and max(left) < rows) or (rows > 4 and wide == width):
+                continue
+            if wide == found[-1][1]:
+                found[-1] = ((*found[-1][0], rows), wide)
+            else:
+                found.append(((rows,), wide))
+        return found
+
+    def _lengths(self) -> set[int]:
+        """How many rows grid tiles have; nothing where only calls know."""
+        extent, most = 1 if self.row is None else self.extents[self.row], self.schedule["m"]
+        return {length for length in (min(most, extent), extent % most) if length} if isinstance(extent, int) else set()
+
+    def _is_wide(self, width: int) -> bool:
+        """Whether blocks of so many columns fill the grid tiles, and read nothing that is copied for blocks of `nr`."""
+        load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
+        is_copied = load is not None and depth is not None and self._is_copied(load, depth)
+        return not is_copied and self.schedule["n"] % width == 0 and dims.divides(width, self.extents[self.column]) is True
 
     def _alone(self, block: Block, reduce: Reduce) -> str:
         """The sums of the left factor by itself in each block, for all rows of a grid tile: columns share them."""
@@ -147,18 +205,13 @@ class RegisterBlocks:
 
         Neighbours along the sum that instructions add up at once lie together.
         """
-        load = plain_load(self.found.right)
-        if load is None or load.operand in self.problem.layouts:
-            return None
-        depth = upper_bound(self.extents[self.inner], self.problem.symbols)
-        if len(self.found.over) > 1 or depth is None or depth > WHOLE:
+        load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
+        if load is None or depth is None or not self._is_copied(load, depth):
             return None
         group, is_near = self.group, stride_of(load, self.region, self.column) == 1
-        if group == 1 and is_near and not self._is_read_often(depth * self.found.right.dtype.bits // 8):
-            return None
         order = (Factor("k", group), Factor("n"), Factor("k", 1, group)) if group > 1 else ()
         value = load if group > 1 else self.found.right
-        local = block.local("panel", value.dtype, (("k", depth), ("n", self.schedule["nr"])), order)
+        local = block.local("panel", value.dtype, (("k", depth), ("n", self.width)), order)
         along = stride_of(load, self.region, self.inner) == 1
         step = 1 if group == 1 else LANES if along and not is_near and depth % LANES == 0 else group
         with block.loop(self.inner, "scalar" if step == 1 else "tile", 0, self.extents[self.inner], step) as k:
@@ -172,6 +225,13 @@ class RegisterBlocks:
             block.store(local, (dims.symbol(k), dims.symbol(f"{columns}.lane")), lowered)
             block.axes = axes
         return local
+
+    def _is_copied(self, load: Load, depth: int) -> bool:
+        """Whether column blocks of a factor with so many terms are copied."""
+        if load.operand in self.problem.layouts or len(self.found.over) > 1 or depth > WHOLE:
+            return False
+        is_near = stride_of(load, self.region, self.column) == 1
+        return self.group > 1 or not is_near or self._is_read_often(depth * self.found.right.dtype.bits // 8)
 
     def _group(self, target: CpuLevel) -> int:
         """So many as are added up at once, if there are rows to share a copy: bytes, and 16 bits where there is an instruction."""
@@ -359,7 +419,7 @@ class RegisterBlocks:
         axis, extent, step = str(place), self.extents[self.inner], self._step()
         is_whole = step is None and isinstance(extent, int)
         first, count = (0, dims.evaluate(extent, {})) if is_whole else (dims.symbol(f"{axis}.first"), step or STEP)
-        lanes = (columns, self.schedule["nr"])
+        lanes = (columns, self.width)
         return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
 
     def _is_padded(self) -> bool:
@@ -369,7 +429,7 @@ class RegisterBlocks:
         moving = [part for part in loads if any(self.column in dims.symbols(s) for s in part.subscripts)]
         extent: Dim = self.extents[self.column]
         packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)
-        return packed and dims.divides(self.schedule["nr"], extent) is True
+        return packed and dims.divides(self.width, extent) is True
 
 
 def _without_addend(value: Scalar, inner: Reduce) -> tuple[Scalar, Scalar | None]:

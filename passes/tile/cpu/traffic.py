@@ -123,16 +123,18 @@ class _Reader:
                     self._access(statement.operand, statement.subscripts, statement.value.type, env, lengths, node, loops)
 
     def _for(self, loop: For, env: dict[str, int], lengths: dict[str, int], node: _Node, loops: list[_Node]) -> None:
-        step, rungs = loop.step, [loop.step]
         if loop.kind == "walk" and loop.parent is not None:
-            low, length = env[f"{loop.parent}.first"], lengths[loop.parent]
-            rungs += loop.tail
-            step = next((rung for rung in rungs if rung <= length), rungs[-1])
-            for walkers in (self.inside.setdefault(loop.parent, set()), *(w for w in self.inside.values() if loop.parent in w)):
-                walkers.add(loop.name)
+            low, length, walked = env[f"{loop.parent}.first"], lengths[loop.parent], {loop.parent}
         else:
             low = value_of(loop.low, env)
             length = value_of(loop.high, env) - low
+            # A loop that begins where a tile does moves with it.
+            walked = {outer.name for outer in loops if f"{outer.name}.first" in dims.symbols(loop.low)}
+        rungs = (loop.step, *loop.tail)
+        step = next((rung for rung in rungs if rung <= length), rungs[-1])
+        for parent in walked:
+            for walkers in (self.inside.setdefault(parent, set()), *(w for w in self.inside.values() if parent in w)):
+                walkers.add(loop.name)
         if length > 0:
             node.inner.append(_Node(loop.name, _trips(length, rungs), max(1.0, length / step), step))
             deeper = [*loops, node.inner[-1]]

@@ -111,22 +111,24 @@ class Counted:
 
     def _loop(self, loop: Loop, env: dict[str, int], lengths: dict[str, int]) -> float:
         if loop.kind == "walk":
-            return self._walk(loop, env, lengths)
+            return self._ladder(loop, env[f"{loop.parent}.first"], lengths[loop.parent], env, lengths)
         low, high = value_of(loop.low, env), value_of(loop.high, env)
-        ((step, work),) = loop.rungs
+        step, work = loop.rungs[0]
         if loop.kind == "sum":
             return 2 * self.rates.latency + max(0, high - low) / step * work.straight
         if loop.kind == "scalar":
             trips = max(0, -(-(high - low) // step))
             middle = env | {loop.name: low + trips // 2 * step}
             return trips * (self._cycles(work, middle, lengths) + self.rates.step) if trips else 0.0
+        if len(loop.rungs) > 1:
+            return self._ladder(loop, low, max(0, high - low), env, lengths)
         return sum(
             times * (self._cycles(work, opened(env, loop.name, first), lengths | {loop.name: length}) + self.rates.step)
             for first, length, times in tiles(low, high, step)
         )
 
-    def _walk(self, loop: Loop, env: dict[str, int], lengths: dict[str, int]) -> float:
-        first, left, total = env[f"{loop.parent}.first"], lengths[loop.parent], 0.0
+    def _ladder(self, loop: Loop, first: int, left: int, env: dict[str, int], lengths: dict[str, int]) -> float:
+        total = 0.0
         for step, work in loop.rungs:
             whole, rest = divmod(left, step)
             is_ragged = rest and (step, work) == loop.rungs[-1]

@@ -94,10 +94,15 @@ def number(code: int, exponent: int, mantissa: int) -> float:
     return float(-size if code >> (exponent + mantissa) else size)
 
 
+def test_four_bits_need_no_mask() -> None:
+    table = read_table(apply("cast", code(), dtype=f32))
+    assert table is not None and table.numbers == tuple(map(float, range(16)))
+
+
 @pytest.mark.parametrize(
     "value",
     [
-        apply("cast", code(), dtype=f32),  # one operation is no more than the lookup
+        apply("cast", code(mask=7), dtype=f32),  # one operation is no more than the lookup
         apply("cast", apply("sub", apply("cast", code(mask=31), dtype=i32), full(8, i32), dtype=i32), dtype=f32),
         apply("cast", apply("sub", apply("cast", BYTE, dtype=i32), full(8, i32), dtype=i32), dtype=f32),
         apply("mul", apply("cast", code(), dtype=f32), apply("cast", code(shift=0), dtype=f32), dtype=f32),

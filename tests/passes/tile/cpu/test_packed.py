@@ -14,10 +14,12 @@ from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.target import AVX512, AVX512_BF16, CpuLevel
-from ourcc.ir.tile.program import For, Full, Let, Local, TileProgram, statements
+from ourcc.ir.target import AVX2, AVX512, AVX512_BF16, CpuLevel
+from ourcc.ir.tile.ladder import expand_ladders
+from ourcc.ir.tile.program import Dot, For, Full, Let, Local, Store, TileProgram, statements, walk
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import DType, TensorType, bf16, f32, i8, u8
+from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
@@ -212,3 +214,32 @@ def test_panels_lie_in_groups_where_they_are_added_up_so(level: CpuLevel, kind: 
     verify(program, problem.symbols)
     panels = [s for s in statements(program.launches[0].body) if isinstance(s, Local) and s.name == "panel"]
     assert any(panel.layout is not None for panel in panels) == grouped
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize("rows", [dims.symbol("B"), 29])
+@pytest.mark.parametrize("columns", [256, 192, 80])
+def test_blocks_of_few_rows_have_as_many_columns_as_registers_hold(level: CpuLevel, rows: dims.Dim, columns: int) -> None:
+    """One row of one vector would add to one register, and wait for it at each step."""
+    facts = dims.Facts({"B": dims.Range(1, 4096)})
+    whole = region_of(OPS["matmul"], [TensorType(f32, (rows, 64)), TensorType(f32, (64, columns))], {})
+    assert whole is not None
+    region = simplify_region(whole, facts)
+    weight = region.inputs[1].name
+    problem = Problem(region, facts, constant_layouts(region, frozenset({weight})), frozenset({weight}))
+    (match,) = matches([Packed()], problem, level)
+    for schedule in Packed().space(match, level):
+        program = Packed().tile(match, schedule, level)
+        verify(program, facts)
+        for height, width in blocks(program):
+            fits = [n * level.lanes for n in (1, 2, 4) if height * n + n + 1 <= level.registers]
+            whole_ones = [n for n in fits if columns % n == 0 and schedule["n"] % n == 0]
+            assert width == schedule["nr"] if height == schedule["mr"] else width >= max(schedule["nr"], *whole_ones)
+
+
+def blocks(program: TileProgram) -> list[tuple[int, int]]:
+    """Rows and columns of register blocks: those of the axes of each sum of products."""
+    (launch,) = expand_ladders(program).launches
+    steps = {s.name: s.step for s in statements(launch.body) if isinstance(s, For)}
+    dots = [value for s in statements(launch.body) if isinstance(s, (Let, Store)) for value in walk(s.value) if isinstance(value, Dot)]
+    return [(steps[dot.type.axes[0]] if len(dot.type.axes) > 1 else 1, steps[dot.type.axes[-1]]) for dot in dots]

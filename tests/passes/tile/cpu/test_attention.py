@@ -1,0 +1,81 @@
+"""Attention in register blocks: many rows of a head, few of them, and one row of all heads that read the same keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
+from ourcc.ir import dims
+from ourcc.ir.graph import Builder, Graph, Module
+from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
+from ourcc.ir.target import AVX2, AVX512, CpuLevel
+from ourcc.ir.tile.ladder import expand_ladders
+from ourcc.ir.tile.program import Dot, For, Let, statements
+from ourcc.ir.tile.verify import verify
+from ourcc.ir.types import DType, TensorType, bf16, f32
+from ourcc.passes.regions.simplify_region import simplify_region
+from ourcc.passes.tile.cpu.attention import TOGETHER, CpuAttention
+from ourcc.passes.tile.schedule import Problem, matches
+from ourcc.runtime.engine import Engine
+
+FACTS = dims.Facts({"S": dims.Range(1, 64), "T": dims.Range(1, 300)})
+
+
+def types(heads: int, groups: int, depth: int, dtype: DType = f32, rows: dims.Dim | None = None) -> list[TensorType]:
+    """Queries, keys, values and what is added to scores; how many there are calls know."""
+    rows, columns = dims.symbol("S") if rows is None else rows, dims.symbol("T")
+    around = [(1, heads, rows, depth), (1, groups, columns, depth), (1, groups, columns, depth), (rows, columns)]
+    return [TensorType(dtype, shape) for shape in around]
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("heads", "groups", "depth", "dtype"),
+    [(3, 1, 64, f32), (8, 2, 32, f32), (16, 1, 24, f32), (22, 2, 16, f32), (4, 4, 64, f32), (6, 2, 64, bf16)],
+)
+@pytest.mark.parametrize("is_one", [False, True])
+def test_heads_that_share_keys(heads: int, groups: int, depth: int, dtype: DType, is_one: bool, target: str) -> None:
+    """One row, as many as fill a block, and some that are left over, beside the reference; a call for one row alone as well."""
+    rows = 1 if is_one else None
+
+    def network() -> Module:
+        module = Module("net", FACTS)
+        graph = module.functions["main"] = Graph("main")
+        values = [graph.add_input(name, kind) for name, kind in zip("qkvm", types(heads, groups, depth, dtype, rows), strict=True)]
+        graph.set_outputs([Builder(module, graph).attention(*values, scale=depth**-0.5)])
+        return module
+
+    engine = Engine(compile_module(network(), build_options({"target": target})), threads=1)
+    numbers = np.random.default_rng(heads)
+    for size, length in ((1, 1), (1, 131), (1, 64)) if is_one else ((1, 1), (1, 131), (4, 33), (13, 64), (29, 300)):
+        shapes = [tuple(dims.evaluate(n, {"S": size, "T": length}) for n in kind.shape) for kind in types(heads, groups, depth, dtype, rows)]
+        given = [numbers.standard_normal(shape).astype(dtype.numpy) for shape in shapes]
+        (step,), (exact,) = interpret(network(), given), interpret(network(), given, wide=True)
+        verdict = judge(np.asarray(engine(*given)), step, exact)
+        assert verdict.passed, f"{size} x {length}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize("heads", [3, 8, 22])
+def test_a_row_of_each_head_is_a_row_of_a_register_block(heads: int, level: CpuLevel) -> None:
+    """So that one row has as many sums at once as the registers hold, and waits for none."""
+    whole = region_of(OPS["attention"], types(2 * heads, 2, 64), {"scale": 0.125, "causal": False, "safe": False})
+    assert whole is not None
+    problem = Problem(simplify_region(whole, FACTS), FACTS, {})
+    (match,) = matches([CpuAttention()], problem, level)
+    schedules = [schedule for schedule in CpuAttention().space(match, level) if schedule["heads"] == heads]
+    assert schedules
+    for schedule in schedules:
+        program = CpuAttention().tile(match, schedule, level)
+        verify(program, FACTS)
+        (launch,) = expand_ladders(program).launches
+        steps = {s.name: s.step for s in statements(launch.body) if isinstance(s, For)}
+        dots = [s.value for s in statements(launch.body) if isinstance(s, Let) and isinstance(s.value, Dot)]
+        found = {(steps[dot.type.axes[0]], steps[dot.type.axes[1]]) for dot in dots if dot.type.axes[0].startswith("member")}
+        together = max(n for n in range(1, TOGETHER + 1) if heads % n == 0)
+        vectors = max(n for n in (1, 2, 4) if together * n + n + 1 <= level.registers)
+        assert found == {(together, vectors * level.lanes)}
