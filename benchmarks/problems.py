@@ -157,7 +157,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
             yield f"product {rows}x1024x512 {name}", Case(product(rows, 1024, 512), None, name)
     for rows, depth, width, coded in ((1, 1024, 512, None), (128, 768, 768, None), (128, 1024, 512, None), (128, 1024, 512, "int4-weight")):
         yield f"product {rows}x{depth}x{width} 2:4 {coded or ''}".strip(), Case(product(rows, depth, width), None, coded, "2:4")
-    for format, depth, width in (("q4_1", 576, 1536), ("q4_1", 1536, 576), ("q4_0", 2048, 2048), ("q8_0", 576, 4096), ("q4_k", 2048, 2048)):
+    for format, depth, width in (("q4_1", 576, 1536), ("q4_1", 1536, 576), ("q4_0", 2048, 2048), ("q8_0", 576, 4096)):
         yield f"product S=1x{depth}x{width} {format} a8", Case(partial(stored, "S", depth, width, format), 1, "a8")
         yield f"product S=1x{depth}x{width} {format}", Case(partial(stored, "S", depth, width, format), 1)
     for left, right, turned in BETWEEN:

@@ -95,12 +95,12 @@ _IN_PIECES = {**_PRIMITIVES, "erf": 12.0}
 @functools.cache
 def _rates_of(vector_bits: int, level1: int, level2: int, level3: int) -> CpuRates:
     """512 bits go through units of 256 in two halves, on the processors that were measured first. Others take them whole, twice as
-    many in a cycle, but single elements as before: the fewer of these a product loads, the better for both.
+    many in a cycle, but no more single elements: per multiply-add so many as these measured, the fewer the better for both.
     """
     share = 256 / max(256, vector_bits)
     caches = Cache(level1, 8, 2.0), Cache(level2, 8, 0.5), Cache(level3, 16, 4.0)
     operations = _IN_PIECES if vector_bits >= 512 else _PRIMITIVES
-    return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, single_loads=2 * share, operations=operations)
+    return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, single_loads=1.7 * share, operations=operations)
 
 
 @dataclass(frozen=True)

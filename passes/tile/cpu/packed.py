@@ -26,6 +26,9 @@ from .register_blocks import RegisterBlocks, few_rows
 FEW = 16
 """So many rows at most have row blocks of their own: where there are more, they fill those that fill the registers."""
 
+HIGHEST = 24
+"""Rows of a register block at most: with more of them compilers no longer keep all sums in registers, and it takes three times as long."""
+
 
 @dataclass(frozen=True)
 class Blocked:
@@ -62,7 +65,7 @@ class Packed(Priced):
         sums = (1, 2) if found.block is not None else (1,)
         spare = 1 if target.registers < 32 else 2
         blocks = [
-            (vectors, _block_rows(extent, max(1, ((target.registers - 4) // vectors - spare) // held)))
+            (vectors, _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held))))
             for held in sums
             # One row of few columns would wait for its own sums.
             for vectors in ((4, 2, 1) if extent in (None, 1) else (2, 4, 1))
