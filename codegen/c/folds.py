@@ -22,7 +22,7 @@ from .writer import LANE
 _STEP = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "bit_or", "all": "bit_and"}
 _FOLD = {"any": "any_i32", "all": "all_i32"}
 CHAINS = 4  # independent partial results of a long fold, so that it does not wait for each addition
-STREAMED = 4
+STREAMED = 16
 """Rows of a block up to which it may wait for what it reads of the right factor."""
 STREAM = Stream(4)
 UNROLLED = 32

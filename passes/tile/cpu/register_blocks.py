@@ -68,7 +68,7 @@ class RegisterBlocks:
         self.in_tiles = in_tiles
         self.group = self._group(target)
         """How many neighbours along the sum lie together in a panel that is copied."""
-        self.few, self.lanes = few_rows(target, 1 if found.block is None else 2), target.lanes
+        self.few, self.lanes, self.level2 = few_rows(target, 1 if found.block is None else 2), target.lanes, target.level2_bytes
         self.width = schedule["nr"]
         """Columns of the register block at hand."""
         self._is_inside = False
@@ -81,10 +81,13 @@ class RegisterBlocks:
     def launch(self) -> Launch:
         block = Block(self.problem, names={axis.name: 1 for axis in self.region.axes})
         grid = [self._whole(block, name) for name in (*self.found.batch, *self.found.rows[:-1], *self.found.columns[:-1])]
+        columns_of_tiles = GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"])
         if self.row is not None:
-            grid.append(GridAxis(self.row, 0, self.extents[self.row], self.schedule["m"]))
+            rows_of_tiles = GridAxis(self.row, 0, self.extents[self.row], self.schedule["m"])
+            grid += [columns_of_tiles, rows_of_tiles] if self._is_by_columns(self.row) else [rows_of_tiles, columns_of_tiles]
             block.axes.append(self.row)
-        grid.append(GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"]))
+        else:
+            grid.append(columns_of_tiles)
         block.axes.append(self.column)
         alone = None if self.found.alone is None else self._alone(block, self.found.alone)
         if alone is not None and self.found.alone is not None:
@@ -96,6 +99,24 @@ class RegisterBlocks:
         else:
             self._rows(block, self.row)
         return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
+
+    def _is_by_columns(self, row: str) -> bool:
+        """Whether all rows of a tile's columns come before the next columns: what is read again for each tile of the other factor is
+        less then. A factor of which half the second cache holds all stays there.
+        """
+        sizes = [self._bytes(self.found.left), self._bytes(self.found.right)]
+        tiles = [-(-self.problem.typical(self.extents[self.column]) // self.schedule["n"])]
+        tiles.append(-(-self.problem.typical(self.extents[row]) // self.schedule["m"]))
+        again = [size * (1 if size <= self.level2 // 2 else count) for size, count in zip(sizes, tiles, strict=True)]
+        return sizes[1] + again[0] < sizes[0] + again[1]
+
+    def _bytes(self, value: Scalar) -> int:
+        """Of all that a factor is read from, for one index of the batch."""
+        found = 0
+        for operand in {part.operand for part in walk(value) if isinstance(part, Load)}:
+            kind = self.region.operand(operand).type
+            found += math.prod(map(self.problem.typical, kind.shape)) * kind.dtype.bits // 8
+        return found // max(1, math.prod(self.problem.typical(self.extents[name]) for name in self.found.batch))
 
     def _rows(self, block: Block, row: str) -> None:
         """Columns by rows; what blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: the registers hold as many sums."""
