@@ -64,11 +64,12 @@ class Packed(Priced):
         # Sums of blocks have two vectors for each result, that of the block and of all blocks: the latter may wait in memory.
         sums = (1, 2) if found.block is not None else (1,)
         spare = 1 if target.registers < 32 else 2
+        # One row of few columns would wait for its own sums.
         blocks = [
-            (vectors, _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held))))
+            (vectors, rows)
             for held in sums
-            # One row of few columns would wait for its own sums.
             for vectors in ((4, 2, 1) if extent in (None, 1) else (2, 4, 1))
+            for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
         choices = [
             (m, n, rows, vectors)
@@ -124,12 +125,13 @@ def _why_not(problem: Problem, found: Contraction) -> str | None:
     return None
 
 
-def _block_rows(extent: Dim | None, most: int) -> int:
-    """Rows of a register block: the largest divisor of a known extent that is not much smaller than what fits."""
-    if not isinstance(extent, int):
-        return most - most % 6 if most >= 6 else most
-    whole = [n for n in range(1, most + 1) if extent % n == 0]
-    if whole and (whole[-1] * 3 >= most * 2 or whole[-1] == extent):
-        return whole[-1]
-    return most - most % 6 if most >= 6 else most
-
+def _block_rows(extent: Dim | None, most: int) -> list[int]:
+    """Rows of a register block: as many as fit, and the largest divisor of a known extent; that alone where it is not much smaller."""
+    usual = most - most % 6 if most >= 6 else most
+    whole = max((n for n in range(1, most + 1) if extent % n == 0), default=1) if isinstance(extent, int) and extent else 1
+    if whole == extent or whole * 3 >= most * 2:
+        return [whole]
+    if whole * 2 < most or not isinstance(extent, int):
+        return [usual]
+    # Rows that fill no block of four go one by one.
+    return [whole, usual] if extent % usual % 4 else [usual, whole]
