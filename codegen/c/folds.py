@@ -24,7 +24,7 @@ _FOLD = {"any": "any_i32", "all": "all_i32"}
 CHAINS = 4  # independent partial results of a long fold, so that it does not wait for each addition
 STREAMED = 16
 """Rows of a block up to which it may wait for what it reads of the right factor."""
-STREAM = Stream(4)
+STREAM = Stream(32)
 UNROLLED = 32
 
 

@@ -303,7 +303,7 @@ class Placement:
     def _square(self, value: Value, rows: list[Spot], turned: str) -> str:
         """The vectors of a square, one after the other. Its rows lie apart: those of the next square are asked for."""
         dtype, lanes = value.type.dtype, rows[0].lanes
-        with self.access.streaming(Stream(lanes, turned)):
+        with self.access.streaming(Stream(3 * lanes, turned)):
             texts = [self.values.spread(dtype, self.values.vector(value, spot), lanes) for spot in rows]
         square = self.writer.fresh("q")
         self.writer.line(f"{self.values.ctype(dtype, lanes)} {square}[{lanes}] = {{{', '.join(texts)}}};")
