@@ -119,6 +119,52 @@ class TakeOfRange(Rule):
         return _spread(taken, (*x.shape[:axis], *ones, *x.shape[axis + 1 :]), op, g)
 
 
+class TakeOfRepeats(Rule):
+    """take(x, start + step * (i // count)) -> reshape(broadcast_to(slice(x))): each of a range several times, as nearest resizing does"""
+
+    ops = ("take",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        found = _repeats(op.operands[1])
+        if found is None:
+            return "the indices are no range of which each is there equally often"
+        first, last = found[0], found[0] + (found[2] - 1) * found[1]
+        size = operand(op, 0).shape[op.attrs["axis"] % operand(op, 0).type.rank]
+        inside = min(first, last) >= 0 and dims.at_most(max(first, last) + 1, size, module.facts) is True
+        return None if inside else "the indices are not known to lie within the operand"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        x, found = operand(op, 0), _repeats(op.operands[1])
+        if found is None:
+            return op.result
+        start, step, count, times = found
+        axis, rank = op.attrs["axis"] % x.type.rank, range(x.type.rank)
+        taken = g.slice(
+            x,
+            starts=tuple(start if n == axis else 0 for n in rank),
+            sizes=tuple(count if n == axis else x.shape[n] for n in rank),
+            steps=tuple(step if n == axis else 1 for n in rank),
+        )
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        apart = g.reshape(taken, shape=(*before, count, 1, *after))
+        return g.reshape(g.broadcast_to(apart, shape=(*before, count, times, *after)), shape=op.result.shape)
+
+
+def _repeats(value: Value | None) -> tuple[int, int, int, int] | None:
+    """(start, step, count, times) of constant indices that are a progression of which each number stands there so many times in a row."""
+    if value is None or value.constant is None or not value.constant.available or value.type.rank != 1:
+        return None
+    if not isinstance(value.type.elements, int) or not 4 <= value.type.elements <= UNIFORM_LIMIT:
+        return None
+    array = np.asarray(value.constant.array).astype(np.int64)
+    changes = np.flatnonzero(np.diff(array))
+    times = int(changes[0]) + 1 if changes.size else 0
+    if times < 2 or array.size % times:
+        return None
+    start, step, count = int(array[0]), int(array[times] - array[0]), array.size // times
+    return (start, step, count, times) if np.array_equal(array, np.repeat(start + step * np.arange(count), times)) else None
+
+
 class TakeOfOne(Rule):
     """take(x, indices) -> broadcast_to(slice(x)), where all indices are one known number"""
 
@@ -200,4 +246,4 @@ class ReadOfIota(Rule):
         return g.iota(**{**made.attrs, "shape": op.result.shape})
 
 
-RULES: tuple[Rule, ...] = (TakeOfRange(), TakeOfOne(), GatherOfEverything(), ReadOfIota())
+RULES: tuple[Rule, ...] = (TakeOfRange(), TakeOfRepeats(), TakeOfOne(), GatherOfEverything(), ReadOfIota())

@@ -14,6 +14,9 @@ HEAD = """module @m symbols { B in 1..4, S in 1..6 } {
   const @zeros : i64[1, 8] = [0, 0, 0, 0, 0, 0, 0, 0]
   const @even : i64[3] = [0, 2, 4]
   const @odd : i64[3] = [0, 3, 4]
+  const @twice : i64[6] = [1, 1, 4, 4, 7, 7]
+  const @unequal : i64[6] = [1, 1, 2, 2, 2, 3]
+  const @late : i64[6] = [6, 6, 7, 7, 8, 8]
   const @far : i64[3] = [6, 7, 8]
   const @below : i64[3] = [-1, -1, -1]
   const @across : i64[3] = [-2, -1, 0]
@@ -54,6 +57,13 @@ PAIRS = [
         "%y = take(%x, @even) {axis = 0} : f32[3, 3]",
         "%y = slice(%x) {starts = [0, 0], sizes = [3, 3], steps = [2, 1]} : f32[3, 3]",
         "f32[3, 3]",
+    ),
+    (
+        "%y = take(%x, @twice) {axis = 0} : f32[6, 3]",
+        "%s = slice(%x) {starts = [1, 0], sizes = [3, 3], steps = [3, 1]} : f32[3, 3]\n"
+        "%a = reshape(%s) {shape = [3, 1, 3]} : f32[3, 1, 3]\n%b = broadcast_to(%a) {shape = [3, 2, 3]} : f32[3, 2, 3]\n"
+        "%y = reshape(%b) {shape = [6, 3]} : f32[6, 3]",
+        "f32[6, 3]",
     ),
     (
         "%i = slice(@zeros) {starts = [0, 0], sizes = [1, S], steps = [1, 1]} : i64[1, S]\n"
@@ -121,6 +131,8 @@ STAYS = [
     ),
     ("%y = take(%x, @odd) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%x, @far) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
+    ("%y = take(%x, @unequal) {axis = 0} : f32[6, 3]", "f32[6, 3]"),
+    ("%y = take(%x, @late) {axis = 0} : f32[6, 3]", "f32[6, 3]"),
     ("%y = take(%x, @across) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%x, @below) {axis = 0} : f32[3, 3]", "f32[3, 3]"),
     ("%y = take(%p, @even) {axis = 1} : f32[B, 3]", "f32[B, 3]"),

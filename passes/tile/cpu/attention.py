@@ -250,7 +250,9 @@ class _Launch:
         self.sums = block.local("sums", self.dtype, (("r", rows), ("e", width)))
         self.highest = block.local("highest", self.dtype, (("r", rows),))
         # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
-        self.bases, self.factors, self.added = (block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "factors", "added"))
+        self.bases, self.factors, self.added = (
+            block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "factors", "added")
+        )
         self.totals = block.local("totals", self.dtype, (("r", rows),))
 
     def _start(self, block: Block) -> None:
@@ -392,7 +394,9 @@ class _Launch:
     def _columns(self, rows: int) -> int:
         """Columns of a block of few rows: as many as the registers hold, or one row of few columns would wait for its own sums."""
         fits = (n for _, widths in few_rows(self.target, 1, (rows,)) for n in widths)
-        return max((n for n in (vectors * self.target.lanes for vectors in fits) if self.step % n == self.features % n == 0), default=self.nr)
+        return max(
+            (n for n in (vectors * self.target.lanes for vectors in fits) if self.step % n == self.features % n == 0), default=self.nr
+        )
 
     def _step(self, block: Block, rows: str | None) -> None:
         """One register block: each row by itself between what is done for all of them at once, so that rows do not wait for folds."""

@@ -119,7 +119,7 @@ class RegisterBlocks:
         return found // max(1, math.prod(self.problem.typical(self.extents[name]) for name in self.found.batch))
 
     def _rows(self, block: Block, row: str) -> None:
-        """Columns by rows; what blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: the registers hold as many sums."""
+        """Columns by rows. What blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: registers hold as many sums."""
         blocks = self._blocks()
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.schedule["m"], self.extents[row])

@@ -174,8 +174,12 @@ def test_a_plan_asks_for_its_classes_and_computes_what_it_did(target: str) -> No
 def test_a_class_of_two_problems_is_one_kernel() -> None:
     """Graphs and layers whose sizes differ in range alone share what serves few rows."""
     text = SCORES.replace("f32[8, S, 64],", "f32[8, S, 64], %z: f32[8, T, 64],").replace("S in 1..2000", "S in 1..2000, T in 1..900")
-    scores, tanh = (line.replace("%x", "%z").replace("%p", "%q").replace("%y", "%v").replace("S, ", "T, ") for line in SCORES.splitlines()[3:5])
-    text = text.replace("    return %y", f"{scores}\n{tanh}\n    return %y, %v").replace("-> f32[8, S, 64]", "-> (f32[8, S, 64], f32[8, T, 64])")
+    scores, tanh = (
+        line.replace("%x", "%z").replace("%p", "%q").replace("%y", "%v").replace("S, ", "T, ") for line in SCORES.splitlines()[3:5]
+    )
+    text = text.replace("    return %y", f"{scores}\n{tanh}\n    return %y, %v").replace(
+        "-> f32[8, S, 64]", "-> (f32[8, S, 64], f32[8, T, 64])"
+    )
     found = lower(parse_module(text), TARGETS["native"], one_and_many("S", "T"))
     first, second = (step for step in found.plan.steps if isinstance(step, Launch))
     assert first.variants[0].kernel == second.variants[0].kernel != first.variants[-1].kernel != second.variants[-1].kernel

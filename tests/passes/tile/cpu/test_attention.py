@@ -52,7 +52,9 @@ def test_heads_that_share_keys(heads: int, groups: int, depth: int, dtype: DType
     engine = Engine(compile_module(network(), build_options({"target": target})), threads=1)
     numbers = np.random.default_rng(heads)
     for size, length in ((1, 1), (1, 131), (1, 64)) if is_one else ((1, 1), (1, 131), (4, 33), (13, 64), (29, 300)):
-        shapes = [tuple(dims.evaluate(n, {"S": size, "T": length}) for n in kind.shape) for kind in types(heads, groups, depth, dtype, rows)]
+        shapes = [
+            tuple(dims.evaluate(n, {"S": size, "T": length}) for n in kind.shape) for kind in types(heads, groups, depth, dtype, rows)
+        ]
         given = [numbers.standard_normal(shape).astype(dtype.numpy) for shape in shapes]
         (step,), (exact,) = interpret(network(), given), interpret(network(), given, wide=True)
         verdict = judge(np.asarray(engine(*given)), step, exact)
