@@ -16,7 +16,7 @@ _MAX_DYNAMIC_SHARED = 8
 DEFAULT_SHARED = 48 * 1024
 
 _pointer, _int, _unsigned, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_size_t
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_unsigned,),
     "cuGetErrorName": (_int, _pointer),
     "cuGetErrorString": (_int, _pointer),
@@ -72,7 +72,7 @@ class Driver:
 
     def __init__(self, library: Any) -> None:
         self._functions: dict[str, Callable[..., int]] = {}
-        for name, arguments in _SIGNATURES.items():
+        for name, arguments in SIGNATURES.items():
             try:
                 function = getattr(library, name)
             except AttributeError as error:
@@ -83,7 +83,7 @@ class Driver:
         # Addresses of C functions; what a test puts in place of the driver's is made callable from C.
         called = [self._functions[name] for name in _TABLE]
         if not isinstance(library, ctypes.CDLL):
-            called = [ctypes.CFUNCTYPE(_int, *_SIGNATURES[name])(function) for name, function in zip(_TABLE, called, strict=True)]
+            called = [ctypes.CFUNCTYPE(_int, *SIGNATURES[name])(function) for name, function in zip(_TABLE, called, strict=True)]
         self._called = called
         self.table = (_pointer * len(_TABLE))(*(ctypes.cast(function, _pointer).value for function in called))  # type: ignore[arg-type]
         self.call("cuInit", 0)
@@ -98,10 +98,10 @@ class Driver:
         """What a function gives."""
         return self._functions[name](*arguments)
 
-    def error(self, what: str, status: int) -> DriverError:
+    def error(self, what: str, status: int, step: int = -1) -> DriverError:
         """The error of a call that the driver refused."""
         error = DriverError(f"{what}: {self.describe(status)}")
-        error.status = status
+        error.status, error.step = status, step
         return error
 
     def describe(self, status: int) -> str:

@@ -180,10 +180,8 @@ class Segment:
         failed = ctypes.c_int64(-1)
         status = host(pointer(words), words.size, cells, scratch, stream, gpu.driver.table, failed)
         if status:
-            step = self.steps.get(failed.value)
-            error = gpu.driver.error(self._refused(step, binding, cells), status)
-            error.step = failed.value
-            raise error
+            # Never in a variable: an error that its own traceback leads to would keep the call's memory.
+            raise gpu.driver.error(self._refused(self.steps.get(failed.value), binding, cells), status, failed.value)
 
     def _refused(self, step: PreparedLaunch | Copy | Zero | None, binding: Binding, cells: Sequence[int | None]) -> str:
         if isinstance(step, PreparedLaunch):
