@@ -1,6 +1,6 @@
-"""What a launch of a GPU's plan costs on the host: the host program in C, what stands in for it in Python, and a graph, on a driver that does nothing.
+"""What a launch of a GPU's plan costs on the host, with a driver that does nothing: by the host program in C, by Python, as a graph.
 
-    python -m benchmarks.launches [--launches 200] [--rounds 30]
+python -m benchmarks.launches [--launches 200] [--rounds 30]
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def measure(launches: int, rounds: int) -> dict[str, Any]:
                 start = time.perf_counter()
                 run()
                 times[way].append((time.perf_counter() - start) * 1e6 / launches)
-        shown = {way: {"least": round(min(t), 4), "median": round(statistics.median(t), 4), "calls": counted[way]} for way, t in times.items()}
+        shown = {
+            way: {"least": round(min(t), 4), "median": round(statistics.median(t), 4), "calls": counted[way]} for way, t in times.items()
+        }
         load = round(os.getloadavg()[0], 1)
         return {"launches": launches, "rounds": rounds, "load": load, "microseconds_per_launch": shown}
 

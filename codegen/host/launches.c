@@ -2,6 +2,7 @@
 
    It calls the driver through a table of addresses, so it is the same for all plans, and needs no header of CUDA's. */
 #include "ourcc.h"
+#include <stddef.h>
 
 enum { LAUNCH = 1, COPY = 2, ZERO = 3, MOST_PARAMETERS = 1024 };
 

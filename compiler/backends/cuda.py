@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +39,8 @@ from ..targets.target import Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
 
+HOST = "x86_64"
+"""The hosts that a part's C is for."""
 VECTOR = 16
 """Bytes of the widest load, and the divisor of sizes under which rows start at multiples of it."""
 
@@ -98,7 +101,7 @@ class CudaBackend:
         return Built(
             machine.name,
             target.name,
-            PartContents(plans, files, "cuda", "x86_64" if LIBRARY in files else "", BASELINE.features if LIBRARY in files else ()),
+            PartContents(plans, files, "cuda", HOST if LIBRARY in files else ""),
             packed.of(lowered.constants),
             rows,
             lowered.kept,
@@ -254,11 +257,16 @@ def _host_program(options: BuildOptions, progress: Progress) -> dict[str, bytes]
     """What launches the kernels on hosts of the usual kind; without a C compiler there is none, and Python launches them."""
     try:
         compiler = find_compiler(options.environment.compiler)
-        source = {f"{LAUNCHES}.c": routine(LAUNCHES)}
-        return {LIBRARY: compile_shared(source, BASELINE, compiler, cache=options.environment.objects).data}
     except ToolchainError as error:
         progress.note(f"kernels will be launched by Python, which is slow: {error.message}")
         return {}
+    if platform.machine() != HOST:
+        progress.note(
+            f"kernels will be launched by Python, which is slow: the host program is for {HOST}, this machine is {platform.machine()}"
+        )
+        return {}
+    source = {f"{LAUNCHES}.c": routine(LAUNCHES)}
+    return {LIBRARY: compile_shared(source, BASELINE, compiler, cache=options.environment.objects).data}
 
 
 def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
