@@ -38,7 +38,7 @@ def test_the_host_program_is_compiled_and_reads_words() -> None:
         return 7 if function == 9 else 0
 
     called = kind(launch)
-    table = (ctypes.c_void_p * 3)(ctypes.cast(called, ctypes.c_void_p).value, None, None)
+    table = (ctypes.c_void_p * 3)(*[ctypes.cast(called, ctypes.c_void_p).value] * 3)
     cells = (ctypes.c_void_p * 2)(4096, 4104)
 
     def choice(function: int, aligned: list[int]) -> list[int]:
