@@ -187,6 +187,11 @@ def _open(name: str, data: bytes) -> _Handle:
         os.close(descriptor)
 
 
+def open_library(name: str, data: bytes) -> _Handle:
+    """Load code that needs no thread pool."""
+    return _open(name, data)
+
+
 def load(name: str, part: PartContents) -> NativeLibrary:
     """Load the code of a CPU part; its files give checked bytes."""
     if LIBRARY not in part.files:

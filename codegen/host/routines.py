@@ -1,8 +1,11 @@
-"""Host routines in C: the files beside this module, each the body of one op of `ir/plan/steps.py`'s `IN_C`."""
+"""Host routines in C: the files beside this module, each the body of one op of `ir/plan/steps.py`'s `IN_C`, and what runs a GPU's plan."""
 
 from __future__ import annotations
 
 from importlib.resources import files
+
+LAUNCHES = "launches"
+"""The interpreter of what `runtime/launches.py` writes."""
 
 
 def routine(name: str) -> str:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from ...codegen.c.compile import compile_shared
+from ...codegen.c.toolchain import find_compiler
+from ...codegen.host.routines import LAUNCHES, routine
 from ...codegen.triton.compile import CompiledKernel, compile_kernels
 from ...codegen.triton.kernel import TritonKernel
 from ...codegen.triton.launch_abi import variant
 from ...codegen.triton.printer import print_launch
 from ...ir import dims
 from ...ir.dims import Dim, Facts
+from ...ir.errors import ToolchainError
 from ...ir.graph import Module
 from ...ir.plan import Guard, Launch, Plan, Variant, storage
 from ...ir.plan.digest import digest_of
-from ...ir.target import GpuTarget, gpu_target
+from ...ir.target import BASELINE, GpuTarget, gpu_target
 from ...ir.tile.program import Launch as TileLaunch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered, verified
@@ -26,7 +31,7 @@ from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.quantize.words import TF32
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
-from ...runtime.contents import PLANS, PartContents
+from ...runtime.contents import LIBRARY, PLANS, PartContents
 from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
@@ -34,6 +39,8 @@ from ..targets.target import Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
 
+HOST = "x86_64"
+"""The hosts that a part's C is for."""
 VECTOR = 16
 """Bytes of the widest load, and the divisor of sizes under which rows start at multiples of it."""
 
@@ -87,14 +94,14 @@ class CudaBackend:
                 scheduler.refuse(lowered.scheduled[name], bad[name], harms[name] or None)
         tuning.done(target.name, machine.name, lowered)
         plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
-        files = {**dict(_files(compiled.values())), PLANS: digest_of(plans).encode()}
+        files = {**dict(_files(compiled.values())), **_host_program(options, progress), PLANS: digest_of(plans).encode()}
         resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], machine) for name, items in printed.items()}
         rates = machine.rates["tf32"], machine.memory_rate
         rows = kernel_rows(lowered, *rates, resources, workload)
         return Built(
             machine.name,
             target.name,
-            PartContents(plans, files, "cuda", ""),
+            PartContents(plans, files, "cuda", HOST if LIBRARY in files else ""),
             packed.of(lowered.constants),
             rows,
             lowered.kept,
@@ -244,6 +251,22 @@ def _with_variants(
 def _open(conditions: Iterable[Dim]) -> tuple[Dim, ...]:
     """The conditions that a call has to meet; a number that is 0 holds in every call."""
     return tuple(dim for dim in conditions if dim != 0)
+
+
+def _host_program(options: BuildOptions, progress: Progress) -> dict[str, bytes]:
+    """What launches the kernels on hosts of the usual kind; without a C compiler there is none, and Python launches them."""
+    try:
+        compiler = find_compiler(options.environment.compiler)
+    except ToolchainError as error:
+        progress.note(f"kernels will be launched by Python, which is slow: {error.message}")
+        return {}
+    if platform.machine() != HOST:
+        progress.note(
+            f"kernels will be launched by Python, which is slow: the host program is for {HOST}, this machine is {platform.machine()}"
+        )
+        return {}
+    source = {f"{LAUNCHES}.c": routine(LAUNCHES)}
+    return {LIBRARY: compile_shared(source, BASELINE, compiler, cache=options.environment.objects).data}
 
 
 def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:

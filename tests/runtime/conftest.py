@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ from ourcc.ir import dims
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Slot, Variant, storage
 from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, f32
-from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime import Engine, EngineContents, PartContents, cuda_call
+from ourcc.runtime import cuda as cuda_module
+from ourcc.runtime import driver as driver_module
 from ourcc.runtime.contents import LIBRARY
+
+from .driver_double import KERNELS, CudaTensor, Double
 
 PREAMBLE = r"""
 #include <stdint.h>
@@ -158,3 +164,61 @@ def expected() -> Callable[[Any], tuple[Any, Any]]:
         return x * np.float32(3.0) + np.float32(x.shape[0]), sums
 
     return compute
+
+
+@pytest.fixture(scope="session")
+def host_program(tmp_path_factory):
+    """The C that launches."""
+    source = package_files("ourcc.codegen.host").joinpath("launches.c").read_text()
+    header = "#include <stdint.h>\n#include <stddef.h>\n#define OURCC_EXPORT"
+    return compile_c(
+        tmp_path_factory.mktemp("host"),
+        source.replace('#include "ourcc.h"', header),
+    )
+
+
+@pytest.fixture(params=["c", "python"])
+def gpu(monkeypatch, request, host_program):
+    """Install a double; give it to the test, which runs with the host program and with what stands in for it."""
+    made = []
+    held = PartContents.__init__
+
+    def with_program(self, plans, files=(), family="cpu", *rest, **named):
+        held(self, plans, {**dict(files), LIBRARY: host_program} if family == "cuda" else files, family, platform.machine())
+
+    if request.param == "c":
+        monkeypatch.setattr(PartContents, "__init__", with_program)
+
+    def install(**options):
+        double = Double(**{"kernels": KERNELS, **options})
+        made.append(double)
+        cuda_module._device.cache_clear()
+        monkeypatch.setattr(driver_module, "open_driver", lambda: driver_module.Driver(double))
+        return double
+
+    yield install
+    cuda_module._device.cache_clear()
+    assert not [failure for double in made for failure in double.failures]
+
+
+@pytest.fixture
+def cuda_tensors(monkeypatch):
+    """Make CudaTensor pass for a torch tensor, and torch's allocations on the GPU come from the host."""
+    torch = pytest.importorskip("torch")
+    from ourcc.runtime import arrays
+
+    def is_torch(value):
+        return isinstance(value, (torch.Tensor, CudaTensor))
+
+    for module in (arrays, cuda_module, cuda_call):
+        monkeypatch.setattr(module, "is_torch", is_torch)
+
+    def new_output(dtype, shape, as_torch, device="cpu"):
+        if not device.startswith("cuda"):
+            return arrays.new_output(dtype, shape, as_torch, device)
+        return CudaTensor(torch.empty(shape, dtype=arrays.torch_dtype(dtype)), int(device.removeprefix("cuda:")))
+
+    monkeypatch.setattr(cuda_call, "new_output", new_output)
+    stream = type("Stream", (), {"cuda_stream": 77})()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    return CudaTensor

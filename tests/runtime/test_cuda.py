@@ -4,156 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ourcc.ir import dims
-from ourcc.ir.errors import EngineError, InputError
-from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, Zero, from_json, storage, to_json
+from ourcc.ir.errors import EngineError, InputError, OutOfMemoryError
+from ourcc.ir.plan import Buffer, Call, Check, Copy, Guard, Launch, Plan, Slot, StateDeclaration, Variant, from_json, storage, to_json
 from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, bf16, f32, i4, i64
-from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime import Engine, EngineContents, PartContents, device_memory
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
 from ourcc.runtime.contents import PLANS
 
-B, N = dims.symbol("B"), dims.symbol("N")
-
-
-class Double:
-    """A stand-in for libcuda: one GPU whose memory is this process's."""
-
-    def __init__(self, kernels=None, capability=(9, 0), fail=None):
-        self.kernels = kernels or {}
-        self.capability = capability
-        self.fail = fail or {}
-        self.calls = Counter()
-        self.launches = []
-        self.memory = {}
-        self.names = []
-        self.stack = []
-        self.lock = threading.Lock()
-
-    def __getattr__(self, name):
-        if not name.startswith("cu"):
-            raise AttributeError(name)
-
-        def call(*arguments):
-            with self.lock:
-                self.calls[name] += 1
-            if name in self.fail and self.calls[name] >= self.fail[name]:
-                return 2
-            return getattr(self, f"do_{name}", lambda *_: 0)(*arguments) or 0
-
-        return call
-
-    def do_cuGetErrorName(self, status, out):
-        out._obj.value = b"CUDA_ERROR_OUT_OF_MEMORY"
-
-    def do_cuGetErrorString(self, status, out):
-        out._obj.value = b"out of memory"
-
-    def do_cuDeviceGetCount(self, out):
-        out._obj.value = 1
-
-    def do_cuDeviceGetName(self, buffer, size, handle):
-        buffer.value = b"Double GPU"
-
-    def do_cuDeviceGetAttribute(self, out, number, handle):
-        out._obj.value = {75: self.capability[0], 76: self.capability[1], 97: 232448}[number]
-
-    def do_cuCtxPushCurrent_v2(self, context):
-        self.stack.append(threading.get_ident())
-
-    def do_cuCtxPopCurrent_v2(self, out):
-        self.stack.remove(threading.get_ident())
-
-    def do_cuModuleGetFunction(self, out, module, entry):
-        self.names.append(entry.decode())
-        out._obj.value = len(self.names)
-
-    def do_cuMemAlloc_v2(self, out, size):
-        memory = np.full(size + 256, 0xAB, np.uint8)
-        address = memory.ctypes.data + (-memory.ctypes.data) % 256
-        with self.lock:
-            self.memory[address] = memory
-        out._obj.value = address
-
-    def do_cuMemFree_v2(self, address):
-        with self.lock:
-            del self.memory[address]
-
-    def do_cuMemcpyHtoDAsync_v2(self, target, source, size, stream):
-        ctypes.memmove(target, source, size)
-
-    do_cuMemcpyDtoHAsync_v2 = do_cuMemcpyDtoDAsync_v2 = do_cuMemcpyHtoDAsync_v2
-
-    def do_cuMemsetD8Async(self, target, value, size, stream):
-        ctypes.memset(target, value, size)
-
-    def do_cuLaunchKernel(self, function, x, y, z, threads, ty, tz, shared, stream, parameters, extra):
-        name = self.names[function - 1]
-        self.launches.append((name, (x, y, z), threads, shared, stream))
-        self.kernels[name](parameters, (x, y, z))
-
-
-def pointer(parameters, number):
-    return ctypes.c_void_p.from_address(parameters[number]).value
-
-
-def scalar(parameters, number):
-    return ctypes.c_int32.from_address(parameters[number]).value
-
-
-def floats(address, count):
-    return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)) if count else np.zeros(0, np.float32)
-
-
-def scale(parameters, grid):
-    """y = x * w + t, t counts the launches before it; arguments x, w, t, y, sizes B, N."""
-    x, w, t, y = (pointer(parameters, n) for n in range(4))
-    count = scalar(parameters, 4) * scalar(parameters, 5)
-    assert grid == (scalar(parameters, 4), 1, 1)
-    assert pointer(parameters, 7) is None
-    if pointer(parameters, 6):
-        floats(pointer(parameters, 6), 8 * grid[0])[:] = 1
-    floats(y, count)[:] = floats(x, count) * floats(w, 1) + floats(t, 1)
-
-
-KERNELS = {"k_even": scale, "k_any": scale}
-
-
-def plan() -> Plan:
-    matrix = TensorType(f32, (B, N))
-    names = ("x", "w", "t", "y")
-    variants = (
-        Variant("k_even", Guard(zero=(N % 4,), positive=(B - 2,), aligned=("x",)), (B,), names, (B, N), 4, 100_000, 32),
-        Variant("k_any", Guard(), (B,), names, (B, N), 8, 1024),
-    )
-    return Plan(
-        "sm_90a",
-        dims.Facts({"B": dims.Range(0, 32), "N": dims.Range(0, 512)}),
-        (("x", "x"),),
-        (("y", "y"), ("z", "z")),
-        (
-            Buffer("x", matrix, storage.Input()),
-            Buffer("w", TensorType(f32, (1,)), storage.Constant("w")),
-            Buffer("t", TensorType(f32, (1,)), storage.Arena("s0")),
-            Buffer("y", matrix, storage.Output()),
-            Buffer("z", matrix, storage.Output()),
-        ),
-        (Slot("s0", (4,)),),
-        (Zero("t"), Launch("l0", variants, ("x", "w", "t"), ("y",)), Copy("y", "z")),
-    )
-
-
-def contents(the_plan=None, **files) -> EngineContents:
-    plans = {"main": the_plan or plan()}
-    files = {"k_even.cubin": b"even", "k_any.cubin": b"any", PLANS: digest_of(plans).encode(), **files}
-    return EngineContents.of({"sm_90a": PartContents(plans, files, "cuda", "")}, {"sm_90a": {"w": np.array([3.0], np.float32)}})
+from .driver_double import B, N, contents, floats, plan, pointer
 
 
 def test_kernels_for_other_plans_are_never_loaded(gpu):
@@ -161,20 +27,6 @@ def test_kernels_for_other_plans_are_never_loaded(gpu):
     for files in ({PLANS: digest_of({"main": replace(plan(), slots=(Slot("s0", (8,)),))}).encode()}, {PLANS: b""}):
         with pytest.raises(EngineError, match="the kernels of the engine's part sm_90a were made for other plans than it holds"):
             Engine(contents(**files))
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Install a double; give it to the test."""
-
-    def install(**options):
-        double = Double(**{"kernels": KERNELS, **options})
-        cuda_module._device.cache_clear()
-        monkeypatch.setattr(driver_module, "open_driver", lambda: driver_module.Driver(double))
-        return double
-
-    yield install
-    cuda_module._device.cache_clear()
 
 
 def test_numpy_in_numpy_out(gpu):
@@ -243,44 +95,6 @@ def test_torch_cpu_tensors_come_back_on_the_cpu(gpu):
     assert torch.equal(y, x * 3) and torch.equal(z, x * 3)
 
 
-class CudaTensor:
-    """A host tensor that says it is on a GPU."""
-
-    def __init__(self, tensor, index=0):
-        import torch
-
-        self.tensor = tensor
-        self.device = torch.device("cuda", index)
-        self.dtype, self.layout, self.shape, self.nbytes = tensor.dtype, tensor.layout, tensor.shape, tensor.nbytes
-
-    def __getattr__(self, name):
-        if name in ("detach", "resolve_conj", "resolve_neg", "contiguous"):
-            return lambda: self
-        return getattr(self.tensor, name)
-
-
-@pytest.fixture
-def cuda_tensors(monkeypatch):
-    """Make CudaTensor pass for a torch tensor, and torch's allocations on the GPU come from the host."""
-    torch = pytest.importorskip("torch")
-    from ourcc.runtime import arrays
-
-    def is_torch(value):
-        return isinstance(value, (torch.Tensor, CudaTensor))
-
-    for module in (arrays, cuda_module):
-        monkeypatch.setattr(module, "is_torch", is_torch)
-
-    def new_output(dtype, shape, as_torch, device="cpu"):
-        assert as_torch and device == "cuda:0"
-        return CudaTensor(torch.empty(shape, dtype=arrays.torch_dtype(dtype)))
-
-    monkeypatch.setattr(cuda_module, "new_output", new_output)
-    stream = type("Stream", (), {"cuda_stream": 77})()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    return CudaTensor
-
-
 def test_torch_cuda_tensors_are_used_where_they_lie(gpu, cuda_tensors):
     torch = pytest.importorskip("torch")
     double = gpu()
@@ -339,9 +153,9 @@ def test_calls_get_device_arrays_and_bind_symbols(gpu):
 
 
 def test_the_array_interface_names_the_bytes():
-    interface = cuda_module.DeviceArray(256, TensorType(bf16, (2, 3)), 0).__cuda_array_interface__
+    interface = device_memory.DeviceArray(256, TensorType(bf16, (2, 3)), 0).__cuda_array_interface__
     assert interface == {"shape": (2, 3), "typestr": "<u2", "data": (256, False), "version": 3, "strides": None, "stream": 1}
-    assert cuda_module.DeviceArray(0, TensorType(f32, ()), 5).__cuda_array_interface__["typestr"] == "<f4"
+    assert device_memory.DeviceArray(0, TensorType(f32, ()), 5).__cuda_array_interface__["typestr"] == "<f4"
 
 
 def test_machines_that_do_not_fit(gpu, monkeypatch):
@@ -373,14 +187,14 @@ def test_an_old_driver(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("cuMemAlloc_v2", r"cannot allocate \d+ bytes on Double GPU: cuMemAlloc_v2 failed: CUDA_ERROR_OUT_OF_MEMORY \(out of memory\)"),
+        ("cuMemAlloc_v2", r"out of memory: Double GPU does not have 256 bytes: CUDA_ERROR_OUT_OF_MEMORY \(out of memory\)"),
         ("cuLaunchKernel", r"launch of kernel k_any failed: CUDA_ERROR_OUT_OF_MEMORY \(out of memory\)"),
         ("cuModuleLoadData", r"cuModuleLoadData failed: CUDA_ERROR_OUT_OF_MEMORY"),
     ],
 )
 def test_driver_errors(gpu, call, message):
     double = gpu(fail={call: 1})
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(OutOfMemoryError if call == "cuMemAlloc_v2" else EngineError, match=message):
         Engine(contents())(np.zeros((1, 3), np.float32))
     assert not double.stack
 
@@ -458,6 +272,9 @@ def add_up(parameters, grid):
     """y = total + x; arguments total, x, y."""
     total, x, y = (pointer(parameters, n) for n in range(3))
     floats(y, 2)[:] = floats(total, 2) + floats(x, 2)
+
+
+put_row.takes = add_up.takes = 5
 
 
 def keeping() -> EngineContents:

@@ -46,7 +46,8 @@ def tensor_of(array: Any) -> Any:
     if isinstance(array, torch.Tensor):
         return array
     if not isinstance(array, np.ndarray):
-        return torch.as_tensor(array)
+        # Elements that the array protocol cannot name came as integers of their width.
+        return torch.as_tensor(array).view(torch_dtype(array.type.dtype))
     if not array.flags.writeable:
         array = array.copy()
     if array.dtype.isbuiltin == 1:

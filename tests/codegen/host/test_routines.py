@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.codegen.host.routines import routine
+from ourcc.codegen.host.routines import LAUNCHES, routine
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
@@ -72,7 +72,7 @@ def drawn(logits: Array, threads: int = 1, **options: Any) -> tuple[Array, Array
 
 def test_every_routine_in_c_is_an_op_with_a_file() -> None:
     folder = Path(__file__).parents[3] / "codegen" / "host"
-    assert {path.stem for path in folder.glob("*.c")} == IN_C <= OPS.keys()
+    assert {path.stem for path in folder.glob("*.c")} - {LAUNCHES} == IN_C <= OPS.keys() - {LAUNCHES}
     for name in IN_C:
         assert f"{name}_descriptor" in routine(name)
     assert not is_native(Host("unique", {}, (), ()))
