@@ -41,8 +41,11 @@ class CompiledKernel:
     resources: Resources
 
 
-def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0) -> CompiledKernel:
-    """PTX and cubin of a kernel; ToolchainError if Triton refuses it, UnsupportedError if the target cannot hold it."""
+def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True) -> CompiledKernel:
+    """PTX and cubin of a kernel; ToolchainError if Triton refuses it, UnsupportedError if the target cannot hold it.
+
+    Where the machine code is not read, which takes the disassembler a quarter of a second, the mix has what PTX names alone.
+    """
     request = {
         "kind": "compile",
         "name": kernel.name,
@@ -51,6 +54,7 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
         "divisible": list(kernel.divisible),
         "arch": target.capability,
         "options": options(kernel, target),
+        "is_read": is_read,
     }
     answer, blobs = COMPILERS.ask(request, [], deadline)
     if "error" in answer:
@@ -65,10 +69,12 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
     return compiled
 
 
-def compile_kernels(kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = 120.0) -> tuple[CompiledKernel, ...]:
+def compile_kernels(
+    kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True
+) -> tuple[CompiledKernel, ...]:
     """All kernels, two at a time, in order."""
     with ThreadPoolExecutor(COMPILERS.size) as executor:
-        return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline), kernels))
+        return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline, is_read=is_read), kernels))
 
 
 def disassemble(cubin: bytes, name: str, deadline: float = 120.0) -> str:

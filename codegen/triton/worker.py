@@ -77,7 +77,7 @@ def compile_kernel(request: dict[str, Any]) -> Message:
         "shared": int(metadata.shared),
         "scratch": int(getattr(metadata, "global_scratch_size", 0)),
         "log": "\n".join(log),
-        "sass": _disassemble(cubin),
+        "sass": _disassemble(cubin) if request["is_read"] else {},
     }
     return header, [ptx.encode(), cubin]
 

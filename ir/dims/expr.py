@@ -275,13 +275,20 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     if isinstance(dim, int) or dim.symbols.isdisjoint(values):
         return dim
 
-    def part(atom: Atom) -> Dim:
-        if isinstance(atom, Symbol):
-            return values.get(atom.name, Expr((((atom,), 1),)))
-        return APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
-
-    result: Dim = rebuild(dim, part)
-    return result
+    # Terms are collected once, at the end: sums that grow term by term would be sorted anew for each.
+    terms: list[tuple[Monomial, int]] = []
+    for monomial, factor in dim.terms:
+        kept: list[Atom] = []
+        term: Dim = factor
+        for atom in monomial:
+            if isinstance(atom, Function):
+                term = term * APPLY[atom.kind](substitute(atom.left, values), substitute(atom.right, values))
+            elif atom.name in values:
+                term = term * values[atom.name]
+            else:
+                kept.append(atom)
+        terms.extend(terms_of(term * Expr(((tuple(kept), 1),)) if kept else term))
+    return built(terms)
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:

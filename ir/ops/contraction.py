@@ -211,9 +211,11 @@ def _() -> Iterator[Sample]:
         yield Sample((*_heads(), keep), {"scale": 0.35, "safe": safe})
     yield Sample((*_heads(), draw(3, 5)), {"scale": 0.35})
     yield Sample((*_heads(f16), draw(1, 1, 5, dtype=f16)), {"scale": 0.35, "causal": True})
-    yield Sample((*_heads(bf16, columns=37, rows=18), draw(37)), {"scale": 0.35})
-    for dtype in (f16, bf16):
-        yield Sample((*_heads(columns=37, rows=18)[:2], _heads(dtype, columns=37)[2]), {"scale": 0.35, "causal": True})
+    yield Sample((*_heads(bf16, 2, 2, columns=37, rows=18), draw(37)), {"scale": 0.35})
+    # Strategies share work out by the number of heads: one sample has four.
+    for dtype, heads in ((f16, 4), (bf16, 2)):
+        query, key, _ = _heads(f32, heads, heads, columns=37, rows=18)
+        yield Sample((query, key, _heads(dtype, heads, heads, columns=37)[2]), {"scale": 0.35, "causal": True})
     yield Sample((draw(1, 1, 4), draw(1, 2, 4), draw(1, 2, 4)), {"scale": 0.5})
     yield Sample(_heads(columns=0), {"scale": 0.5, "safe": True})
     yield Sample(_heads(rows=0), {"scale": 0.5})

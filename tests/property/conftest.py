@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cases", type=int, default=400, help="how many generated modules to compile")
+    parser.addoption("--cases", type=int, default=200, help="how many generated modules to compile")
     parser.addoption("--seed", type=int, default=0, help="another number draws other modules")
 
 

@@ -64,7 +64,7 @@ def compare(library: Library, engine: Engine, inputs: list[list[np.ndarray]], pa
 
 
 def test_drawn_modules_have_pythons_bits(library: Library, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    count, number = max(request.config.getoption("--cases", 400) // SHARE, 20), request.config.getoption("--seed", 0)
+    count, number = max(request.config.getoption("--cases") // SHARE, 20), request.config.getoption("--seed", 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         cases: list[Case] = drawn(count, number)
@@ -81,7 +81,7 @@ def test_drawn_modules_have_pythons_bits(library: Library, request: pytest.Fixtu
 
 
 def test_drawn_states_are_kept_as_in_python(library: Library, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    count, first = max(request.config.getoption("--cases", 400) // 40, 5), 900_000 * (request.config.getoption("--seed", 0) + 1)
+    count, first = max(request.config.getoption("--cases") // 40, 5), 900_000 * (request.config.getoption("--seed", 0) + 1)
     for number in range(first, first + count):
         case = draw(number)
         engine = Engine(compile_module(case.module, build_options({"targets": ["native"], "tune": "off"})))

@@ -92,7 +92,7 @@ def unmade(module: Module, level: object) -> list[str]:
 
 
 def test_what_strategies_offer_can_be_made(request: pytest.FixtureRequest) -> None:
-    count, seed = request.config.getoption("--cases", 400) // SHARE, request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases") // SHARE, request.config.getoption("--seed", 0)
     found, programs = Counter[str](), 0
     for number in range(max(8, count)):
         choices = random.Random(f"{seed} {number}")

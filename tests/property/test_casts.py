@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 @pytest.fixture(scope="module")
 def cases(request: pytest.FixtureRequest) -> list[Case]:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return [Chain(random.Random(f"casts {seed} {n}")).case() for n in range(max(1, count // SHARE))]

@@ -239,7 +239,7 @@ def test_no_command_line_ends_in_a_bug(folder: Path, request: pytest.FixtureRequ
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    count = max(20, request.config.getoption("--cases", 400) // SHARE)
+    count = max(20, request.config.getoption("--cases") // SHARE)
     wrong = []
     for line in drawn(count, request.config.getoption("--seed", 0), folder):
         reason = why_wrong(line)

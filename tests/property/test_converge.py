@@ -42,7 +42,7 @@ Make = Callable[[], Module]
 @pytest.fixture(scope="module")
 def graphs(request: pytest.FixtureRequest) -> list[Make]:
     """What makes each graph anew."""
-    count, seed = request.config.getoption("--cases", 400), _seed(request)
+    count, seed = request.config.getoption("--cases"), _seed(request)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         found = [reader(case.module) for case in drawn(count // 8, seed)]

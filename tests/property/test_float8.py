@@ -100,7 +100,7 @@ def convert(cases: Sequence[tuple[torch.dtype, ...]]) -> Callable[..., list[torc
 
 
 def test_torch_casts_of_every_number(request: pytest.FixtureRequest) -> None:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     cases = pairs()
     # What was found, and as many of the others as are asked for.
     wrong = [(s, torch.float8_e4m3fn) for s in (torch.float32, torch.float64, torch.float16, torch.int16)] + [
@@ -119,7 +119,7 @@ def test_torch_casts_of_one_number(value: float) -> None:
 
 
 def test_drawn_chains_of_casts(request: pytest.FixtureRequest) -> None:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     choices = random.Random(f"float8 {seed}")
     floats = (*WIDE, *EIGHT, *EIGHT)
     cases = [tuple(choices.choice(floats) for _ in range(choices.choice((3, 3, 4, 5)))) for _ in range(max(4, count // 50))]

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(5 * len(KINDS), count // 4))]
 
 

@@ -109,7 +109,7 @@ def images(draw: random.Random) -> Case:
 
 def test_images_that_leave_the_graph_are_right(request: pytest.FixtureRequest) -> None:
     draw = random.Random(request.config.getoption("--seed", 0))
-    count = max(1, request.config.getoption("--cases", 400) // 40)
+    count = max(1, request.config.getoption("--cases") // 40)
     drawn = [images(draw) for _ in range(count)]
     wrong = [found for n in range(0, count, GROUP) for found in failing(drawn[n : n + GROUP])]
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(f"{why}\n{module_text(case.module)}" for case, why in wrong[:3])
@@ -125,7 +125,7 @@ def is_dense(op: Op) -> bool:
 
 def test_every_dense_convolution_runs_in_register_blocks(request: pytest.FixtureRequest) -> None:
     draw = random.Random(request.config.getoption("--seed", 0))
-    count, wrong, asked = max(1, request.config.getoption("--cases", 400) // 10), [], 0
+    count, wrong, asked = max(1, request.config.getoption("--cases") // 10), [], 0
     for number in range(count):
         case = images(draw)
         simplify(case.module, BuildOptions())

@@ -165,7 +165,7 @@ def draw(number: int, seed: int) -> Case:
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[Case]:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(80, round(count * SHARE)))]
 
 

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.
 
 def share(request: pytest.FixtureRequest, part: int) -> tuple[int, np.random.Generator]:
     """How many cases to draw, and what to draw them with."""
-    return max(2, request.config.getoption("--cases", 400) // part), np.random.default_rng(request.config.getoption("--seed", 0))
+    return max(2, request.config.getoption("--cases") // part), np.random.default_rng(request.config.getoption("--seed", 0))
 
 
 def onnx_model(nodes: list[onnx.NodeProto], inputs: dict[str, Array], outputs: list[str]) -> onnx.ModelProto:

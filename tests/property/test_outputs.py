@@ -111,7 +111,7 @@ SUFFIXES = ("", ".out", ".ourcc", ".html", ".svg", ".json", ".npz", ".onnx", ".p
 
 def test_an_output_replaces_its_own_kind_alone(files: Path, request: pytest.FixtureRequest) -> None:
     """What is there, and the suffix, must not speak against what would be written."""
-    count, seed = max(len(WRITTEN), request.config.getoption("--cases", 400) // SHARE), request.config.getoption("--seed", 0)
+    count, seed = max(len(WRITTEN), request.config.getoption("--cases") // SHARE), request.config.getoption("--seed", 0)
     names = {"an engine": "m.ourcc", "an .npz file of arrays": "x.npz", "an ONNX model": "m.onnx"}
     names |= {"a page of HTML": "page.html", "an SVG picture": "picture.svg", "a trace": "trace.json"}
     held = HELD | {kind: (files / name).read_bytes() for kind, name in names.items()}
@@ -163,7 +163,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_no_output_is_an_input(files: Path, request: pytest.FixtureRequest) -> None:
-    count, seed = max(len(LINES), request.config.getoption("--cases", 400) // SHARE), request.config.getoption("--seed", 0)
+    count, seed = max(len(LINES), request.config.getoption("--cases") // SHARE), request.config.getoption("--seed", 0)
     before, found = digests(files), []
     kept = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
     for number in range(count):

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def drawn_cases(request: pytest.FixtureRequest) -> list[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return drawn(request.config.getoption("--cases", 400), request.config.getoption("--seed", 0))
+        return drawn(request.config.getoption("--cases"), request.config.getoption("--seed", 0))
 
 
 def batches(cases: list[Case]) -> Iterator[list[Case]]:

@@ -185,7 +185,7 @@ def same(one: Plan, other: Plan) -> bool:
 
 def test_drawn_plans_are_read_back(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--seed", 0)
-    for number in range(request.config.getoption("--cases", 400)):
+    for number in range(request.config.getoption("--cases")):
         plan = Draw(f"{seed} {number}").plan()
         text = print_plan(plan)
         assert same(parse_plan(text), plan), text
@@ -197,14 +197,14 @@ def test_plans_of_drawn_modules_keep_the_rules(request: pytest.FixtureRequest) -
     steps = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        for case in drawn(request.config.getoption("--cases", 400) // 20, request.config.getoption("--seed", 0)):
+        for case in drawn(request.config.getoption("--cases") // 20, request.config.getoption("--seed", 0)):
             simplify(case.module, BuildOptions(targets=(TARGETS["cpu"],), tune=parse_measuring("off")))
             for target in ("cpu", "sm_90a"):
                 plan = lower(case.module, TARGETS[target]).plan
                 assert same(parse_plan(print_plan(plan)), plan) and same(from_json(json.loads(json.dumps(to_json(plan)))), plan)
                 Program(plan)
                 steps += len(plan.steps)
-    assert steps > request.config.getoption("--cases", 400) // 20
+    assert steps > request.config.getoption("--cases") // 20
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_every_field_damaged_in_turn(path: Path, request: pytest.FixtureRequest)
     draw = random.Random(f"{path.stem} {request.config.getoption('--seed', 0)}")
     found = list(places(data))
     # By default a tenth of the fields of each plan, every one of them with --cases 4000.
-    chosen = draw.sample(found, max(1, min(len(found), len(found) * request.config.getoption("--cases", 400) // 4000)))
+    chosen = draw.sample(found, max(1, min(len(found), len(found) * request.config.getoption("--cases") // 4000)))
     refused = 0
     for place in chosen:
         for what, damaged in damages(data, place):

@@ -60,7 +60,7 @@ class Planned:
 @pytest.fixture(scope="module")
 def planned(request: pytest.FixtureRequest) -> list[Planned]:
     """A tenth of the cases; every other one for a GPU."""
-    count = max(request.config.getoption("--cases", 400) // 10, 10)
+    count = max(request.config.getoption("--cases") // 10, 10)
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -256,7 +256,7 @@ def meaning(plan: Plan, inputs: list[Any], states: dict[str, Any]) -> tuple[list
 def test_what_passes_the_checker_means_what_separate_memory_means(request: pytest.FixtureRequest) -> None:
     choices = random.Random(request.config.getoption("--seed", 0))
     passed: Counter[str] = Counter()
-    for _ in range(request.config.getoption("--cases", 400) * 4):
+    for _ in range(request.config.getoption("--cases") * 4):
         plan = copies(choices)
         if _fault(plan) is not None:
             continue

@@ -115,7 +115,7 @@ def draw(number: int, seed: int) -> tuple[str, Case]:
 
 @pytest.fixture(scope="module")
 def drawn_cases(request: pytest.FixtureRequest) -> list[tuple[str, Case]]:
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     return [draw(number, seed) for number in range(max(8 * len(KINDS), round(count * SHARE)))]
 
 

@@ -173,7 +173,7 @@ def draws(count: int, seed: int) -> Iterator[Drawn]:
 
 @pytest.mark.timeout(3600)
 def test_drawn_quantized_models_compute_what_onnxruntime_computes(request: pytest.FixtureRequest) -> None:
-    count = max(1, int(request.config.getoption("--cases", 400) * SHARE))
+    count = max(1, int(request.config.getoption("--cases") * SHARE))
     wrong: list[str] = []
     cases: list[Case] = []
     names: list[str] = []

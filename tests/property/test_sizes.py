@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from ourcc.ir.graph.reference import judge
 ODD = (0, 1, 2, 3, 5, 7, 64, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**47, 2**48, 2**61, 2**62, 2**63 - 1)
 ELEMENTS = 1 << 20
 """The reference is asked only where the answer is small."""
+MOST = 1 << 28
+"""Larger answers are built and not asked for: nobody compares them, and one of gigabytes fills the memory for a minute."""
 
 
 def odd(draw: random.Random, negative: bool = True) -> int:
@@ -100,6 +103,8 @@ def verdict_of(proto: onnx.ModelProto) -> str | None:
     """What is wrong with the build or the answer; None where both are right or refused."""
     try:
         engine = ourcc.build(proto, targets=["native"], tune="off", threads=1)
+        if math.prod(s if isinstance(s, int) else 5 for s in engine.outputs[0].type.shape) > MOST:
+            return None
         feeds = {p.name: np.ones([s if isinstance(s, int) else 5 for s in p.type.shape], np.float32) for p in engine.inputs}
         answer = next(iter(engine.run(feeds).values()))
     except CompilerError:
@@ -129,7 +134,7 @@ def runtime_answer(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.n
 
 def test_terrible_sizes_are_answered_or_refused(request: pytest.FixtureRequest) -> None:
     draw = random.Random(request.config.getoption("--seed", 0))
-    count = request.config.getoption("--cases", 400) // 5
+    count = request.config.getoption("--cases") // 5
     wrong = []
     for number in range(count):
         make = DRAWN[number % len(DRAWN)]

@@ -126,7 +126,7 @@ def in_place(plans: list[Plan]) -> int:
 
 
 def test_graph_plan_and_engine_agree_on_states(request: pytest.FixtureRequest) -> None:
-    count, first = max(request.config.getoption("--cases", 400) // 4, 20), 100_000 * (request.config.getoption("--seed", 0) + 1)
+    count, first = max(request.config.getoption("--cases") // 4, 20), 100_000 * (request.config.getoption("--seed", 0) + 1)
     wrong: list[str] = []
     kept = 0
     for number in range(first, first + count):

@@ -118,7 +118,7 @@ def fault(folder: Path, arguments: tuple[str, ...], status: int, out: str, err: 
 def test_streams_that_take_nothing(folder: Path, request: pytest.FixtureRequest) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
-    count, seed = request.config.getoption("--cases", 400), request.config.getoption("--seed", 0)
+    count, seed = request.config.getoption("--cases"), request.config.getoption("--seed", 0)
     draw = random.Random(f"streams {seed}")
     every = [(*command, out, err) for command in COMMANDS for out in STATES for err in STATES if (out, err) != ("open", "open")]
     cases = draw.sample(every, min(len(every), max(12, count // 16)))

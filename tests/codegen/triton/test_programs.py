@@ -94,7 +94,7 @@ def printed(path: Path) -> tuple[TritonKernel, ...]:
 
 @functools.cache
 def compiled(path: Path, target: str) -> tuple[CompiledKernel, ...]:
-    return compile_kernels(printed(path), gpu_target(target))
+    return compile_kernels(printed(path), gpu_target(target), is_read=False)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.parent.name}-{path.stem}")

@@ -67,12 +67,13 @@ def codes(dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_code_beside_each_number_is_as_in_eager(name: str, dtype: torch.dtype) -> None:
-    x = codes(dtype)
-    for number in NUMBERS:
-        module = Module(FUNCTIONS[name], number)
-        expected = array_of(module(x)).astype(np.float64)
-        found = interpret(import_exported(torch.export.export(module, (x,), strict=False)), [array_of(x)])[0].astype(np.float64)
-        assert np.array_equal(found, expected, equal_nan=True), number
+    x, function = codes(dtype), FUNCTIONS[name]
+    module = Module(lambda x: tuple(function(x, number) for number in NUMBERS))
+    results = interpret(import_exported(torch.export.export(module, (x,), strict=False)), [array_of(x)])
+    for number, found, eager in zip(NUMBERS, results, module(x), strict=True):
+        expected = array_of(eager)
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found.astype(np.float64), expected.astype(np.float64), equal_nan=True), number
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -138,6 +138,6 @@ def test_no_kernel_spills(words: str, target: str, coded: Callable[..., Any]) ->
     machine = gpu_target(target)
     match = whole(coded(words, 512, 1024, 1024).problem)
     kernels = [kernel for d in (0, 1) for kernel in print_program(match.strategy.tile(match, chosen(match, d), machine))]
-    for kernel, compiled in zip(kernels, compile_kernels(kernels, machine), strict=True):
+    for kernel, compiled in zip(kernels, compile_kernels(kernels, machine, is_read=False), strict=True):
         assert compiled.resources.spill_stores == compiled.resources.spill_loads == 0
         assert (compiled.resources.instructions.get(machine.matrix_instruction, 0) > 0) is ("tl.dot" in kernel.source)
