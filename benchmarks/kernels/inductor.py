@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from cubins import FOLDER
-from launches import NotEstimated, Wanted
+from launches import SHARED_LIMIT, NotEstimated, Wanted
 
 KERNEL = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)', '''(.*?)'''", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"^\s+(\w+)\.run\((?!\*)(.*), stream=\w+\)$", re.MULTILINE)
@@ -42,8 +42,11 @@ class _Chooser:
         return chosen.output_node(), chosen
 
 
-def _worst_last(choice: Any) -> tuple[float, float]:
-    """An order in which a search that is cut off has met the likely ones: few bytes and few rounds of programs first."""
+def _worst_last(choice: Any) -> tuple[bool, float, float]:
+    """An order in which a search that is cut off has met the likely ones: few bytes and few rounds of programs first.
+
+    What shared memory hardly holds comes last.
+    """
     found = {name: int(value) for name, value in re.findall(r"(BLOCK_[MNK]|num_stages)=(\d+)", choice.description)}
     m, n, k = (found.get(f"BLOCK_{letter}", 1) for letter in "MNK")
     size = choice.layout.size
@@ -52,7 +55,8 @@ def _worst_last(choice: Any) -> tuple[float, float]:
     tiles = -(-rows // m) * -(-columns // n)
     rounds = -(-tiles // processors)
     work = rounds * m * n * (1 / min(m, 128) + 1 / min(n, 256) + 1 / 64)
-    return work, -(found.get("num_stages", 1) * k)
+    staged = found.get("num_stages", 1) * k
+    return (m + n) * staged * choice.layout.dtype.itemsize > SHARED_LIMIT, work, -staged
 
 
 def configure() -> None:

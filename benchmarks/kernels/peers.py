@@ -70,13 +70,17 @@ def judge(problem: ours.Problem, machine: Machine, most: int | None) -> dict[str
     whole = True
     for peer, make in peers_of(problem):
         try:
-            for number, road in enumerate(make()):
-                if most is not None and number >= most:
+            done = 0
+            for road in make():
+                if most is not None and done >= most:
                     whole = False
                     break
                 row, times = _judged(road, machine, refused)
                 judged += times
-                if row is not None and row["us"] < best.get(peer, {"us": inf})["us"]:
+                if row is None:
+                    continue
+                done += 1
+                if row["us"] < best.get(peer, {"us": inf})["us"]:
                     best[peer] = row
         except Exception as error:  # noqa: BLE001 - what a peer cannot do is a line of the result
             _count(refused, f"{peer}: {type(error).__name__}: {error}".splitlines()[0][:160])
