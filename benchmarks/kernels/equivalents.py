@@ -206,7 +206,9 @@ def attention_causal(
         weights = tl.math.exp2(scores * SCALE - new[:, None])
         shrink = tl.math.exp2(most - new)
         total = total * shrink + tl.sum(weights, 1)
-        sums = tl.dot(weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None])
+        sums = tl.dot(
+            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+        )
         most = new
     for first in tl.range(block * BM, block * BM + BM, BN):
         scores = tl.dot(queries, tl.load(keys + (first + lanes)[None, :] * D + deep[:, None])) * SCALE
@@ -215,6 +217,8 @@ def attention_causal(
         weights = tl.math.exp2(scores - new[:, None])
         shrink = tl.math.exp2(most - new)
         total = total * shrink + tl.sum(weights, 1)
-        sums = tl.dot(weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None])
+        sums = tl.dot(
+            weights.to(v.dtype.element_ty), tl.load(values + (first + lanes)[:, None] * D + deep[None, :]), sums * shrink[:, None]
+        )
         most = new
     tl.store(y + (base + rows)[:, None] * D + deep[None, :], (sums / total[:, None]).to(y.dtype.element_ty))

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ours
@@ -45,7 +46,7 @@ ARCHITECTURES = ("sm_90a", "sm_100a")
 DEADLINE = 60.0
 """Seconds after which a compiler that does not answer is ended."""
 
-ARGUMENT = re.compile(r"^\s*\.param\s", re.MULTILINE)
+ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,13 @@ class Offer:
     @property
     def digest(self) -> str:
         """Under what its result is kept."""
-        names = (ours.digest_of(self.problem, self.architecture), self.number, str(self.candidate[1]), str(self.candidate[0].problem.region))
+        names = (
+            ours.digest_of(self.problem, self.architecture),
+            Path(__file__).read_text(encoding="utf-8"),
+            self.number,
+            str(self.candidate[1]),
+            str(self.candidate[0].problem.region),
+        )
         return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
@@ -130,11 +137,17 @@ def faults(compiled: CompiledKernel, machine: GpuTarget) -> list[str]:
     planned = variant(compiled)
     if (warps := warps_of(compiled.ptx)) != planned.warps:
         found.append(f"the cubin has {warps} warps, a plan launches {planned.warps}")
-    wanted = len(ARGUMENT.findall(compiled.ptx.split("{", 1)[0]))
+    wanted = _arguments(compiled.ptx)
     given = len(planned.arguments) + len(planned.scalars) + HIDDEN_POINTERS
     if wanted != given:
         found.append(f"the cubin takes {wanted} arguments, a plan gives {given}")
     return found
+
+
+def _arguments(ptx: str) -> int:
+    """How many arguments the kernel of a PTX takes."""
+    found = ENTRY.search(ptx)
+    return found[1].count(".param") if found else -1
 
 
 def drawn(problems: Sequence[ours.Problem], seed: int, count: int) -> list[Offer]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from unittest import mock
 
 import torch
 from cubins import FOLDER
@@ -96,7 +97,9 @@ def written(function: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...]
 
     AlgorithmSelectorCache.__call__ = lambda self, *args, **more: chooser(self, *args, **more)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.no_grad():
+    # Its binding asks for the device itself, which a clone does not.
+    copied = mock.patch.object(torch.Tensor, "contiguous", lambda self: self.clone(memory_format=torch.contiguous_format))
+    with mode, torch.no_grad(), copied:
         given = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in inputs]
         graph = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(*given)
     with V.set_fake_mode(mode):

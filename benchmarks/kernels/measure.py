@@ -1,4 +1,4 @@
-"""`make kernels`: the fixed list compiled for Hopper and Blackwell, judged without a GPU; writes benchmarks/results/kernels.json, .md and .svg.
+"""`make kernels`: the fixed list compiled for Hopper and Blackwell, judged without a GPU; writes kernels.* in benchmarks/results.
 
 What peers.py found before stands beside it.
 
@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from math import prod
 from pathlib import Path
 from typing import Any
 
+import believe
 import compare
 import machines
 import ours
@@ -105,14 +105,16 @@ def judged(problems: Iterable[ours.Problem]) -> dict[tuple[str, str, str], dict[
     return found
 
 
-def floors(problems: Iterable[ours.Problem]) -> dict[compare.Key, float]:
-    """Microseconds that memory needs for the inputs of problems; of a table whose rows are chosen nobody reads all."""
+def doubts(rows: Iterable[dict[str, Any]]) -> dict[compare.Key, str]:
+    """Why estimates of ours are not believed."""
+    problems = {(each.group, each.name): each for each in ours.problems()}
     found = {}
-    for problem in problems:
-        shapes = problem.shapes[:1] if problem.group == "data movement" else problem.shapes
-        moved = sum(prod(shape) for shape in shapes) * problem.dtype.itemsize
-        for machine in MACHINES.values():
-            found[problem.group, problem.name, machine.name] = moved / machine.memory * 1e6
+    for row in rows:
+        problem = problems.get((row["group"], row["problem"]))
+        if problem is not None and "us" in row:
+            why = believe.doubt(problem, MACHINES[row["machine"]], row["us"], row["kernels"])
+            if why is not None:
+                found[row["group"], row["problem"], row["machine"]] = why
     return found
 
 
@@ -148,7 +150,7 @@ def beside() -> int:
     if results["digest"] != digest():
         print("the estimator changed since the results were written: run without --beside")
         return 1
-    lines = compare.compared(results["problems"], judged(ours.problems()), floors(ours.problems()))
+    lines = compare.compared(results["problems"], judged(ours.problems()), doubts(results["problems"]))
     print(compare.page(lines, results["problems"]))
     compared = validate.compare(validate.read_points() + validate.read_measured())
     write(results, lines, validate.verdict(compared), validate.table(compared))
@@ -171,7 +173,7 @@ def main() -> int:
             rows += [problem_row(problem, machine) for machine in MACHINES.values()]
             print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
     print(table(rows))
-    lines = compare.compared(rows, judged(ours.problems()), floors(ours.problems()))
+    lines = compare.compared(rows, judged(ours.problems()), doubts(rows))
     print(compare.page(lines, rows))
     if only:
         return 0

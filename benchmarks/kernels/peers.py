@@ -22,6 +22,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any
 
+import believe
 import faked
 import inductor
 import ours
@@ -35,7 +36,18 @@ from machines import MACHINES, Machine
 from trips import UnknownTrips
 
 Steps = list[list[Wanted]]
-PARTS = ("estimate.py", "walk.py", "machines.py", "trips.py", "cubins.py", "launches.py", "inductor.py", "recorded.py", "peers.py", "ours.py")
+PARTS = (
+    "estimate.py",
+    "walk.py",
+    "machines.py",
+    "trips.py",
+    "cubins.py",
+    "launches.py",
+    "inductor.py",
+    "recorded.py",
+    "peers.py",
+    "ours.py",
+)
 SPLITS, PAGE = (16, 64), 32
 """Splits of a context that are tried with paged attention, and keys of a page as vLLM has them."""
 
@@ -78,6 +90,9 @@ def judge(problem: ours.Problem, machine: Machine, most: int | None) -> dict[str
                 row, times = _judged(road, machine, refused)
                 judged += times
                 if row is None:
+                    continue
+                if (why := believe.doubt(problem, machine, row["us"], row["kernels"])) is not None:
+                    _count(refused, f"{peer}: {why.split(',')[0]}")
                     continue
                 done += 1
                 if row["us"] < best.get(peer, {"us": inf})["us"]:
@@ -136,7 +151,7 @@ def peers_of(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Iterator
 def _inductor(problem: ours.Problem) -> Iterator[Road]:
     inputs = [(shape, torch.int64 if _is_table(problem, at) else problem.dtype) for at, shape in enumerate(problem.shapes)]
     if problem.quantize == "int8-weight":
-        ((rows, depth),) = problem.shapes
+        ((_, depth),) = problem.shapes
         inputs += [((depth, depth), torch.int8), ((depth,), problem.dtype)]
 
         def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
