@@ -42,6 +42,10 @@ def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mappi
     least, needed = floor(problem, machine), gigaop(problem)
     if us < least:
         return f"estimated at {us:.1f} us, below the {least:.1f} us that memory needs"
+    kind = "tf32" if problem.dtype.itemsize == 4 else "bf16"
+    quickest = needed * 1e9 / (machine.matrix[kind] * machine.processors * machine.clock) * 1e6
+    if us < quickest:
+        return f"estimated at {us:.1f} us, below the {quickest:.1f} us that matrix units need"
     counted = sum(kernel["gigaop"] for kernel in kernels)
     if 0 < counted < COUNTED * needed:
         return f"estimated with {counted:.3g} of {needed:.3g} billion operations"

@@ -19,6 +19,9 @@ PUBLISHED = (
 )
 """Group, problem, machine, whose rate it is, TFLOP/s and operations of the problem (tritonbench issue 894; the paper's figures)."""
 
+STRANGE = 5.0
+"""A peer that takes so many times as long has no kernel that was made for the problem: that is no comparison."""
+
 COLOURS = {"H100": "#3b6ea5", "H200": "#7a9cc4", "B200": "#c0632f"}
 WIDTH, LEFT, LINE = 760, 230, 22
 
@@ -53,6 +56,9 @@ def compared(
                 continue
             name = min(peers["best"], key=lambda each: peers["best"][each]["us"])
             best = peers["best"][name]
+            if best["us"] > STRANGE * row["us"]:
+                found.append(line | {"reason": f"{name} takes {best['us']} us, ours {row['us']}: it has no kernel made for this"})
+                continue
             configuration = ", ".join(each["configuration"] for each in best["kernels"])
             found.append(
                 line

@@ -135,9 +135,11 @@ SHARED_LIMIT = 232448
 def _with_known_loads(source: str, known: Mapping[str, int]) -> str:
     """The source in which a name that is loaded, and known, is that number; for counting loops only, line for line.
 
-    Conversions between integers, which change none of them, are left out.
+    Conversions between integers, which change none of them, are left out; that loops are flattened is said in words.
     """
     source = re.sub(r"\.to\((?:INDEX_DTYPE|tl\.u?int(?:32|64))\)", "", source)
+    for name in re.findall(r"^\s*(\w+) ?: tl\.constexpr = True$", source, re.MULTILINE):
+        source = source.replace(f"flatten={name}", "flatten=True")
     for name, value in known.items():
         source = re.sub(rf"^(\s*){re.escape(name)} = tl\.load\([^\n]*\)$", rf"\g<1>{name} = {value}", source, flags=re.MULTILINE)
     return source

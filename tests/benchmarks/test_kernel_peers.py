@@ -83,6 +83,10 @@ def test_numbers_are_specialised_as_triton_does() -> None:
 def test_loads_that_are_known_count_loops() -> None:
     source = "def kernel(x):\n    n = tl.load(x + 1)\n    m = tl.load(x)\n    p = tl.program_id(0).to(INDEX_DTYPE)\n"
     assert launches._with_known_loads(source, {"n": 7}) == "def kernel(x):\n    n = 7\n    m = tl.load(x)\n    p = tl.program_id(0)\n"
+    flat = "    FLAT : tl.constexpr = {}\n    for n in tl.range(0, 9, flatten=FLAT):\n        pass\n"
+    assert "flatten=True" in launches._with_known_loads(flat.format(True), {}) and "flatten=FLAT" in launches._with_known_loads(
+        flat.format(False), {}
+    )
 
 
 def test_loops_in_functions_that_are_called_are_not_estimated() -> None:
@@ -140,14 +144,15 @@ def row(problem: str, us: float | None) -> dict[str, Any]:
 
 
 def test_ratios_and_goals() -> None:
-    rows = [row("a", 10.0), row("b", 10.0), row("c", None), row("d", 10.0), row("e", 10.0), row("f", 1.0)]
-    peers = {("rows", name, "H100"): judged(us) for name, us in (("a", 8.0), ("b", 10.5), ("c", 1.0), ("d", None), ("f", 4.0))}
+    rows = [row("a", 10.0), row("b", 10.0), row("c", None), row("d", 10.0), row("e", 10.0), row("f", 1.0), row("g", 1.0)]
+    peers = {("rows", name, "H100"): judged(us) for name, us in (("a", 8.0), ("b", 10.5), ("c", 1.0), ("d", None), ("f", 4.0), ("g", 50.0))}
     lines = compare.compared(rows, peers, {("rows", "f", "H100"): "it misses work"})
-    assert [line.get("ratio") for line in lines] == [0.8, 1.05, None, None, None]
+    assert [line.get("ratio") for line in lines] == [0.8, 1.05, None, None, None, None]
     assert [line["reason"] for line in lines[2:]] == [
         "ours: no strategy",
         "it aborts",
         "ours: it misses work",
+        "Inductor takes 50.0 us, ours 1.0: it has no kernel made for this",
     ]
     (found,) = compare.classes(lines)
     assert (found["problems"], found["mean"], found["least"], found["worst"], found["below"]) == (2, 0.917, 0.8, "a", 1)
@@ -163,6 +168,7 @@ def test_estimates_that_miss_work_are_not_believed() -> None:
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 137.4}]) is None
     assert "below the 20.0 us" in believe.doubt(problem, machine, 10.0, [{"gigaop": 137.4}])
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 60.0}, {"gigaop": 0.0}]) == "estimated with 60 of 137 billion operations"
+    assert "that matrix units need" in str(believe.doubt(problem, machine, 100.0, [{"gigaop": 137.4}]))
     causal = next(each for each in ours.problems() if "causal" in each.name)
     assert believe.gigaop(causal) == pytest.approx(2 * 32 * 4096**2 * 64 / 1e9)
 
