@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+from estimate import FITTED
 from machines import Machine
 from ours import Problem
 
@@ -38,12 +39,13 @@ def gigaop(problem: Problem) -> float:
 
 
 def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the estimates of a problem's kernels are not believed; None if they are."""
-    least, needed = floor(problem, machine), gigaop(problem)
+    """Why the estimates of a problem's kernels are not believed; None if they are. Each begins with the time of a start."""
+    begun = FITTED.started * 1e6
+    least, needed = begun + floor(problem, machine), gigaop(problem)
     if us < least:
         return f"estimated at {us:.1f} us, below the {least:.1f} us that memory needs"
     kind = "tf32" if problem.dtype.itemsize == 4 else "bf16"
-    quickest = needed * 1e9 / (machine.matrix[kind] * machine.processors * machine.clock) * 1e6
+    quickest = begun + needed * 1e9 / (machine.matrix[kind] * machine.processors * machine.clock) * 1e6
     if us < quickest:
         return f"estimated at {us:.1f} us, below the {quickest:.1f} us that matrix units need"
     counted = sum(kernel["gigaop"] for kernel in kernels)

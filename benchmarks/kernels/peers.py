@@ -47,6 +47,7 @@ PARTS = (
     "recorded.py",
     "peers.py",
     "ours.py",
+    "believe.py",
 )
 SPLITS, PAGE = (16, 64), 32
 """Splits of a context that are tried with paged attention, and keys of a page as vLLM has them."""
