@@ -8,10 +8,10 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-lm test check format bench bench-cpu products kernels bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
+.PHONY: help install demo demo-lm test check format bench bench-cpu products kernels kernels-peers kernels-all bench-lm lm-quality models onnx-suite opinfo fuzz endurance gpu docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make the environment (.venv) from requirements.lock
 	@echo "installation took $$(cat $(VENV)/seconds) s"
@@ -81,8 +81,25 @@ bench-cpu: $(PEERS_INSTALLED) ## Measure float32, bf16, int8 and int4 on one and
 products: install ## Measure products of 200 drawn shapes in float32, bf16 and int8 against the machine's rates; goes on where it was cut off
 	$(RUN) benchmarks/products.py $(ARGS)
 
-kernels: install ## Judge GPU kernels without a GPU: compile a fixed list, read machine code, estimate times; write benchmarks/results
+# Packages with Triton kernels to be compared with, without what they need on a GPU. Inductor comes with torch.
+KERNEL_PEERS := liger-kernel==0.8.5 conch-triton-kernels==1.3
+KERNEL_PEERS_INSTALLED := $(VENV)/installed-kernel-peers
+
+$(KERNEL_PEERS_INSTALLED): $(INSTALLED)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps $(KERNEL_PEERS)
+	@touch $(KERNEL_PEERS_INSTALLED)
+
+kernels: kernels-peers ## Judge GPU kernels without a GPU: compile a fixed list, read machine code, estimate times beside peers'; write benchmarks/results
 	$(RUN) benchmarks/kernels/measure.py
+
+# One machine a process: each pretends to have it. What was judged is kept, so that it goes on where it was cut off.
+kernels-peers: $(KERNEL_PEERS_INSTALLED) ## Judge peers' kernels for the same list, their whole lists of configurations (ARGS="--most 3": the likeliest)
+	$(RUN) -W ignore benchmarks/kernels/peers.py --machine H100 $(ARGS)
+	$(RUN) -W ignore benchmarks/kernels/peers.py --machine H200 $(ARGS)
+	$(RUN) -W ignore benchmarks/kernels/peers.py --machine B200 $(ARGS)
+
+kernels-all: install ## Build every schedule that a strategy offers for the list, both architectures; goes on where it was cut off (ARGS="--sample 20")
+	$(RUN) benchmarks/kernels/every.py $(ARGS)
 
 bench-lm: $(LM_INSTALLED) ## Measure a language model beside llama.cpp, one and two threads; write benchmarks/results
 	$(RUN) benchmarks/lm.py

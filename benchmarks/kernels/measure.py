@@ -1,4 +1,6 @@
-"""`make kernels`: the fixed list compiled for Hopper and Blackwell, judged without a GPU; writes benchmarks/results/kernels.json and .md.
+"""`make kernels`: the fixed list compiled for Hopper and Blackwell, judged without a GPU; writes kernels.* in benchmarks/results.
+
+What peers.py found before stands beside it.
 
 python benchmarks/kernels/measure.py                      everything
 python benchmarks/kernels/measure.py --only "prefill"     problems whose group or name has the word; nothing is written
@@ -16,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import believe
+import compare
 import machines
 import ours
 import validate
@@ -89,6 +93,31 @@ def changed(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
     return "\n".join(lines) or "  no time differs"
 
 
+def judged(problems: Iterable[ours.Problem]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What peers.py found for problems, by group, name and machine."""
+    import peers
+
+    found = {}
+    for problem in problems:
+        for machine in MACHINES.values():
+            if (path := peers.path_of(problem, machine)).exists():
+                found[problem.group, problem.name, machine.name] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def doubts(rows: Iterable[dict[str, Any]]) -> dict[compare.Key, str]:
+    """Why estimates of ours are not believed."""
+    problems = {(each.group, each.name): each for each in ours.problems()}
+    found = {}
+    for row in rows:
+        problem = problems.get((row["group"], row["problem"]))
+        if problem is not None and "us" in row:
+            why = believe.doubt(problem, MACHINES[row["machine"]], row["us"], row["kernels"])
+            if why is not None:
+                found[row["group"], row["problem"], row["machine"]] = why
+    return found
+
+
 def point_rows(compared: Iterable[validate.Compared]) -> list[dict[str, Any]]:
     """The validation points with their estimates, to the last digit."""
     return [
@@ -103,11 +132,40 @@ def point_rows(compared: Iterable[validate.Compared]) -> list[dict[str, Any]]:
     ]
 
 
+def write(results: dict[str, Any], lines: list[dict[str, Any]], verdict: str, points: str) -> None:
+    """The results, the page and the picture."""
+    rows = results["problems"]
+    results |= {"classes": compare.classes(lines), "compared": lines}
+    path = RESULTS / "kernels.json"
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    ratios = f"![ratios](kernels.svg)\n\n{compare.page(lines, rows)}"
+    page = "\n\n".join(("# Kernels judged without a GPU", verdict, ratios, points, table(rows))) + "\n"
+    path.with_suffix(".md").write_text(page, encoding="utf-8")
+    path.with_suffix(".svg").write_text(compare.picture(lines), encoding="utf-8")
+
+
+def beside() -> int:
+    """What peers.py found beside the results as they are, where the estimator is still theirs."""
+    results = json.loads((RESULTS / "kernels.json").read_text(encoding="utf-8"))
+    if results["digest"] != digest():
+        print("the estimator changed since the results were written: run without --beside")
+        return 1
+    lines = compare.compared(results["problems"], judged(ours.problems()), doubts(results["problems"]))
+    print(compare.page(lines, results["problems"]))
+    compared = validate.compare(validate.read_points() + validate.read_measured())
+    write(results, lines, validate.verdict(compared), validate.table(compared))
+    return 0
+
+
 def main() -> int:
     """Build, estimate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
-    only = parser.parse_args().only
+    parser.add_argument("--beside", action="store_true", help="take ours from the results as they are, and write what peers add to them")
+    arguments = parser.parse_args()
+    if arguments.beside:
+        return beside()
+    only = arguments.only
     rows = []
     for problem in ours.problems():
         if only in f"{problem.group} {problem.name}":
@@ -115,6 +173,8 @@ def main() -> int:
             rows += [problem_row(problem, machine) for machine in MACHINES.values()]
             print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
     print(table(rows))
+    lines = compare.compared(rows, judged(ours.problems()), doubts(rows))
+    print(compare.page(lines, rows))
     if only:
         return 0
     compared = validate.compare(validate.read_points() + validate.read_measured())
@@ -124,9 +184,7 @@ def main() -> int:
     if old is not None and old["digest"] != new["digest"]:
         print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")
         print("problems, before and after:", changed(old["problems"], rows), sep="\n")
-    path.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
-    page = f"# Kernels judged without a GPU\n\n{validate.verdict(compared)}\n\n{validate.table(compared)}\n\n{table(rows)}\n"
-    path.with_suffix(".md").write_text(page, encoding="utf-8")
+    write(new, lines, validate.verdict(compared), validate.table(compared))
     return 0
 
 

@@ -181,7 +181,7 @@ def problems() -> Iterator[Problem]:
 
 def build(problem: Problem, architecture: str) -> Built:
     """A problem compiled for an architecture, or taken from what was built before; a refusal of the compiler is kept as such."""
-    path = FOLDER / "built" / f"{_digest(problem, architecture)}.json"
+    path = FOLDER / "built" / f"{digest_of(problem, architecture)}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two processes may build the same: each writes a file of its own and renames it.
@@ -202,7 +202,8 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _digest(problem: Problem, architecture: str) -> str:
+def digest_of(problem: Problem, architecture: str) -> str:
+    """Of all that a problem's kernels depend on."""
     import triton
 
     names = (problem.group, problem.name, problem.shapes, str(problem.dtype), problem.quantize, architecture, triton.__version__)
@@ -213,8 +214,7 @@ def _digest(problem: Problem, architecture: str) -> str:
 def contents_of(problem: Problem, architecture: str) -> EngineContents:
     """A problem as an engine's contents; raises what the compiler refuses it with."""
     torch.manual_seed(0)
-    inputs = tuple(_input(problem, at, shape) for at, shape in enumerate(problem.shapes))
-    program = torch.export.export(problem.module().eval(), inputs)
+    program = torch.export.export(problem.module().eval(), inputs_of(problem))
     return compile_module(import_exported(program), BuildOptions(targets=parse_targets([architecture]), quantize=problem.quantize))
 
 
@@ -235,6 +235,11 @@ def _compiled(problem: Problem, architecture: str) -> dict[str, Any]:
 
 def _launch(row: Mapping[str, Any]) -> Launch:
     return Launch(Cubin(**row["cubin"]), tuple(row["grid"]), row["unique"])
+
+
+def inputs_of(problem: Problem) -> tuple[torch.Tensor, ...]:
+    """Inputs to export it with."""
+    return tuple(_input(problem, at, shape) for at, shape in enumerate(problem.shapes))
 
 
 def _input(problem: Problem, at: int, shape: tuple[int, ...]) -> torch.Tensor:

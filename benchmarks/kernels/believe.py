@@ -1,0 +1,54 @@
+"""Whether an estimate can be believed: what a problem needs at least, whoever solves it.
+
+How often loops run is read from a kernel's source; where lines of code stand for other lines than the reader thinks, work is
+missed, and the estimate would be far too good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from estimate import FITTED
+from machines import Machine
+from ours import Problem
+
+COUNTED = 0.9
+"""The share of a problem's multiplications and additions that must have been counted."""
+
+
+def floor(problem: Problem, machine: Machine) -> float:
+    """Microseconds that memory needs for the inputs; of a table whose rows are chosen nobody reads all."""
+    shapes = problem.shapes[:1] if problem.group == "data movement" else problem.shapes
+    return sum(prod(shape) for shape in shapes) * problem.dtype.itemsize / machine.memory * 1e6
+
+
+def gigaop(problem: Problem) -> float:
+    """Billions of multiplications and additions of a problem; 0 where it is no product."""
+    if problem.group.startswith("attention"):
+        (batch, heads, queries, deep), (_, _, keys, _), _ = problem.shapes
+        return 4 * batch * heads * queries * keys * deep * (0.5 if "causal" in problem.name else 1.0) / 1e9
+    if problem.group == "products of narrow weights":
+        ((rows, depth),) = problem.shapes
+        return 2 * rows * depth * depth / 1e9
+    if "products" in problem.group:
+        (rows, depth), (columns, _) = problem.shapes
+        return 2 * rows * depth * columns / 1e9
+    return 0.0
+
+
+def doubt(problem: Problem, machine: Machine, us: float, kernels: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the estimates of a problem's kernels are not believed; None if they are. Each begins with the time of a start."""
+    begun = FITTED.started * 1e6
+    least, needed = begun + floor(problem, machine), gigaop(problem)
+    if us < least:
+        return f"estimated at {us:.1f} us, below the {least:.1f} us that memory needs"
+    kind = "tf32" if problem.dtype.itemsize == 4 else "bf16"
+    quickest = begun + needed * 1e9 / (machine.matrix[kind] * machine.processors * machine.clock) * 1e6
+    if us < quickest:
+        return f"estimated at {us:.1f} us, below the {quickest:.1f} us that matrix units need"
+    counted = sum(kernel["gigaop"] for kernel in kernels)
+    if 0 < counted < COUNTED * needed:
+        return f"estimated with {counted:.3g} of {needed:.3g} billion operations"
+    return None

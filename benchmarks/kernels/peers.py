@@ -1,0 +1,321 @@
+"""The best that peers have for each problem of the list: every kernel of theirs judged by the estimator that judges ours.
+
+python benchmarks/kernels/peers.py --machine H100                       everything; goes on where it was cut off
+python benchmarks/kernels/peers.py --machine B200 --only "rows" --most 8  some problems; at most 8 choices of templates each
+
+It pretends that the machine is there, so it is a process of its own; what it finds lies in the cache, which measure.py reads.
+Peers are installed by `make kernels-peers`; nothing of theirs is in this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf, prod
+from pathlib import Path
+from typing import Any
+
+import believe
+import faked
+import inductor
+import ours
+import recorded
+import torch
+from counted import row_of
+from cubins import FOLDER
+from estimate import estimate
+from launches import NotEstimated, Wanted, compiled
+from machines import MACHINES, Machine
+from trips import UnknownTrips
+
+Steps = list[list[Wanted]]
+PARTS = (
+    "estimate.py",
+    "walk.py",
+    "machines.py",
+    "trips.py",
+    "cubins.py",
+    "launches.py",
+    "inductor.py",
+    "recorded.py",
+    "peers.py",
+    "ours.py",
+    "believe.py",
+)
+SPLITS, PAGE = (16, 64), 32
+"""Splits of a context that are tried with paged attention, and keys of a page as vLLM has them."""
+
+
+@dataclass(frozen=True)
+class Road:
+    """One way of a peer to solve a problem: kernels in order, each with the configurations that it is tuned over."""
+
+    peer: str
+    title: str
+    steps: Steps
+
+
+def path_of(problem: ours.Problem, machine: Machine) -> Path:
+    """Where the result for a problem lies."""
+    here = Path(__file__).parent
+    own = b"".join((here / name).read_bytes() for name in (*PARTS, "equivalents.py"))
+    names = (problem.group, problem.name, problem.shapes, str(problem.dtype), problem.quantize, machine.name)
+    return FOLDER / "judged" / f"{hashlib.sha256(own + repr(names).encode()).hexdigest()}.json"
+
+
+def judge(problem: ours.Problem, machine: Machine, most: int | None) -> dict[str, Any]:
+    """The best road of each peer for a problem, and how many configurations were judged or refused."""
+    path = path_of(problem, machine)
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if found["whole"] or (most is not None and found["most"] is not None and found["most"] >= most):
+            return found
+    best: dict[str, dict[str, Any]] = {}
+    refused: dict[str, int] = {}
+    judged = 0
+    whole = True
+    for peer, make in peers_of(problem):
+        try:
+            done = 0
+            for road in make():
+                if most is not None and done >= most:
+                    whole = False
+                    break
+                row, times = _judged(road, machine, refused)
+                judged += times
+                if row is None:
+                    continue
+                if (why := believe.doubt(problem, machine, row["us"], row["kernels"])) is not None:
+                    _count(refused, f"{peer}: {why.split(',')[0]}")
+                    continue
+                done += 1
+                if row["us"] < best.get(peer, {"us": inf})["us"]:
+                    best[peer] = row
+        except Exception as error:  # noqa: BLE001 - what a peer cannot do is a line of the result
+            _count(refused, f"{peer}: {type(error).__name__}: {error}".splitlines()[0][:160])
+    result = {"best": best, "judged": judged, "refused": refused, "whole": whole, "most": most}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = path.with_suffix(f".{os.getpid()}")
+    own.write_text(json.dumps(result), encoding="utf-8")
+    own.replace(path)
+    return result
+
+
+def _judged(road: Road, machine: Machine, refused: dict[str, int]) -> tuple[dict[str, Any] | None, int]:
+    """The sum of a road's kernels, each at its best configuration; None if one of them has none."""
+    kernels = []
+    judged = 0
+    for choices in road.steps:
+        best: tuple[float, Wanted, Any] | None = None
+        for wanted in choices:
+            try:
+                launch = compiled(wanted, faked.capability_of(machine))
+                seconds = estimate(launch, machine).seconds
+            except (NotEstimated, UnknownTrips, ValueError) as error:
+                _count(refused, f"{road.peer}: {error}"[:160])
+                continue
+            judged += 1
+            if best is None or seconds < best[0]:
+                best = seconds, wanted, launch
+        if best is None:
+            return None, judged
+        kernels.append(row_of(best[2], machine) | {"configuration": best[1].title()})
+    us = round(sum(each["us"] for each in kernels), 2)
+    return {"us": us, "title": road.title, "kernels": kernels}, judged
+
+
+def _count(refused: dict[str, int], reason: str) -> None:
+    refused[reason] = refused.get(reason, 0) + 1
+
+
+def peers_of(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Iterator[Road]]]]:
+    """Peers that have kernels for a problem."""
+    if problem.group == "attention prefill":
+        yield "tutorial attention, rewritten", lambda: _rewritten(problem)
+        return
+    if problem.group == "attention decode":
+        yield "conch paged attention", lambda: _paged(problem)
+        return
+    if problem.quantize is None or problem.quantize == "int8-weight":
+        yield "Inductor", lambda: _inductor(problem)
+    for peer, run in _packaged(problem):
+        yield peer, lambda peer=peer, run=run: _recorded(peer, run, {})  # type: ignore[misc]
+
+
+def _inductor(problem: ours.Problem) -> Iterator[Road]:
+    inputs = [(shape, torch.int64 if _is_table(problem, at) else problem.dtype) for at, shape in enumerate(problem.shapes)]
+    if problem.quantize == "int8-weight":
+        ((_, depth),) = problem.shapes
+        inputs += [((depth, depth), torch.int8), ((depth,), problem.dtype)]
+
+        def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, codes.to(x.dtype)) * scales
+    else:
+        module = problem.module().eval()
+        weights = dict(module.named_parameters())
+        inputs += [(tuple(each.shape), each.dtype) for each in weights.values()]
+        taken = len(problem.shapes)
+
+        def function(*given: torch.Tensor) -> torch.Tensor:  # type: ignore[misc]
+            return torch.func.functional_call(module, dict(zip(weights, given[taken:], strict=True)), given[:taken])  # type: ignore[no-any-return]
+
+    for title, steps in inductor.roads(function, inputs):
+        yield Road("Inductor", title, steps)
+
+
+def _is_table(problem: ours.Problem, at: int) -> bool:
+    return problem.group == "data movement" and at == 0 and len(problem.shapes) == 2
+
+
+def _recorded(peer: str, run: Callable[[], Any], known: dict[str, int]) -> Iterator[Road]:
+    found = recorded.recorded(run, known)
+    yield Road(peer, ", ".join(each.function.__name__ for each in found), [[each] for each in found])
+
+
+def _packaged(problem: ours.Problem) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Functions of packages for rows and gates, by the first word of the problem's name."""
+    kind = problem.name.split(" ")[0]
+
+    def made() -> list[torch.Tensor]:
+        return [torch.empty(shape, dtype=problem.dtype, device="cuda") for shape in problem.shapes]
+
+    def liger_rms() -> Any:
+        from liger_kernel.ops.rms_norm import rms_norm_forward
+
+        return rms_norm_forward(*made(), 1e-6, 0.0, "llama", True)
+
+    def conch_rms() -> Any:
+        from conch.kernels.normalization.rms_norm import rms_norm_launcher
+
+        x, weight = made()
+        return rms_norm_launcher(torch.empty_like(x), x, weight, 1e-6)
+
+    def liger_layer() -> Any:
+        from liger_kernel.ops.layer_norm import layer_norm_forward
+
+        return layer_norm_forward(*made(), 1e-5)
+
+    def liger_softmax() -> Any:
+        from liger_kernel.ops.softmax import _softmax_forward
+
+        return _softmax_forward(*made())
+
+    def liger_gate() -> Any:
+        from liger_kernel.ops.swiglu import swiglu_forward
+
+        return swiglu_forward(*made())
+
+    def conch_gate() -> Any:
+        from conch.kernels.activation.silu_and_mul import silu_and_mul_launcher
+
+        gate, _ = made()
+        joined = torch.empty((gate.shape[0], 2 * gate.shape[1]), dtype=gate.dtype, device="cuda")
+        return silu_and_mul_launcher(torch.empty_like(gate), joined)
+
+    def liger_residual() -> Any:
+        from liger_kernel.ops.fused_add_rms_norm import fused_add_rms_norm_forward
+
+        return fused_add_rms_norm_forward(*made(), 1e-6, 0.0, "llama")
+
+    def conch_residual() -> Any:
+        from conch.kernels.normalization.rms_norm import fused_add_rms_norm_launcher
+
+        return fused_add_rms_norm_launcher(*made(), 1e-6)
+
+    table: dict[tuple[str, str], list[tuple[str, Callable[[], Any]]]] = {
+        ("rows", "RMS"): [("liger", liger_rms), ("conch", conch_rms)],
+        ("rows", "layer"): [("liger", liger_layer)],
+        ("rows", "softmax"): [("liger", liger_softmax)],
+        ("elementwise", "SwiGLU"): [("liger", liger_gate), ("conch", conch_gate)],
+        ("elementwise", "residual"): [("liger", liger_residual), ("conch", conch_residual)],
+    }
+    yield from table.get((problem.group, kind), ())
+
+
+def _paged(problem: ours.Problem) -> Iterator[Road]:
+    """Paged attention over a cache without gaps."""
+    (batch, heads, _, deep), (_, kept, context, _), _ = problem.shapes
+
+    def run(splits: int) -> None:
+        from conch.kernels.attention.paged_attention import paged_attention_launcher
+
+        def made(*shape: int, dtype: torch.dtype = problem.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device="cuda")
+
+        pages = context // PAGE
+        cache = (batch * pages, PAGE, kept, deep)
+        paged_attention_launcher(
+            made(batch, heads, deep),
+            made(batch, heads, deep),
+            made(*cache),
+            made(*cache),
+            made(batch, splits, heads, deep),
+            made(batch, splits, heads),
+            made(batch, pages, dtype=torch.int32),
+            made(batch, dtype=torch.int32),
+        )
+
+    for splits in SPLITS:
+        known = {"current_sequence_length": context}
+        yield from _recorded("conch paged attention", lambda splits=splits: run(splits), known)  # type: ignore[misc]
+
+
+def _rewritten(problem: ours.Problem) -> Iterator[Road]:
+    """The tutorial's attention as our own text has it, over the tutorial's tiles."""
+    import equivalents
+
+    (_, heads, length, deep), (_, kept, _, _), _ = problem.shapes
+    causal = "causal" in problem.name
+    function = equivalents.attention_causal if causal else equivalents.attention
+    tiles = itertools.product((128, 64), (128, 64, 32), (8, 4), (3, 2, 4))
+    names = ("q", "k", "v", "y") if causal else ("q", "k", "v", "y", "largest")
+    unique = 2.0 * length * deep * (2 * heads + 2 * kept)
+    for rows, columns, warps, stages in tiles:
+        if columns > rows or rows * deep > 128 * 256:
+            continue
+        constants = {"S": length, "D": deep, "BM": rows, "BN": columns, "SCALE": deep**-0.5 * 1.4426950408889634}
+        constants |= {"SHARED": heads // kept} if causal else {"DESCRIPTORS": False}
+        types = {name: "*fp32" if name == "largest" else "*bf16" for name in names}
+        for described in (False,) if causal else (False, True):
+            chosen = constants if causal else constants | {"DESCRIPTORS": described}
+            options = {"num_warps": warps, "num_stages": stages}
+            grid = (length // rows, prod(problem.shapes[0][:2]))
+            title = f"{rows} x {columns}, {warps} warps, {stages} stages{', descriptors' if described else ''}"
+            wanted = Wanted(function, types, chosen, frozenset(names), options, grid, unique)
+            yield Road("tutorial attention, rewritten", title, [[wanted]])
+
+
+def main() -> int:
+    """Judge, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", choices=sorted(MACHINES), required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--most", type=int)
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no further problem after so long")
+    arguments = parser.parse_args()
+    machine = MACHINES[arguments.machine]
+    faked.pretend(machine)
+    inductor.configure()
+    listed = [each for each in ours.problems() if arguments.only in f"{each.group} {each.name}"]
+    begun = time.monotonic()
+    for at, problem in enumerate(listed):
+        if time.monotonic() - begun > 60 * arguments.minutes:
+            print(f"stopped after {arguments.minutes} minutes: {len(listed) - at} problems are left", flush=True)
+            break
+        started = time.monotonic()
+        found = judge(problem, machine, arguments.most)
+        shown = ", ".join(f"{peer} {row['us']}" for peer, row in found["best"].items()) or str(found["refused"])[:120]
+        took = time.monotonic() - started
+        print(f"{at + 1}/{len(listed)} {problem.group}: {problem.name}: {shown} ({found['judged']} judged, {took:.0f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
