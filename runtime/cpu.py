@@ -22,7 +22,7 @@ from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
 from .function import call_function
-from .program import Binding, Callback, Program
+from .program import Binding, Bound, Callback, Program
 from .states import HostStates, StateMemory
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
@@ -153,7 +153,7 @@ def _constants(part: CpuPart, program: Program) -> dict[int, Constant]:
     return found
 
 
-class _Context:
+class _Context(Bound):
     """The arena and the pointers of one call at a time; reused by later calls."""
 
     def __init__(self, loaded: _Loaded) -> None:
@@ -264,12 +264,6 @@ class _Context:
         return output
 
     # --- the frame of Python steps
-
-    def type(self, number: int) -> TensorType | None:
-        return None if self.binding is None else self.binding.type(number)
-
-    def values(self) -> dict[str, int]:
-        return {} if self.binding is None else dict(self.binding.values)
 
     def rebind(self, values: dict[str, int]) -> None:
         self.binding = Binding(self.program.shapes, values)

@@ -18,7 +18,7 @@ from .captured import CapturedRuns
 from .device_memory import BorrowedMemory, DeviceArray, DeviceStates, Memory, rounded, shape_of
 from .driver import Device, DriverError
 from .launches import HostProgram, Segment
-from .program import Binding, Program
+from .program import Binding, Bound, Program
 from .states import StateMemory
 from .steps import PythonStep, refusal
 from .weights import Array, Constant, nbytes
@@ -40,7 +40,7 @@ class Loaded(Protocol):
     steps: Sequence[Steps]
 
 
-class Context:
+class Context(Bound):
     """The device arena and the pointers of one call at a time, on one stream; `is_captured` while the caller captures that."""
 
     def __init__(self, loaded: Loaded, stream: int, is_captured: bool = False) -> None:
@@ -257,12 +257,6 @@ class Context:
         return output
 
     # --- the frame of Python steps
-
-    def type(self, number: int) -> TensorType | None:
-        return None if self.binding is None else self.binding.type(number)
-
-    def values(self) -> dict[str, int]:
-        return {} if self.binding is None else dict(self.binding.values)
 
     def rebind(self, values: dict[str, int]) -> None:
         self.binding = Binding(self.program.shapes, values)

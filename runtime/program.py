@@ -46,6 +46,20 @@ class Shapes:
     sizes: Sizes
 
 
+class Bound:
+    """What steps ask of a call, once its shapes are known."""
+
+    binding: Binding | None
+
+    def type(self, number: int) -> TensorType | None:
+        """A buffer's type with its sizes; None while they are unknown."""
+        return None if self.binding is None else self.binding.type(number)
+
+    def values(self) -> dict[str, int]:
+        """The symbol values so far."""
+        return {} if self.binding is None else dict(self.binding.values)
+
+
 class Binding:
     """What follows from the shapes of a call: symbol values, the native array of them, sizes, places in the arena."""
 

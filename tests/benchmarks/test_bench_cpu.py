@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,18 +13,10 @@ import pytest
 
 from ourcc.compiler.targets.machine import read_cpu
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+from .scripts import script
+
 RATES = {"fma_gflops": 100.0, "bf16_dot_gflops": 200.0, "int8_dot_gops": 400.0, "read_gbytes_per_second": 20.0}
 TILES = RATES | {"bf16_matrix_gflops": 2000.0, "int8_matrix_gops": 4000.0}
-
-
-def script(name: str) -> ModuleType:
-    """A script of benchmarks/, which import each other by plain names."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPTS))
 
 
 bench_cpu, goals, report, rates = (script(name) for name in ("bench_cpu", "bench_goals", "bench_report", "machine_rates"))

@@ -14,7 +14,7 @@ import torch
 from ourcc.compiler.commands.peers import onnxruntime_run
 
 from ..models.models import Model
-from .test_bench_cpu import script
+from .scripts import script
 
 pytest.importorskip("onnxscript")
 bench_files = script("bench_files")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,22 +15,13 @@ import torch
 
 from ourcc.ir.errors import ToolchainError
 
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "benchmarks" / "kernels"
-RESULTS = json.loads((ROOT / "benchmarks" / "results" / "kernels.json").read_text(encoding="utf-8"))
+from .scripts import BENCHMARKS, KERNELS, script
 
-
-def script(name: str) -> ModuleType:
-    """A script of benchmarks/kernels, which import each other by plain names."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPTS))
+RESULTS = json.loads((BENCHMARKS / "results" / "kernels.json").read_text(encoding="utf-8"))
 
 
 believe, compare, launches, recorded, inductor, every, ours, equivalents, measure = (
-    script(name) for name in ("believe", "compare", "launches", "recorded", "inductor", "every", "ours", "equivalents", "measure")
+    script(name, KERNELS) for name in ("believe", "compare", "launches", "recorded", "inductor", "every", "ours", "equivalents", "measure")
 )
 
 
@@ -118,7 +107,7 @@ def test_what_calls_a_library_is_no_peer() -> None:
 
 
 def test_inductor_writes_kernels_for_a_device_that_is_not_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", str(SCRIPTS / "peers.py"), "--machine", "H100", "--only", "rows softmax 4096", "--most", "1"]
+    command = [sys.executable, "-W", "ignore", str(KERNELS / "peers.py"), "--machine", "H100", "--only", "rows softmax 4096", "--most", "1"]
     environment = {**os.environ, "OURCC_CACHE_DIR": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
     said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=True).stdout
     (kept,) = (tmp_path / "kernels" / "judged").glob("*.json")
@@ -164,7 +153,7 @@ def test_ratios_and_goals() -> None:
 
 def test_estimates_that_miss_work_are_not_believed() -> None:
     problem = next(each for each in ours.problems() if each.name == "bf16 4096")
-    machine = script("machines").H100
+    machine = script("machines", KERNELS).H100
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 137.4}]) is None
     assert "below the 23.0 us" in believe.doubt(problem, machine, 10.0, [{"gigaop": 137.4}])
     assert believe.doubt(problem, machine, 200.0, [{"gigaop": 60.0}, {"gigaop": 0.0}]) == "estimated with 60 of 137 billion operations"

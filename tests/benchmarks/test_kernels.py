@@ -7,34 +7,23 @@ import importlib
 import json
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "benchmarks" / "kernels"
-RESULTS = json.loads((ROOT / "benchmarks" / "results" / "kernels.json").read_text(encoding="utf-8"))
+from .scripts import BENCHMARKS, KERNELS, script
 
-
-def script(name: str) -> ModuleType:
-    """A script of benchmarks/kernels, which import each other by plain names."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPTS))
+RESULTS = json.loads((BENCHMARKS / "results" / "kernels.json").read_text(encoding="utf-8"))
 
 
 machines, trips, walk, cubins, estimates, equivalents, validate, ours, measure, counted = (
-    script(name) for name in ("machines", "trips", "walk", "cubins", "estimate", "equivalents", "validate", "ours", "measure", "counted")
+    script(name, KERNELS)
+    for name in ("machines", "trips", "walk", "cubins", "estimate", "equivalents", "validate", "ours", "measure", "counted")
 )
 reading = importlib.import_module("ourcc.codegen.sass.reading")
 H100, B200 = machines.H100, machines.B200
@@ -329,7 +318,7 @@ def test_points_have_sources_and_are_enough() -> None:
 
 def test_what_was_measured_is_kept_as_it_was() -> None:
     """The file of measured kernels says the same times as the results of that run."""
-    run = json.loads((ROOT / "benchmarks" / "results" / "gpu_h100.json").read_text(encoding="utf-8"))["problems"]
+    run = json.loads((BENCHMARKS / "results" / "gpu_h100.json").read_text(encoding="utf-8"))["problems"]
     ours_of = [sum(time for name, time in row["ours"].items() if name.startswith("kernel_")) for row in run]
     assert [point.seconds * 1e6 for point in measured_points()] == pytest.approx(ours_of, rel=1e-9)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from .test_bench_cpu import script
+from .scripts import script
 
 products = script("products")
 RATES = {"fma_gflops": 100.0, "bf16_dot_gflops": 200.0, "int8_dot_gops": 400.0}

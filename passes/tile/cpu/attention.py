@@ -26,7 +26,7 @@ from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .codes import CodedScores, read_codes
 from .price import Priced
-from .register_blocks import few_rows
+from .register_blocks import few_rows, whole_blocks
 
 LANES = 16
 """Columns and elements of keys that are turned at once."""
@@ -68,9 +68,9 @@ class CpuAttention(Priced):
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
-        groups = _groups(match.problem, match.found, target)
-        rows = _Launch(match.problem, schedule, match.found, target).rows if match.found.is_causal else 0
-        return self.name, schedule["t"], rows, tuple(group and (group.dtype.name, group.depth) for group in groups)
+        launch = _Launch(match.problem, schedule, match.found, target)
+        groups = tuple(group and (group.dtype.name, group.depth) for group in (launch.scored, launch.summed))
+        return self.name, schedule["t"], launch.rows if match.found.is_causal else 0, groups
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
@@ -370,7 +370,7 @@ class _Launch:
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.rows, self.extents[row])
         for height in dict.fromkeys((self.mr, min(4, self.mr), 1)):
-            high = end if height == 1 else start + dims.floor_divide(end - start, height) * height
+            high = end if height == 1 else whole_blocks(start, end, height)
             if height == 1 and self.heads > 1:
                 with block.loop(row, "scalar", start, high, 1) as single:
                     block.index[row] = dims.symbol(single)

@@ -53,6 +53,11 @@ def few_rows(target: CpuLevel, sums: int, heights: tuple[int, ...] = (8, 4, 1)) 
     return [(rows, vectors) for rows, vectors in widths.items() if vectors]
 
 
+def whole_blocks(low: Dim, high: Dim, rows: int) -> Dim:
+    """Where the whole blocks of so many rows end that begin at `low`."""
+    return low + dims.floor_divide(high - low, rows) * rows
+
+
 class RegisterBlocks:
     """Builds the launch of one contraction."""
 
@@ -120,7 +125,7 @@ class RegisterBlocks:
 
     def _rows(self, block: Block, row: str) -> None:
         """Columns by rows. What blocks of `mr` rows leave goes in blocks of fewer rows, which are wider: registers hold as many sums."""
-        blocks = self._blocks()
+        blocks = self._blocks(row)
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.schedule["m"], self.extents[row])
         for heights, self.width in blocks:
@@ -128,19 +133,19 @@ class RegisterBlocks:
             if heights[-1] != 1:
                 high = start
                 for height in heights:
-                    high = high + dims.floor_divide(end - high, height) * height
+                    high = whole_blocks(high, end, height)
             with block.loop(self.column, "walk", 0, 0, self.width, parent=self.column) as columns:
                 block.index[self.column] = dims.symbol(columns)
                 panel = self._panel(block, columns)
-                whole = block.loop(row, "walk", 0, 0, heights[0], parent=row, tail=heights[1:])
-                with whole if len(blocks) == 1 else block.loop(row, "tile", start, high, heights[0], tail=heights[1:]) as rows:
+                alone = block.loop(row, "walk", 0, 0, heights[0], parent=row, tail=heights[1:])
+                with alone if len(blocks) == 1 else block.loop(row, "tile", start, high, heights[0], tail=heights[1:]) as rows:
                     block.index[row] = dims.symbol(rows)
                     # Registers hold rows x columns, the columns in lanes, whatever the order of the loops is.
                     block.axes = [a for a in block.axes if a != columns] + [columns]
                     self._block(block, columns, panel)
             start = high
 
-    def _blocks(self) -> list[tuple[tuple[int, ...], int]]:
+    def _blocks(self, row: str) -> list[tuple[tuple[int, ...], int]]:
         """Register blocks: rows of each, in falling order, with their columns. The fewer rows, the more columns: one row of few columns
         would wait for its own sums.
         """
@@ -148,9 +153,11 @@ class RegisterBlocks:
         if self.in_tiles:
             return [((height, *(n for n in LADDER if n < height)), width)]
         found: list[tuple[tuple[int, ...], int]] = [((height,), width)]
-        left = self._lengths()
+        # What is copied for blocks of `nr` columns is read by these alone.
+        fitting = {n for _, vectors in self.few for n in vectors if self._fills(n * self.lanes)} if self._copied_depth() is None else set()
+        left = self._lengths(self.extents[row])
         for rows, vectors in self.few:
-            wide = max(width, *(n * self.lanes for n in vectors if self._is_wide(n * self.lanes)), 0)
+            wide = max((width, *(n * self.lanes for n in fitting.intersection(vectors))))
             left = {length % found[-1][0][-1] for length in left}
             if rows >= height or (left and max(left) < rows) or (rows > 4 and wide == width):
                 continue
@@ -160,16 +167,14 @@ class RegisterBlocks:
                 found.append(((rows,), wide))
         return found
 
-    def _lengths(self) -> set[int]:
+    def _lengths(self, extent: Dim) -> set[int]:
         """How many rows grid tiles have; nothing where only calls know."""
-        extent, most = 1 if self.row is None else self.extents[self.row], self.schedule["m"]
+        most = self.schedule["m"]
         return {length for length in (min(most, extent), extent % most) if length} if isinstance(extent, int) else set()
 
-    def _is_wide(self, width: int) -> bool:
-        """Whether blocks of so many columns fill the grid tiles, and read nothing that is copied for blocks of `nr`."""
-        load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
-        is_copied = load is not None and depth is not None and self._is_copied(load, depth)
-        return not is_copied and self.schedule["n"] % width == 0 and dims.divides(width, self.extents[self.column]) is True
+    def _fills(self, width: int) -> bool:
+        """Whether blocks of so many columns fill the grid tiles."""
+        return self.schedule["n"] % width == 0 and dims.divides(width, self.extents[self.column]) is True
 
     def _alone(self, block: Block, reduce: Reduce) -> str:
         """The sums of the left factor by itself in each block, for all rows of a grid tile: columns share them."""
@@ -226,8 +231,8 @@ class RegisterBlocks:
 
         Neighbours along the sum that instructions add up at once lie together.
         """
-        load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
-        if load is None or depth is None or not self._is_copied(load, depth):
+        load, depth = plain_load(self.found.right), self._copied_depth()
+        if load is None or depth is None:
             return None
         group, is_near = self.group, stride_of(load, self.region, self.column) == 1
         order = (Factor("k", group), Factor("n"), Factor("k", 1, group)) if group > 1 else ()
@@ -247,12 +252,14 @@ class RegisterBlocks:
             block.axes = axes
         return local
 
-    def _is_copied(self, load: Load, depth: int) -> bool:
-        """Whether column blocks of a factor with so many terms are copied."""
-        if load.operand in self.problem.layouts or len(self.found.over) > 1 or depth > WHOLE:
-            return False
+    def _copied_depth(self) -> int | None:
+        """How many terms the copies of column blocks of the right factor have; None where these are read as they lie."""
+        load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
+        if load is None or load.operand in self.problem.layouts or len(self.found.over) > 1 or depth is None or depth > WHOLE:
+            return None
         is_near = stride_of(load, self.region, self.column) == 1
-        return self.group > 1 or not is_near or self._is_read_often(depth * self.found.right.dtype.bits // 8)
+        is_copied = self.group > 1 or not is_near or self._is_read_often(depth * self.found.right.dtype.bits // 8)
+        return depth if is_copied else None
 
     def _group(self, target: CpuLevel) -> int:
         """So many as are added up at once, if there are rows to share a copy: bytes, and 16 bits where there is an instruction."""
