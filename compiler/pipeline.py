@@ -158,10 +158,12 @@ def precision_passes(options: BuildOptions) -> list[str]:
 
 
 def product_passes(options: BuildOptions) -> str:
-    """What makes products of codes integer ones, with such codes on the left as all targets take."""
+    """What makes products of codes integer ones, with such codes on the left as all targets take, and functions of codes tables."""
     codes = min(target.codes for target in options.targets)
     padded = "pad_terms, " if all(target.multiplies_in_groups for target in options.targets) else ""
-    return f"integer_products{{codes={codes}}}, pack_codes, {padded}fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    tabulated = "tabulate_codes, " if all(target.looks_up_codes for target in options.targets) else ""
+    tidy = "fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
+    return f"integer_products{{codes={codes}}}, pack_codes, {padded}{tabulated}{tidy}"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:

@@ -74,21 +74,21 @@ class CpuRates:
     masked: float = 2.0
     strided: float = 1.0
     overlap: float = 0.4
-    operations: Mapping[str, float] = field(default_factory=lambda: _PRIMITIVES, hash=False)
+    operations: Mapping[str, float] = field(default_factory=lambda: VECTOR_CYCLES, hash=False)
 
     def of(self, primitive: str) -> float:
         """The cycles of a primitive on a vector, where simple ones take 1."""
         return self.operations.get(primitive, 1.0)
 
 
-_PRIMITIVES: dict[str, float] = {
+VECTOR_CYCLES: dict[str, float] = {
     **{"div": 10, "floor_div": 12, "mod": 12, "fmod": 20, "sqrt": 12, "rsqrt": 22, "pow": 60, "round": 2},
     **{"exp": 14, "exp2": 14, "expm1": 25, "log": 20, "log2": 20, "log1p": 25, "erf": 34, "erfc": 40, "lgamma": 100},
     **{"sin": 40, "cos": 40, "tan": 60, "tanh": 26, "sinh": 40, "cosh": 40},
     **{"asin": 40, "acos": 40, "atan": 40, "atan2": 50, "asinh": 40, "acosh": 40, "atanh": 40},
 }
 """Cycles of a vector, as counted in what is printed for them, or measured."""
-_IN_PIECES = {**_PRIMITIVES, "erf": 12.0}
+_IN_PIECES = {**VECTOR_CYCLES, "erf": 12.0}
 """The same where registers of 512 bits hold tables (codegen/c/pieces.py)."""
 
 
@@ -99,7 +99,7 @@ def _rates_of(vector_bits: int, level1: int, level2: int, level3: int) -> CpuRat
     """
     share = 256 / max(256, vector_bits)
     caches = Cache(level1, 8, 2.0), Cache(level2, 8, 0.5), Cache(level3, 16, 4.0)
-    operations = _IN_PIECES if vector_bits >= 512 else _PRIMITIVES
+    operations = _IN_PIECES if vector_bits >= 512 else VECTOR_CYCLES
     return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, single_loads=1.7 * share, operations=operations)
 
 

@@ -39,6 +39,7 @@ PASSES: dict[str, str] = {
     "sink_broadcasts": "tidy.sink_broadcasts:SinkBroadcasts",
     "sink_casts": "tidy.sink_casts:SinkCasts",
     "sparsify_two_four": "sparsify.two_four:SparsifyTwoFour",
+    "tabulate_codes": "quantize.tabulate_codes:TabulateCodes",
     "trim_constants": "tidy.trim_constants:TrimConstants",
     "unflatten_products": "tidy.unflatten_products:UnflattenProducts",
 }

@@ -14,7 +14,8 @@ from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import BoundsCheck, Scope, checks_of, flatten
 from ...ir.tile.program import Counter, Load, Local, Param, Store
-from ...ir.types import DType, bf16
+from ...ir.types import DType, bf16, u8
+from . import tables
 from .basics import register
 from .primitives import constant, from_storage, storage_type, to_storage
 from .writer import Writer, at_lane, lane_stride
@@ -230,12 +231,30 @@ class Access:
             return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride == 0 and (guard.whole or (value.other is None and not guard.each)):
             return self._one(operand.dtype, pointer, address, guard, value.other, spot.lanes), 1
+        looked = self._looked_up(scope, operand, pointer, address, guard, spot)
+        if looked is not None:
+            return looked, spot.lanes
         if stride in (1, 2) and not guard.each and (stride == 1 or not guard.whole):
             self._ask(scope, operand, pointer, value, spot, address)
             return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
         return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
+
+    def _looked_up(self, scope: Scope, operand: Param | Local, pointer: str, address: Dim, guard: AccessGuard, spot: Spot) -> str | None:
+        """Elements of a table of bytes, each where a loaded one says; None for any other load."""
+        index = next((name for name, symbol in spot.loaded.items() if symbol == address), None)
+        is_table = (
+            operand.dtype.bits == 8 and tuple(extent for _, extent in operand.dims) == (tables.BYTES,) and guard.whole and not guard.scalars
+        )
+        if index is None or not is_table or spot.lanes == 1:
+            return None
+        dtype = scope.values[index[1:]].dtype
+        code = self.writer.vectors[next(iter(dims.symbols(address)))]
+        code = code if dtype == u8 else self.library.call(f"convert_{register(dtype)}_u8", spot.lanes, code)
+        storage, _ = storage_type(operand.dtype)
+        text = self.library.call(f"lookup{tables.BYTES}_u8", spot.lanes, f"(const uint8_t *){pointer}", code)
+        return from_storage(self.library, operand.dtype, spot.lanes, f"({self.library.vector(storage, spot.lanes)}){text}")
 
     def _address(self, scope: Scope, operand: Param | Local, value: Load | Store, spot: Spot) -> Dim:
         return self.tidy(flatten(operand, tuple(self.place(scope, s, spot) for s in value.subscripts)), spot.lanes)

@@ -1,4 +1,4 @@
-"""Tables instead of arithmetic: what is computed from a code of at most 6 bits is looked up among its numbers."""
+"""Tables instead of arithmetic: what is computed from a code of at most 6 bits is looked up among its numbers, and bytes among 256."""
 
 from __future__ import annotations
 
@@ -14,10 +14,21 @@ from .library import LibraryFunction
 SIZE = 16
 """Numbers that a register holds, and lanes that are looked up together."""
 FEATURE = "avx512f"
+BYTES = 256
+"""Bytes that a byte looks one up among."""
+_AMONG_BYTES = """
+const __m512i *at = (const __m512i *)table;
+__m512i code = _mm512_castsi256_si512(_mm256_cvtepu8_epi16((__m128i)x)), pair = _mm512_srli_epi16(code, 1);
+__m512i low = _mm512_permutex2var_epi16(_mm512_loadu_si512(at), pair, _mm512_loadu_si512(at + 1));
+__m512i high = _mm512_permutex2var_epi16(_mm512_loadu_si512(at + 2), pair, _mm512_loadu_si512(at + 3));
+__m512i both = _mm512_mask_blend_epi16(_mm512_test_epi16_mask(pair, _mm512_set1_epi16(64)), low, high);
+__m512i one = _mm512_srlv_epi16(both, _mm512_slli_epi16(_mm512_and_si512(code, _mm512_set1_epi16(1)), 3));
+return (u8x16)_mm256_cvtepi16_epi8(_mm512_castsi512_si256(one));"""
+"""Permutations move words: seven bits of a code say which, the lowest which half of it."""
 
 
 def functions() -> dict[str, LibraryFunction]:
-    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements of as many numbers that the low bits of each lane say."""
+    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements of as many numbers that the low bits of each lane say; `lookup256_u8`."""
     pairs = [f"_mm512_permutex2var_ps((__m512){low}, (__m512i)x, (__m512){high})" for low, high in ("ab", "cd")]
     texts = {
         16: "_mm512_permutexvar_ps((__m512i)x, (__m512)a)",
@@ -29,7 +40,10 @@ def functions() -> dict[str, LibraryFunction]:
         32: "(x & 16 ? b : a)[x & 15]",
         64: "(x & 32 ? x & 16 ? d : c : x & 16 ? b : a)[x & 15]",
     }
-    return {
+    among_bytes = LibraryFunction(
+        "u8x@N", ("const uint8_t *table", "u8x@N x"), lane="table[x]", fast={(SIZE, "avx512bw"): _AMONG_BYTES.strip()}
+    )
+    return {f"lookup{BYTES}_u8": among_bytes} | {
         f"lookup{count}_f32": LibraryFunction(
             "f32x@N",
             (*(f"f32x{SIZE} {name}" for name in "abcd"[: count // SIZE]), "i32x@N x"),

@@ -41,6 +41,8 @@ class Target(ABC):
     """Whether its instructions multiply in tf32."""
     multiplies_in_groups: ClassVar[bool]
     """Whether factors of few bits are multiplied in whole groups along the sum alone."""
+    looks_up_codes: ClassVar[bool]
+    """Whether a look into a table takes less time than long arithmetic of one element."""
     language: ClassVar[str]
     """What its kernels are printed in: the last stage of `ourcc inspect --ir`."""
     needs_compiler: ClassVar[bool]
@@ -75,6 +77,7 @@ class CpuTarget(Target):
     codes = "u8"
     has_tf32 = False
     multiplies_in_groups = True
+    looks_up_codes = True
     language = "c"
     needs_compiler = True
     # Small kernels are as fast joined as apart, and fewer; wide products were measured to take up to 6 % longer than their parts.
@@ -110,6 +113,8 @@ class CudaTarget(Target):
     codes = "i8"
     has_tf32 = True
     multiplies_in_groups = False
+    # Threads compute while others wait for memory, which is what kernels of codes do most.
+    looks_up_codes = False
     language = "triton"
     needs_compiler = False
     # A launch costs microseconds.

@@ -50,6 +50,8 @@ def _from_front(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
 
 
 def _clamped(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
+    if index.dtype.kind == "uint" and isinstance(size, int) and size >= 1 << index.dtype.bits:
+        return _from_front(r, index, size)
     held: Traced = scalar.max(scalar.min(_from_front(r, index, size), r.index(size - 1)), 0)
     return held
 

@@ -19,7 +19,7 @@ from ...ir.region.cost import iterations
 from ...ir.types import TensorType
 from ..base import PassContext, RulePass
 
-# Kept as they are: they say that a weight is stored narrow, and folding them would store it wide.
+# Kept as they are, but for a single number: they say that a weight is stored narrow, and folding them would store it wide.
 STORED_NARROW = frozenset({"dequantize", "decode"})
 EAGER_ELEMENTS = 4096
 OVERHEAD = 10_000
@@ -75,7 +75,7 @@ class FoldOp(Rule):
             return "an operand is not constant"
         if not op.definition.is_pure:
             return f"{op.name} is not pure"
-        if op.name in STORED_NARROW:
+        if op.name in STORED_NARROW and op.result.type.elements != 1:
             return f"{op.name} says how a constant is stored"
         if not all(result.type.is_static for result in op.results) or _is_symbolic(tuple(op.attrs.values())):
             return "a size is symbolic"
