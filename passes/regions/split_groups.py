@@ -1,10 +1,10 @@
-"""Splitting of axes that come in groups: a convolution in groups becomes a batch of products, one for each group."""
+"""Splitting of axes that come in groups: a convolution in groups becomes a batch of products, and heads side by side rows of heads."""
 
 from __future__ import annotations
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.region import Region, accesses
+from ...ir.region import Reduce, Region, Scan, accesses
 from .contraction import Contraction, read_contraction
 from .simplify_region import split_axis
 
@@ -26,6 +26,24 @@ def split_groups(region: Region, symbols: dims.Facts) -> Region:
             after = read_contraction(made)
             if isinstance(after, Contraction) and after.rows and after.columns:
                 return made
+    return region
+
+
+def split_rows(region: Region, symbols: dims.Facts, least: int) -> Region:
+    """The region with axes in two that nothing is folded along, where something is read by whole rows of at least so many elements.
+
+    Before: y[i, k] = x[k // 64, i, k % 64]    After: y[i, 64*h + d] = x[h, i, d]   (k = 64*h + d)
+    """
+    folded = {
+        name
+        for each in region.body
+        if isinstance(each, (Reduce, Scan))
+        for name in ((each.along,) if isinstance(each, Scan) else each.over)
+    }
+    for axis in region.axes:
+        sizes = groups_of(region, axis.name, least) if axis.name not in folded else set()
+        if len(sizes) == 1:
+            region = split_axis(region, axis.name, [*sizes], symbols)
     return region
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ...ir.graph import Builder, Module, Op
 from ...ir.graph.rewrite import Rule
 from ...ir.ops.rounding import holds
+from ...ir.types import f32, f64
 from ..match import Replacement, is_number, matched, operand, producer
+
+MOST_BITS = 16
+"""Of codes that numbers in float32 are rounded back to, whatever their scale."""
 
 
 class CastToItself(Rule):
@@ -105,4 +111,30 @@ class WhereOfNot(Rule):
         return g.where(operand(matched(op.operands[0], "logical_not"), 0), op.operands[2], op.operands[1])
 
 
-RULES: tuple[Rule, ...] = (CastToItself(), CastOfCast(), BoolAsNumber(), NotOfComparison(), WhereOfKnown(), WhereOfNot())
+class CodeOfItself(Rule):
+    """quantize(dequantize(c, s, z), s, z) -> c, of codes of at most 16 bits by way of f32, where no scale overflows"""
+
+    ops = ("quantize",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        wide = producer(op.operands[0], "dequantize")
+        if wide is None:
+            return "the operand is no dequantize"
+        code, kept = operand(wide, 0), op.result.dtype
+        if code.dtype != kept or not kept.is_integer or kept.bits > MOST_BITS or wide.result.dtype not in (f32, f64):
+            return "the codes differ, or floats do not hold them"
+        if wide.operands[1:] != op.operands[1:] or any(wide.attrs[name] != op.attrs[name] for name in ("axis", "block")):
+            return "the scales differ"
+        scale = operand(op, 1).constant
+        if scale is None or not scale.available:
+            return "the scale is known at run time alone"
+        most = np.abs(scale.array.astype(np.float64)) * (2 << kept.bits)
+        fits = (most > 0) & (most < np.finfo(operand(op, 1).dtype.compute.numpy).max)
+        return None if fits.all() else "a scale is zero, too large or no number"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        # (c - z) s / s is off by a part in 2^23, which rounding to an integer of 16 bits takes away.
+        return operand(matched(op.operands[0], "dequantize"), 0)
+
+
+RULES: tuple[Rule, ...] = (CodeOfItself(), CastToItself(), CastOfCast(), BoolAsNumber(), NotOfComparison(), WhereOfKnown(), WhereOfNot())

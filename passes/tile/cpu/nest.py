@@ -9,20 +9,26 @@ that varies inside is always kept, and so must be bounded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....ir.region import Reduce, Scan, Store
 from ....ir.region.stores import needed, together
 from ....ir.target import CpuLevel
 from ....ir.tile.program import TileProgram
+from ...regions.split_groups import split_rows
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, folds_floats
 from .nest_axes import choose_axes, grid_axes
 from .nest_launch import NestLaunch
 from .price import Priced
 
-Kernels = tuple[tuple[Store, ...], ...]
-"""The stores of each launch."""
+
+@dataclass(frozen=True)
+class Kernels:
+    """The problem as it is walked, with an axis for rows that fill vectors, and the stores of each launch."""
+
+    problem: Problem
+    stores: tuple[tuple[Store, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,9 @@ class Nest(Priced):
 
     def match(self, problem: Problem, target: CpuLevel) -> Match[Kernels] | Refusal:
         """It takes every region whose folds vary over what is bounded, or over the grid alone."""
-        kernels = together(problem.region)
-        reasons = (_why_not(problem, stores) for stores in kernels)
+        walked = replace(problem, region=split_rows(problem.region, problem.symbols, target.lanes))
+        kernels = Kernels(walked, together(walked.region))
+        reasons = (_why_not(walked, stores) for stores in kernels.stores)
         why = next((reason for reason in reasons if reason is not None), None)
         return Match(self, problem, kernels) if why is None else Refusal(why)
 
@@ -47,11 +54,12 @@ class Nest(Priced):
         """A fold goes along its axes one by one, or over the lanes in steps and then across them."""
         if not folds_floats(match.problem.region):
             return ()
-        return self.name, *(_launch(match.problem, schedule, target, stores).order() for stores in match.found)
+        walked = match.found.problem
+        return self.name, *(_launch(walked, schedule, target, stores).order() for stores in match.found.stores)
 
     def tile(self, match: Match[Kernels], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch for stores that go together."""
-        problem, kernels = match.problem, match.found
+        problem, kernels = match.found.problem, match.found.stores
         launches = tuple(
             _launch(problem, schedule, target, stores).launch(f"{problem.region.name}.nest{n if len(kernels) > 1 else ''}")
             for n, stores in enumerate(kernels)

@@ -320,3 +320,15 @@ def test_what_a_product_reads_through_movements_is_not_computed_in_it(between: s
     value, made = named(found, "v"), choices(found)
     assert named(found, "r") in made.inlined
     assert value not in made.inlined and made.why[value] == CASES["product_operand"][3]
+
+
+def test_what_a_product_reads_through_movements_is_not_looked_up_in_it() -> None:
+    body = """const @t : f32[4] = [1.0, 2.0, 3.0, 4.0]
+        %c = cast(%q) {dtype = u8} : u8[48, 48]
+        %v = take(@t, %c) {axis = 0} : f32[48, 48]
+        %r = reshape(%v) {shape = [1, 48, 48]} : f32[1, 48, 48]
+        %y = matmul(%x, %r) : f32[1, N, 48]"""
+    found = module("%y", "f32[1, N, 48]", body)
+    value, made = named(found, "v"), choices(found)
+    assert named(found, "r") in made.inlined
+    assert value not in made.inlined and made.why[value] == "through it a product would gather single elements, or read beyond edges"

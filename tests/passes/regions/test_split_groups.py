@@ -9,10 +9,11 @@ from ourcc.ir import dims
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
 from ourcc.ir.region.interpret import run_region
+from ourcc.ir.region.text import parse_region, print_region
 from ourcc.ir.types import TensorType, f32
 from ourcc.passes.regions.contraction import Contraction, read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
-from ourcc.passes.regions.split_groups import split_groups
+from ourcc.passes.regions.split_groups import split_groups, split_rows
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,32 @@ def test_groups_become_a_batch(channels: int, filters: int, groups: int, splits:
     before, after = (run_region(each, values) for each, values in zip((plain, made), given, strict=True))
     for name, array in before.items():
         np.testing.assert_array_equal(after[name].reshape(array.shape), array)
+
+
+ROWS = """region @r(%x0: f32[h 12, i 5, d 64], %x1: f32[k 768]) -> %y0: f32[i 5, k 768] {
+  axes i: 5, k: 768
+  %y0[i, k] = add(%x0[(k // 64), i, (k % 64)], %x1[k])
+}
+"""
+FOLDED = """region @r(%x0: f32[h 12, i 5, d 64]) -> %y0: f32[i 5] {
+  axes i: 5, k: 768
+  %t0 = sum k: %x0[(k // 64), i, (k % 64)] : f32[i]
+  %y0[i] = %t0
+}
+"""
+
+
+@pytest.mark.parametrize(("least", "splits"), [(16, True), (64, True), (128, False)])
+def test_what_is_read_by_rows_has_an_axis_for_them(least: int, splits: bool) -> None:
+    region = parse_region(ROWS)
+    made = split_rows(region, dims.NO_FACTS, least)
+    assert sorted(axis.extent for axis in made.axes) == ([5, 12, 64] if splits else [5, 768])  # type: ignore[type-var]
+    assert ("//" in print_region(made)) is not splits
+    random = np.random.default_rng(0)
+    given = {"x0": random.standard_normal((12, 5, 64)).astype(np.float32), "x1": random.standard_normal(768).astype(np.float32)}
+    np.testing.assert_array_equal(run_region(made, given)["y0"], run_region(region, given)["y0"])
+
+
+def test_a_sum_keeps_its_order() -> None:
+    region = parse_region(FOLDED)
+    assert split_rows(region, dims.NO_FACTS, 16) == region

@@ -114,3 +114,23 @@ def test_whole_steps_are_not_masked(low: int, high: int, loops: int) -> None:
     assert len(found) == loops
     masked = ["where" in str(loop.body) for loop in found]
     assert masked[: loops // 2] == [False, True][2 - loops // 2 :]
+
+
+@pytest.mark.parametrize(("heads", "head"), [(12, 64), (3, 16), (4, 40)])
+def test_heads_side_by_side_are_read_in_vectors(heads: int, head: int) -> None:
+    text = f"""
+module @m symbols {{ N in 1..64 }} {{
+  func @main(%x: f32[{heads}, N, {head}]) -> f32[N, {heads * head}] {{
+    %t = transpose(%x) {{permutation = [1, 0, 2]}} : f32[N, {heads}, {head}]
+    %r = reshape(%t) {{shape = [N, {heads * head}]}} : f32[N, {heads * head}]
+    %y = sin(%r) : f32[N, {heads * head}]
+    return %y
+  }}
+}}
+"""
+    module = parse_module(text)
+    (unit,) = lower_cpu(parse_module(text), AVX512, cheapest(AVX512)).scheduled.values()
+    assert head in {axis.high for launch in unit.program.launches for axis in launch.grid}
+    x = np.random.default_rng(0).standard_normal((heads, 5, head)).astype(np.float32)
+    got = np.asarray(Engine(compile_module(module, build_options({})), threads=1)(x))
+    np.testing.assert_allclose(got, np.sin(x.transpose(1, 0, 2).reshape(5, -1).astype(np.float64)), rtol=1e-6, atol=1e-7)
