@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ...ir.codes import FOUR
@@ -510,18 +511,40 @@ def _convert(source: str, target: str) -> LibraryFunction:
         return LibraryFunction(
             result, args, f"return __builtin_convertvector(convert_{source}_i32_@N(x), f32x@N);", scalar=f"return {plain};"
         )
-    fast = _WIDENED.get((source, target), {})
+    fast = _WHOLE.get((source, target), {})
+    if {source[1:], target[1:]} == {"8", "64"} and "f" not in (source[0], target[0]):
+        # By way of 32 bits, which are narrowed and widened at once.
+        narrowed = f"convert_i32_{target}_@N(__builtin_convertvector(x, i32x@N))"
+        text = narrowed if target.endswith("8") else f"__builtin_convertvector(convert_{source}_i32_@N(x), {result})"
+        return LibraryFunction(result, args, f"return {text};", scalar=f"return {plain};")
     if source in ("i8", "u8") and target in ("i32", "u32"):
         body = f"return __builtin_convertvector(__builtin_convertvector(x, {source[0]}16x@N), {target}x@N);"
         return LibraryFunction(result, args, body, scalar=f"return {plain};", fast=fast)
     return LibraryFunction(result, args, f"return __builtin_convertvector(x, {result});", scalar=f"return {plain};", fast=fast)
 
 
-# gcc takes a vector of bytes apart element by element when it widens it to four times its size at once.
-_WIDENED = {
-    (source, "i32"): {
-        (16, "avx512f"): f"(i32x16)_mm512_cvtep{source}_epi32((__m128i)x)",
-        (8, "avx2"): f"(i32x8)_mm256_cvtep{source}_epi32(_mm_loadl_epi64((const __m128i *)&x))",
-    }
-    for source in ("i8", "u8")
-}
+# gcc takes vectors of bytes and of words apart, in halves or element by element, when it widens or narrows them.
+def _in_one_instruction() -> Iterator[tuple[tuple[str, str], dict[tuple[int, str], str]]]:
+    """By source and target: the conversion of a whole register, by lanes and feature; narrow integers wrap."""
+    for narrow, wide in itertools.product(("i8", "u8", "i16", "u16"), ("i16", "u16", "i32", "u32")):
+        bits, more = int(narrow[1:]), int(wide[1:])
+        if bits >= more:
+            continue
+        sign = narrow.replace("i", "epi").replace("u", "epu")
+        widened, narrowed = f"cvt{sign}_epi{more}", f"cvtepi{more}_epi{bits}"
+        if more == 32:
+            half = {8: "_mm_loadl_epi64((const __m128i *)&x)", 16: "(__m128i)x"}[bits]
+            yield (
+                (narrow, wide),
+                {
+                    (16, "avx512f"): f"({wide}x16)_mm512_{widened}({'(__m128i)' if bits == 8 else '(__m256i)'}x)",
+                    (8, "avx2"): f"({wide}x8)_mm256_{widened}({half})",
+                },
+            )
+            yield (wide, narrow), {(16, "avx512f"): f"({narrow}x16)_mm512_{narrowed}((__m512i)x)"}
+        else:
+            yield (narrow, wide), {(16, "avx2"): f"({wide}x16)_mm256_{widened}((__m128i)x)"}
+            yield (wide, narrow), {(16, "avx512bw"): f"({narrow}x16)_mm256_{narrowed}((__m256i)x)"}
+
+
+_WHOLE = dict(_in_one_instruction())
