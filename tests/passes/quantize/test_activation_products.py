@@ -26,8 +26,10 @@ def drawn(seed: int) -> tuple[Module, list[np.ndarray]]:
     module = Module("net")
     graph = module.functions["main"] = Graph("main")
     b, given, factors = Builder(module, graph), list[np.ndarray](), []
-    for name, kind, shape in zip("xy", kinds, shapes, strict=True):
-        code = graph.add_input(name, TensorType(kind, shape))
+    count = module.declare("K", 1, 300) if seed % 2 else depth
+    sizes = [(2, 3, *((count, rows) if turned_a else (rows, count))), (*batch, *((columns, count) if turned_b else (count, columns)))]
+    for name, kind, size, shape in zip("xy", kinds, sizes, shapes, strict=True):
+        code = graph.add_input(name, TensorType(kind, size))
         given.append(numbers.integers(0, 256, shape).astype(np.uint8).view(kind.numpy))
         scale = module.add_constant(f"{name}.scale", np.asarray([0.03] if draw.random() < 0.3 else 0.02, np.float32))
         number = np.asarray(draw.choice((0, 5, 127, -128) if kind == i8 else (0, 128, 255)), kind.numpy)

@@ -12,7 +12,7 @@ from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.types import DType, TensorType, bf16, f16, f32, i8, u8
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
-from ourcc.passes.weights.pad_terms import COLUMNS, WholeGroups
+from ourcc.passes.weights.pad_terms import COLUMNS, ROWS, WholeGroups
 from ourcc.runtime.engine import Engine
 
 FACTORS = [(u8, i8), (i8, i8), (i8, u8), (bf16, bf16)]
@@ -26,11 +26,13 @@ def values(shape: tuple[int, ...], dtype: DType, seed: int) -> np.ndarray:
     return draw.standard_normal(shape, np.float32).astype(dtype.numpy)
 
 
-def product(left: DType, right: DType, terms: int, columns: int, turned: bool = False, constant: bool = True) -> Module:
+def product(
+    left: DType, right: DType, terms: int, columns: int, turned: bool = False, constant: bool = True, rows: int | None = None
+) -> Module:
     module = Module("net")
     graph = module.functions["main"] = Graph("main")
     builder = Builder(module, graph)
-    x = graph.add_input("x", TensorType(left, (2, module.declare("S", 1, 64), terms)))
+    x = graph.add_input("x", TensorType(left, (2, rows or module.declare("S", 1, 64), terms)))
     shape = (columns, terms) if turned else (terms, columns)
     w = module.add_constant("w", values(shape, right, 1)) if constant else graph.add_input("w", TensorType(right, shape))
     graph.set_outputs([builder.matmul(x, w, transpose_b=turned, wide=left == bf16)])
@@ -57,6 +59,31 @@ def test_padded_sums_are_the_same(left: DType, right: DType, turned: bool, terms
         assert judge(answer, expected, exact).passed
 
 
+@pytest.mark.parametrize("terms", [1, 6, 67, 128])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("left", "right"), FACTORS, ids=str)
+def test_factors_that_calls_bring_are_padded_however_many_terms_there_are(
+    left: DType, right: DType, turned: bool, known: bool, terms: int
+) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    count = terms if known else module.declare("K", 1, 200)
+    shape = (33, count) if turned else (count, 33)
+    factors = [graph.add_input("x", TensorType(left, (2, 7, count))), graph.add_input("w", TensorType(right, shape))]
+    graph.set_outputs([Builder(module, graph).matmul(*factors, transpose_b=turned, wide=left == bf16)])
+    given = [values((2, 7, terms), left, 0), values((33, terms) if turned else (terms, 33), right, 1)]
+    (expected,), (exact,) = interpret(module, given), interpret(module, given, wide=True)
+    contents = compile_module(module, build_options({"target": "native", "tune": "off"}))
+    answer = np.asarray(Engine(contents, threads=1)(*given))
+    if left.is_integer:
+        assert np.array_equal(answer, expected)
+    else:
+        assert judge(answer, expected, exact).passed
+    whole = known and terms % (4 if left.is_integer else 2) == 0
+    assert [op.name for op in module.main] == (["matmul"] if whole else ["pad", "pad", "matmul"])
+
+
 def test_what_has_whole_groups_or_none_is_left() -> None:
     assert check_of(product(u8, i8, 5, 33)) is None and check_of(product(bf16, bf16, 5, COLUMNS)) is None
     for module, why in (
@@ -65,7 +92,7 @@ def test_what_has_whole_groups_or_none_is_left() -> None:
         (product(f32, f32, 5, 33), "f32 and f32 are multiplied one by one"),
         (product(f16, f16, 5, 33), "f16 and f16 are multiplied one by one"),
         (product(u8, i8, 5, COLUMNS - 1), f"rows are not copied for {COLUMNS - 1} columns"),
-        (product(u8, i8, 5, 33, constant=False), "no constant matrix"),
+        (product(u8, i8, 5, 33, constant=False, rows=ROWS - 1), f"not copied for {ROWS - 1} rows"),
     ):
         assert why in str(check_of(module))
         PassManager(parse_pipeline("pad_terms"), strict=True).run(module)
