@@ -28,7 +28,7 @@ return (u8x16)_mm256_cvtepi16_epi8(_mm512_castsi512_si256(one));"""
 
 
 def functions() -> dict[str, LibraryFunction]:
-    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements of as many numbers that the low bits of each lane say; `lookup256_u8`."""
+    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements that low bits of each lane say; `lookup256_u8`."""
     pairs = [f"_mm512_permutex2var_ps((__m512){low}, (__m512i)x, (__m512){high})" for low, high in ("ab", "cd")]
     texts = {
         16: "_mm512_permutexvar_ps((__m512i)x, (__m512)a)",

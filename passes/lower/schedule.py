@@ -19,7 +19,7 @@ from ...ir.graph import Value
 from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
-from ...ir.workload import Point, Workload, default_workload, merged, nearest_size
+from ...ir.workload import Point, Workload, default_sizes, default_workload, merged, nearest_size
 from ..regions.compose import Group
 from ..regions.own_symbols import canonical
 from ..tile.schedule import Candidate, Match, Order, Problem, Refusal, Schedule, Strategy, seconds
@@ -62,12 +62,14 @@ def problem_of(
     given: Mapping[Value, Layout] = MappingProxyType({}),
 ) -> tuple[Problem, Mapping[str, Dim]]:
     """The problem of a group: its region in canonical form, with the layouts of its constants (those of some may be given), at the
-    sizes that a workload gives its own symbols; and what these are here. Without a workload equal problems are equal whatever graph
-    they are of.
+    sizes that a workload gives its own symbols; and what these are here. Without a workload the graph's symbols have usual sizes;
+    where the problem's own would have the same, problems are equal whatever graph they are of.
     """
     constants = frozenset(o.name for o, value in zip(group.region.inputs, group.inputs, strict=True) if value.constant is not None)
     own = canonical(replace(group.region, name="region"), symbols)
-    points = () if workload is None else points_of(own.binding, own.symbols, workload)
+    points = points_of(own.binding, own.symbols, workload or default_workload(symbols))
+    if workload is None and [dict(point.sizes) for point in points] == [default_sizes(own.symbols)]:
+        points = ()
     named = {o.name: given[value] for o, value in zip(group.region.inputs, group.inputs, strict=True) if value in given}
     return Problem(own.region, own.symbols, layouts(own.region, constants) | named, constants, points), own.binding
 

@@ -15,12 +15,18 @@ SCORE = (0, 3, -2)
 
 def stride_class(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int:
     """0 if the axis does not move the address, 1 if it steps by one element, else 2."""
+    step = step_of(region, operand, subscripts, axis)
+    return step if step in (0, 1) else 2
+
+
+def step_of(region: Region, operand: str, subscripts: tuple[Dim, ...], axis: str) -> int | None:
+    """By how many elements the axis moves the address; None where that is not one small number."""
     shape = region.operand(operand).type.shape
     for place, subscript in enumerate(reversed(subscripts)):
         if axis in dims.symbols(subscript):
             moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
             inner = dims.product(shape[len(shape) - place :])
-            return 1 if moved == 1 and inner == 1 else 2
+            return moved if isinstance(moved, int) and inner == 1 else None
     return 0
 
 

@@ -9,7 +9,7 @@ from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.region import Load, Reduce, Region, Scan, Store, subscripted, values_of, walk
 from ....ir.region.stores import Fold, needed, parallel_axes
-from ..accesses import SCORE, apart, is_within, stride_class
+from ..accesses import SCORE, apart, is_within, step_of, stride_class
 from ..lower import upper_bound
 from ..schedule import Problem
 from ..walk import Walk
@@ -18,6 +18,8 @@ TURNED = 16
 """Elements of an axis that the lanes stride across, taken together: so many f32 fill a line of memory."""
 FEWEST = 4
 """Elements that an axis in the lanes may have at least."""
+SECOND = 1
+"""What an access says for an axis along which it takes every second element: two loads and a shuffle."""
 
 Accesses = list[tuple[str, tuple[Dim, ...], frozenset[str]]]
 """Every operand with the subscripts that it is stored or read at, and the axes along which loaded ones jump about."""
@@ -125,7 +127,10 @@ def _accesses(statements: Sequence[Fold | Store], stores: Sequence[Store]) -> Ac
 def _lane(
     problem: Problem, stores: Sequence[Store], statements: Sequence[Fold], grid: tuple[str, ...], accesses: Accesses, lanes: int
 ) -> str | None:
-    """The axis that most accesses step through with stride 1, one that fills a vector if there is one; None where nothing gains."""
+    """The axis that most accesses step through with stride 1, one that fills a vector if there is one; else one that stores step through.
+
+    None where there is none: single elements take the tests and addresses of each by itself.
+    """
     region = problem.region
     allowed = set(region.extents)
     if stores[-1].gathers:
@@ -133,19 +138,21 @@ def _lane(
     elif any(isinstance(s, Scan) or (isinstance(s, Reduce) and s.kind.startswith("arg")) for s in statements):
         allowed = set(grid)
     scores = dict.fromkeys(region.extents, 0)
+    stored = {name for s in stores for name in scores if step_of(region, s.output, s.subscripts, name) == 1}
     for operand, subscripts, jumping in dict.fromkeys(accesses):
-        strides = {name: 2 if name in jumping else stride_class(region, operand, subscripts, name) for name in scores}
+        steps = {name: None if name in jumping else step_of(region, operand, subscripts, name) for name in scores}
         # What varies over few axes is read where they are looped over, not at every point.
-        often = sum(stride != 0 for stride in strides.values())
-        for name, stride in strides.items():
-            scores[name] += often * SCORE[stride]
-    best: tuple[bool, int] | None = None
+        often = sum(step != 0 for step in steps.values())
+        for name, step in steps.items():
+            scores[name] += often * (SECOND if step == 2 else SCORE[step if step in (0, 1) else 2])
+    best: tuple[bool, bool, int] | None = None
     found: str | None = None
     for axis in region.axes:
         extent = upper_bound(axis.extent, problem.symbols)
-        if axis.name not in allowed or (extent is not None and extent < FEWEST) or scores[axis.name] <= 0:
+        gains = scores[axis.name] > 0
+        if axis.name not in allowed or (extent is not None and extent < FEWEST) or not (gains or axis.name in stored):
             continue
-        rank = extent is None or extent >= lanes, scores[axis.name]
+        rank = gains, extent is None or extent >= lanes, scores[axis.name]
         if best is None or rank >= best:
             best, found = rank, axis.name
     return found

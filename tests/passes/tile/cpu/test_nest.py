@@ -134,3 +134,28 @@ module @m symbols {{ N in 1..64 }} {{
     x = np.random.default_rng(0).standard_normal((heads, 5, head)).astype(np.float32)
     got = np.asarray(Engine(compile_module(module, build_options({})), threads=1)(x))
     np.testing.assert_allclose(got, np.sin(x.transpose(1, 0, 2).reshape(5, -1).astype(np.float64)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(3, 2), (2, 2), (3, 3), (2, 5)])
+def test_windows_lie_in_lanes_however_far_apart_they_are(window: int, stride: int) -> None:
+    """Single elements took fifty times as long."""
+    size = (40 - 1) * stride + window
+    text = f"""
+module @m symbols {{ N in 1..64 }} {{
+  func @main(%x: f32[N, {size}]) -> f32[N, 40] {{
+    %y = max_pool(%x) {{window = [{window}], strides = [{stride}], dilations = [1], before = [0], after = [0]}} : f32[N, 40]
+    return %y
+  }}
+}}
+"""
+    text = text.replace("f32[N, ", "f32[N, 3, ")
+    module = parse_module(text)
+    (unit,) = lower_cpu(module, AVX512, cheapest(AVX512)).scheduled.values()
+    (launch,) = unit.program.launches
+    assert AVX512.lanes in {loop.step for loop in statements(launch.body) if isinstance(loop, For)} or any(
+        axis.step is not None and axis.step >= AVX512.lanes for axis in launch.grid
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3, size)).astype(np.float32)
+    got = np.asarray(Engine(compile_module(module, build_options({})), threads=1)(x))
+    wanted = np.stack([x[..., n : n + 39 * stride + 1 : stride] for n in range(window)]).max(0)
+    np.testing.assert_array_equal(got, wanted)
