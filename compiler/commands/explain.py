@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.errors import Source, UnsupportedError, UsageError
+from ...ir.errors import Source, UsageError
 from ...ir.graph import Module
 from ...passes.base import Missed
 from ...passes.fusion.decision import Decision
@@ -23,7 +23,7 @@ from ..options import BuildOptions
 from ..pipeline import lower, simplify
 from ..report.fusion import VERDICTS, largest_kept
 from ..report.table import Report, Table
-from ..torch.backend import CompiledGraph, aot, unboxed, with_target
+from ..torch.backend import CompiledGraph, aot, unboxed
 from ..torch.sharing import Place, SharedProgram, admit_ones, place_of
 from ..torch.telling import may_leave, tell_left
 
@@ -61,15 +61,10 @@ def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> R
     graphs: list[_Listed] = []
     breaks: list[_Break] = []
     known = dict(counters["graph_break"])
-    refused = None
-    try:
-        options = with_target(options, inputs)
-    except UnsupportedError as error:
-        refused = error
 
     def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
         breaks.extend(_breaks(graph_module))
-        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, refused=refused, graphs=graphs))
+        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, by_device=True, graphs=graphs))
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()

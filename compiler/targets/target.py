@@ -107,7 +107,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class CudaTarget(Target):
-    """A GPU architecture of NVIDIA's."""
+    """A GPU architecture of NVIDIA's, or one of its boards: the same code, chosen by that board's figures."""
 
     family = "cuda"
     codes = "i8"
@@ -122,7 +122,7 @@ class CudaTarget(Target):
 
     @property
     def loaded_as(self) -> str:
-        return self.name
+        return gpu_target(self.machines[0]).name
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -135,11 +135,11 @@ class CudaTarget(Target):
 
     def device(self) -> DeviceFigures:
         gpu = gpu_target(self.machines[0])
-        return DeviceFigures(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, "the maker's figures for the largest part")
+        return DeviceFigures(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, f"the maker's figures for {gpu.board}")
 
     def why_not_here(self, here: Here) -> str | None:
         found = [gpu.target for gpu in here.cuda.gpus]
-        if self.name in found:
+        if self.loaded_as in found:
             return None
         return f"the GPUs here are {', '.join(found)}" if found else here.cuda.problem or "no GPU"
 

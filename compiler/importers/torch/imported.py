@@ -57,7 +57,7 @@ class Imported:
     `states` are the arguments that the engine writes where they lie, `written` those that a copy of an output goes to.
 
     `strides` are torch's strides of the engine's outputs where they are unusual, `offsets` where in their memory they begin,
-    `views` what shares them. Symbols in these
+    `devices` where torch has them (None: anywhere), `views` what shares them. Symbols in these
     are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
 
     Where `is_left`, nothing was imported and torch runs the graph.
@@ -72,6 +72,7 @@ class Imported:
     is_left: bool = False
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     offsets: tuple[Dim, ...] = ()
+    devices: tuple[Any, ...] = ()
     views: Views = NO_VIEWS
     given: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
