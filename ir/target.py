@@ -289,8 +289,8 @@ _B300 = replace(
     ptx_isa=88,
     memory_bytes=288 * 10**9,
     board="B300",
-    source="NVIDIA HGX platform, B300: eight GPUs have 2.3 TB of HBM3e and 64 TB/s; the rates of B200 but for FP64 (10 T of eight) and INT8 "
-    "(2 P of sixteen halves with sparsity)",
+    source="NVIDIA HGX platform, B300: eight GPUs have 2.3 TB of HBM3e and 64 TB/s; the rates of B200 but for FP64 (10 T of eight); INT8, "
+    "0.15 P: NVIDIA Blackwell Architecture Technical Brief",
 )
 _RTX_5090 = GpuTarget(
     *("sm_120a", 120, 170, 101_376, 65_536, 0, 1.8e12, 96 * 2**20),

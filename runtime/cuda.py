@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 import weakref
@@ -116,7 +117,7 @@ class _Home:
         self.part = contents.parts[name]
         self.host = host_program(self.part)
         self.ordinal = _first(capability_of(name)) or 0
-        self.host_constants, self.places, self.size = _constants(contents, name, programs.values())
+        self.host_constants = _constants(contents, name, programs.values())
         self._loaded: dict[int, _OnDevice] = {}
         self._lock = threading.Lock()
 
@@ -151,11 +152,16 @@ class _OnDevice:
 
     def __init__(self, home: _Home, gpu: Device) -> None:
         self.gpu = gpu
+        lying = {key: constant.on_gpu(gpu.ordinal) for key, constant in home.host_constants.items()}
+        brought = {key: home.host_constants[key] for key, place in lying.items() if place is None}
         with gpu:
             self.modules = _Modules(gpu, home.part)
-            self.constants = Memory(gpu, home.size)
-            for key, constant in home.host_constants.items():
-                gpu.upload(self.constants.address + home.places[key], pointer(constant.data), constant.data.size, 0)
+            self.memory = Memory(gpu, sum(rounded(constant.nbytes) for constant in brought.values()))
+            ends = itertools.accumulate((rounded(constant.nbytes) for constant in brought.values()), initial=self.memory.address)
+            self.constants: dict[str, int] = {key: place for key, place in lying.items() if place is not None}
+            self.constants |= zip(brought, ends, strict=False)
+            for key, constant in brought.items():
+                gpu.upload(self.constants[key], pointer(constant.data), constant.nbytes, 0)
             gpu.synchronize(0)
 
 
@@ -197,7 +203,7 @@ class _Loaded:
         self.host: HostProgram = home.host
         keys = {n: buffer.storage.key for n, buffer in enumerate(program.buffers) if isinstance(buffer.storage, storage.Constant)}
         self.host_constants: Mapping[int, Constant] = {number: home.host_constants[key] for number, key in keys.items()}
-        self.constants: Mapping[int, int] = {number: on.constants.address + home.places[key] for number, key in keys.items()}
+        self.constants: Mapping[int, int] = {number: on.constants[key] for number, key in keys.items()}
         self.steps: Sequence[Steps] = tuple(self._prepare(callback, call))
 
     def _prepare(self, callback: Callback | None, call: CallFunction) -> Iterator[Steps]:
@@ -287,18 +293,14 @@ def _stream(inputs: Sequence[Any]) -> int | None:
     return None
 
 
-def _constants(contents: EngineContents, part: str, programs: Iterable[Program]) -> tuple[dict[str, Constant], dict[str, int], int]:
-    """Constants on the host by key, their places in one piece of device memory, and its size."""
+def _constants(contents: EngineContents, part: str, programs: Iterable[Program]) -> dict[str, Constant]:
+    """The constants of a part by key."""
     found: dict[str, Constant] = {}
-    offsets: dict[str, int] = {}
-    total = 0
     for buffer in (buffer for program in programs for buffer in program.buffers):
         if not isinstance(buffer.storage, storage.Constant):
             continue
         key, expected = buffer.storage.key, nbytes(buffer.type)
-        if key not in found:
-            found[key], offsets[key] = contents.constant(part, key), total
-            total += rounded(found[key].data.size)
-        if buffer.type.dtype != string and (expected is None or found[key].data.size < expected):
-            raise EngineError(f"constant {key!r} has {found[key].data.size} bytes, expected {buffer.type}")
-    return found, offsets, total
+        found.setdefault(key, contents.constant(part, key))
+        if buffer.type.dtype != string and (expected is None or found[key].nbytes < expected):
+            raise EngineError(f"constant {key!r} has {found[key].nbytes} bytes, expected {buffer.type}")
+    return found

@@ -28,7 +28,7 @@ from ..options import BuildOptions, build_options
 from ..targets.target import Here, Target
 from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
-from .sharing import KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
+from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused, tell_workload
 
 REPACKS = 4
@@ -305,8 +305,9 @@ class CompiledGraph:
         if program.is_shareable:
             admit_ones(program.module)
         contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts), remedies=TRACED)
+        on_gpu, pool = FrozenOnGpu(program.module, watched, imported.frozen), packed_weights()
         weights = {
-            file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
+            file: {name: pool.share(on_gpu.lying(c), watched) for name, c in group.items()} for file, group in contents.weights.items()
         }
         threads = self.options.threads or self.options.environment.threads
         engine = Engine(dataclasses.replace(contents, weights=weights), threads=threads, call=callback(imported.calls))

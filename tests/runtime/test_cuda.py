@@ -18,6 +18,7 @@ from ourcc.runtime import Engine, EngineContents, PartContents, device_memory
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
 from ourcc.runtime.contents import PLANS
+from ourcc.runtime.weights import Constant
 
 from .driver_double import B, N, contents, floats, plan, pointer
 
@@ -85,6 +86,27 @@ def test_concurrent_calls_do_not_mix(gpu):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_constants_that_lie_on_the_gpu_are_read_there(gpu):
+    """A constant lies on GPU 0 already: nothing is brought there, and to another GPU it is."""
+    double = gpu(gpus=2)
+    place = np.array([3.0], np.float32)
+
+    class Lying(Constant):
+        def on_gpu(self, ordinal):
+            return place.ctypes.data if ordinal == 0 else None
+
+    made = contents()
+    given = Constant.of(np.array([3.0], np.float32))
+    held = replace(made, weights={"sm_90a": {"w": Lying(given.type, given.data)}})
+    engine = Engine(held)
+    assert not double.calls["cuMemcpyHtoDAsync_v2"] and not double.memory
+    place[0] = 5.0
+    assert np.array_equal(engine(np.ones((3, 8), np.float32))[0], np.full((3, 8), 5.0))
+    before = double.calls["cuMemcpyHtoDAsync_v2"]
+    engine._part.home.on(1)
+    assert double.calls["cuMemcpyHtoDAsync_v2"] == before + 1
 
 
 def test_torch_cpu_tensors_come_back_on_the_cpu(gpu):

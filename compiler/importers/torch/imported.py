@@ -60,6 +60,8 @@ class Imported:
     `devices` where torch has them (None: anywhere), `views` what shares them. Symbols in these
     are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
 
+    `frozen` are the digests of the arguments that are constants.
+
     Where `is_left`, nothing was imported and torch runs the graph.
     """
 
@@ -77,3 +79,4 @@ class Imported:
     given: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[int, int] = field(default_factory=dict)
+    frozen: Mapping[int, str] = field(default_factory=dict)

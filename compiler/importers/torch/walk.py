@@ -128,6 +128,7 @@ class Walker:
             given=self.given,
             states=arguments.states,
             written=written,
+            frozen=arguments.digests,
         )
 
     # nodes
