@@ -11,15 +11,20 @@ from typing import Any
 from ...ir.errors import ToolchainError, UnsupportedError
 from ...ir.target import GpuTarget
 from .children import COMPILERS
+from .cubin import launch_needs
 from .kernel import TritonKernel
 
 # Triton's copies through descriptors are instructions of this ISA.
 DESCRIPTOR_ISA = 86
+WARP = 32
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler says of a kernel: per thread registers and bytes spilled, per program bytes of memory."""
+    """What the assembler says of a kernel: per thread registers and bytes spilled, per program warps and bytes of memory.
+
+    Warps are those that the cubin is for: more than were asked for where the compiler gives some of them other work.
+    """
 
     registers: int
     spill_stores: int
@@ -27,7 +32,14 @@ class Resources:
     stack: int
     shared: int
     scratch: int
+    warps: int
+    parameters: int
     instructions: dict[str, int]
+
+    @property
+    def spilled(self) -> int:
+        """Bytes that a thread moves because its registers are too few."""
+        return self.spill_stores + self.spill_loads
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
     if "error" in answer:
         raise ToolchainError(f"triton refused kernel {kernel.name} for {target.name}: {answer['error']}", note=kernel.source)
     ptx = blobs[0].decode()
-    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, answer))
+    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, blobs[1], answer))
     if compiled.resources.shared > target.shared_memory:
         raise UnsupportedError(
             f"kernel {kernel.name} needs {compiled.resources.shared} bytes of shared memory, {target.name} has {target.shared_memory}",
@@ -105,8 +117,10 @@ def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
     }
 
 
-def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resources:
-    log = answer["log"]
+def _resources(kernel: TritonKernel, ptx: str, cubin: bytes, answer: dict[str, Any]) -> Resources:
+    log, needs = answer["log"], launch_needs(cubin, kernel.name)
+    if needs.threads != WARP * answer["warps"]:
+        raise ToolchainError(f"kernel {kernel.name}: triton says {answer['warps']} warps, its cubin is for {needs.threads} threads")
 
     def number(pattern: str) -> int:
         found = re.search(pattern, log)
@@ -121,6 +135,8 @@ def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resour
         number(r"([0-9]+) bytes stack frame"),
         answer["shared"],
         answer["scratch"],
+        answer["warps"],
+        len(needs.parameters),
         instruction_mix(ptx, answer["sass"]),
     )
 

@@ -14,7 +14,7 @@ from ...codegen.c.toolchain import find_compiler
 from ...codegen.host.routines import LAUNCHES, routine
 from ...codegen.triton.compile import CompiledKernel, compile_kernels
 from ...codegen.triton.kernel import TritonKernel
-from ...codegen.triton.launch_abi import variant
+from ...codegen.triton.launch_abi import expect_agreement, variant
 from ...codegen.triton.printer import print_launch
 from ...ir import dims
 from ...ir.dims import Dim, Facts
@@ -243,7 +243,9 @@ def _with_variants(
         guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
         made = variant(compiled[item.kernel.name], guard)
         grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
-        yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        made = replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        expect_agreement(made, compiled[item.kernel.name])
+        yield made
         if guard == plain.guard:
             return
 
