@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.errors import ToolchainError, UnsupportedError
+from ...ir.errors import ToolchainError, UnsupportedError, reason
 from ...ir.target import GpuTarget
 from .children import COMPILERS
 from .cubin import launch_needs
@@ -17,6 +17,10 @@ from .kernel import TritonKernel
 # Triton's copies through descriptors are instructions of this ISA.
 DESCRIPTOR_ISA = 86
 WARP = 32
+DEADLINE = 120.0
+"""Seconds after which the toolchain is taken to hang on a kernel."""
+LONGEST = 300
+"""Characters of a reason."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,19 @@ class CompiledKernel:
     resources: Resources
 
 
-def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True) -> CompiledKernel:
+@dataclass(frozen=True)
+class Failure:
+    """A kernel that could not be built: the toolchain refused it, crashed or did not end, or the target cannot hold it."""
+
+    error: ToolchainError | UnsupportedError
+
+    @property
+    def why(self) -> str:
+        """The reason in one line."""
+        return reason(self.error)[:LONGEST]
+
+
+def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = DEADLINE, *, is_read: bool = True) -> CompiledKernel:
     """PTX and cubin of a kernel; ToolchainError if Triton refuses it, UnsupportedError if the target cannot hold it.
 
     Where the machine code is not read, which takes the disassembler a quarter of a second, the mix has what PTX names alone.
@@ -82,14 +98,27 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
 
 
 def compile_kernels(
-    kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True
+    kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = DEADLINE, *, is_read: bool = True
 ) -> tuple[CompiledKernel, ...]:
     """All kernels, two at a time, in order."""
     with ThreadPoolExecutor(COMPILERS.size) as executor:
         return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline, is_read=is_read), kernels))
 
 
-def disassemble(cubin: bytes, name: str, deadline: float = 120.0) -> str:
+def try_kernels(kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = DEADLINE) -> tuple[CompiledKernel | Failure, ...]:
+    """The same; one that cannot be built keeps no other from it."""
+
+    def built(kernel: TritonKernel) -> CompiledKernel | Failure:
+        try:
+            return compile_kernel(kernel, target, deadline)
+        except (ToolchainError, UnsupportedError) as error:
+            return Failure(error)
+
+    with ThreadPoolExecutor(COMPILERS.size) as executor:
+        return tuple(executor.map(built, kernels))
+
+
+def disassemble(cubin: bytes, name: str, deadline: float = DEADLINE) -> str:
     """The machine code of a cubin as text, for `codegen/sass`; ToolchainError if the disassembler refuses it."""
     answer, blobs = COMPILERS.ask({"kind": "disassemble", "name": name}, [cubin], deadline)
     if "error" in answer:

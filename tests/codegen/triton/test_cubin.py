@@ -40,5 +40,5 @@ def test_what_says_nothing_is_one_clear_error() -> None:
     for bad in (b"", b"x" * 200, good[:100], good[:table], good.replace(b".nv.info.copy", b".nv.info.cope"), good[: table + 30]):
         with pytest.raises(ToolchainError, match="the cubin of kernel copy does not say how it is launched"):
             launch_needs(bad, "copy")
-    with pytest.raises(ToolchainError, match="it has no section .nv.info.other"):
+    with pytest.raises(ToolchainError, match=r"it has no section \.nv\.info\.other"):
         launch_needs(good, "other")

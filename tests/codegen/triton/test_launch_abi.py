@@ -77,7 +77,9 @@ def test_a_plan_that_disagrees_with_its_cubin_is_refused() -> None:
     made = variant(kernel)
     expect_agreement(made, kernel)
     for changed in (dataclasses.replace(made, warps=2), dataclasses.replace(made, arguments=("x",)), dataclasses.replace(made, scalars=())):
-        with pytest.raises(InternalError, match=r"the plan launches kernel softmax_rows with \d+ threads and \d parameters, its cubin is for"):
+        with pytest.raises(
+            InternalError, match=r"the plan launches kernel softmax_rows with \d+ threads and \d parameters, its cubin is for"
+        ):
             expect_agreement(changed, kernel)
 
 
