@@ -30,6 +30,7 @@ from ...passes.lower.lower import fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.quantize.words import TF32
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
+from ...passes.tile.gpu.rates import operations_rate
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
 from ...runtime.contents import LIBRARY, PLANS, PartContents
 from ..options import BuildOptions
@@ -100,8 +101,7 @@ class CudaBackend:
         files = {**dict(_files(built.values())), **_host_program(options, progress), PLANS: digest_of(plans).encode()}
         units_of = lowered.scheduled
         resources = {name: _resources(built[items[0].kernel.name], units_of[name], kernels) for name, items in printed.items()}
-        rates = machine.rates["tf32"], machine.memory_rate
-        rows = kernel_rows(lowered, *rates, resources, workload)
+        rows = kernel_rows(lowered, partial(_rate, machine=machine), machine.memory_rate, resources, workload, floored=False)
         return Built(
             machine.name,
             target.name,
@@ -262,6 +262,10 @@ def _host_program(options: BuildOptions, progress: Progress) -> dict[str, bytes]
         return {}
     source = {f"{LAUNCHES}.c": routine(LAUNCHES)}
     return {LIBRARY: compile_shared(source, BASELINE, compiler, cache=options.environment.objects).data}
+
+
+def _rate(unit: Scheduled, machine: GpuTarget) -> float:
+    return operations_rate(unit.problem, unit.schedule, machine)
 
 
 def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
