@@ -44,10 +44,10 @@ def test_the_roofline_is_that_of_the_format(dtype: torch.dtype, seconds: float) 
 
 
 def test_a_board_has_predictions_of_its_own() -> None:
-    """256 MiB are brought and half as much is written: 1.43 times as long on H100 as on H200."""
+    """256 MiB are brought and half as much is written: memory takes 1.43 times as long on H100 as on H200."""
     times = {board: row(Sum(), board, (8192, 4096))["predicted_us"] for board in ("h100", "h200", "b200")}
     assert times["h100"] > 3 * 4 * 8192 * 4096 / 3.35e6 > times["h200"]
-    assert times["h100"] / times["h200"] == pytest.approx(4.8 / 3.35, rel=0.03) and times["h200"] / times["b200"] > 1.5
+    assert 1.3 < times["h100"] / times["h200"] < 4.8 / 3.35 and 1.3 < times["h200"] / times["b200"] < 8 / 4.8
 
 
 def test_predictions_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
