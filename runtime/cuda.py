@@ -86,7 +86,7 @@ class CudaPart:
 
     device = "cuda"
 
-    def __init__(self, contents: EngineContents, name: str, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, name: str, callback: Callback | None = None, graphs: bool = True) -> None:
         self.contents = contents
         self.name = name
         part = contents.parts[name]
@@ -95,7 +95,7 @@ class CudaPart:
             raise EngineError(f"the kernels of the engine's part {name} were made for other plans than it holds", hint=hint)
         programs = {function: Program(plan) for function, plan in part.plans.items()}
         call = functools.partial(call_function, weakref.ref(self))
-        home = _Home(contents, name, programs)
+        home = _Home(contents, name, programs, graphs)
         home.on(home.ordinal)
         self.home = home
         self._executors = {function: CudaExecutor(home, program, callback, call) for function, program in programs.items()}
@@ -112,8 +112,9 @@ class CudaPart:
 class _Home:
     """The GPUs on which a part is loaded; the first that it runs on is that of calls with nothing on a GPU."""
 
-    def __init__(self, contents: EngineContents, name: str, programs: Mapping[str, Program]) -> None:
+    def __init__(self, contents: EngineContents, name: str, programs: Mapping[str, Program], graphs: bool) -> None:
         self.target = name
+        self.graphs = graphs
         self.part = contents.parts[name]
         self.host = host_program(self.part)
         self.ordinal = _first(capability_of(name)) or 0
@@ -201,6 +202,7 @@ class _Loaded:
         self.on = on
         self.gpu = on.gpu
         self.host: HostProgram = home.host
+        self.graphs = home.graphs
         keys = {n: buffer.storage.key for n, buffer in enumerate(program.buffers) if isinstance(buffer.storage, storage.Constant)}
         self.host_constants: Mapping[int, Constant] = {number: home.host_constants[key] for number, key in keys.items()}
         self.constants: Mapping[int, int] = {number: on.constants[key] for number, key in keys.items()}

@@ -35,6 +35,7 @@ class Loaded(Protocol):
     program: Program
     gpu: Device
     host: HostProgram
+    graphs: bool
     host_constants: Mapping[int, Constant]
     constants: Mapping[int, int]
     steps: Sequence[Steps]
@@ -53,7 +54,7 @@ class Context(Bound):
         for number, address in loaded.constants.items():
             self.cells[number] = address
         self.arena: Memory | BorrowedMemory | None = None
-        self.runs = CapturedRuns(self.gpu, loaded.host)
+        self.runs = CapturedRuns(self.gpu, loaded.host, loaded.graphs)
         self.binding: Binding | None = None
         self.outputs: dict[int, Any] = {}
         self.objects: dict[int, Array] = {}

@@ -15,6 +15,8 @@ from ...ir.graph import Module
 from ...passes.base import Missed
 from ...passes.fusion.decision import Decision
 from ...passes.lower.build_plan import Kept
+from ...runtime.captured import FEWEST
+from ...runtime.captured import TOLD as GRAPHS
 from ..importers.torch.imported import Imported
 from ..importers.torch.nodes import user_line
 from ..importers.torch.whole import left
@@ -170,6 +172,7 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients
         imported = listed.seen()
         compiled = [] if imported.is_left else compiled
         notes += [f"graph {number}: {row}" for row in plan.kept]
+        notes += [f"graph {number}: {GRAPHS}"] if is_replayed(listed.options, plan.launches) else []
         kind = "inference" if listed.is_inference else "training"
         count = len(imported.fallbacks)
         rows.append((number, kind, len(compiled), plan.kernels, plan.launches, count, ", ".join(imported.module.symbols), plan.engine))
@@ -306,4 +309,10 @@ def explain_module(module: Module, options: BuildOptions) -> Report:
     launches = sum(1 for _ in lowered.launches)
     plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
     facts = {"graphs": 1, "compiled ops": sum(kinds.values()), "kernels": plan.kernels, "launches": launches, "aten calls": 0}
-    return Report(facts, (Table("ops", ("op", "count"), rows), *_fusion([plan])))
+    notes = (GRAPHS,) if is_replayed(options, launches) else ()
+    return Report(facts, (Table("ops", ("op", "count"), rows, notes), *_fusion([plan])))
+
+
+def is_replayed(options: BuildOptions, launches: int) -> bool:
+    """Whether so many launches of the first target may become a CUDA graph."""
+    return options.targets[0].replays and options.environment.graphs and launches >= FEWEST

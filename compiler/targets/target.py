@@ -50,6 +50,11 @@ class Target(ABC):
     most_joined: ClassVar[int | None]
     """Products that are joined into one have so many bytes of weights at most; None where that never takes longer."""
 
+    place: ClassVar[str]
+    """Torch's word for where its tensors lie."""
+    replays: ClassVar[bool]
+    """Whether runs of its launches may be replayed as graphs."""
+
     @property
     @abstractmethod
     def loaded_as(self) -> str:
@@ -73,6 +78,8 @@ class CpuTarget(Target):
     """Levels of x86-64."""
 
     family = "cpu"
+    place = "cpu"
+    replays = False
     # The CPU's instructions want unsigned codes on the left.
     codes = "u8"
     has_tf32 = False
@@ -110,6 +117,8 @@ class CudaTarget(Target):
     """A GPU architecture of NVIDIA's, or one of its boards: the same code, chosen by that board's figures."""
 
     family = "cuda"
+    place = "cuda"
+    replays = True
     codes = "i8"
     has_tf32 = True
     multiplies_in_groups = False

@@ -39,7 +39,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {},
     "max-autotune": {"tune": 16},
-    "max-autotune-no-cudagraphs": {"tune": 16},
+    "max-autotune-no-cudagraphs": {"tune": 16, "graphs": False},
 }
 """What the modes of torch.compile ask for, in our options."""
 
@@ -309,8 +309,9 @@ class CompiledGraph:
         weights = {
             file: {name: pool.share(on_gpu.lying(c), watched) for name, c in group.items()} for file, group in contents.weights.items()
         }
-        threads = self.options.threads or self.options.environment.threads
-        engine = Engine(dataclasses.replace(contents, weights=weights), threads=threads, call=callback(imported.calls))
+        threads, graphs = self.options.threads or self.options.environment.threads, self.options.graphs and self.options.environment.graphs
+        made = dataclasses.replace(contents, weights=weights)
+        engine = Engine(made, threads=threads, call=callback(imported.calls), graphs=graphs)
         kept = KeptEngine(program, engine)
         if program.is_shareable:
             kept_engines().keep(kept)

@@ -55,10 +55,9 @@ def device_target(device: Any) -> Target:
 
 def expect_writable(states: Mapping[str, Any], target: Target) -> None:
     """UnsupportedError where a graph writes an argument that is not on the device of its target: kernels write it where it lies."""
-    kind = "cuda" if target.family == "cuda" else "cpu"
     for name, device in states.items():
-        if device.type != kind:
-            raise UnsupportedError(f"the graph writes {name!r}, which is on {device}, and computes on {kind}", hint="move it there")
+        if device.type != target.place:
+            raise UnsupportedError(f"the graph writes {name!r}, which is on {device}, and computes on {target.place}", hint="move it there")
 
 
 def on_device(tensor: Any, device: Any) -> Any:
