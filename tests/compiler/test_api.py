@@ -23,7 +23,7 @@ def test_load_hands_over_its_arguments(commands: Any) -> None:
     given = {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": None, "copy_weights": False, "graphs": True}
     assert ourcc.load("m.ourcc", target="cpu", threads=1, verify=True) == ("m.ourcc", given)
     # An empty list trusts nobody, which is not the same as asking for no signature.
-    asked = {"target": None, "threads": None, "verify": False, "trusted_keys": [], "copy_weights": False}
+    asked = {"target": None, "threads": None, "verify": False, "trusted_keys": [], "copy_weights": False, "graphs": True}
     assert ourcc.load("m.ourcc", trusted_keys=[]) == ("m.ourcc", asked)
 
 
