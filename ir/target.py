@@ -228,6 +228,8 @@ def level_for(features: frozenset[str]) -> CpuLevel:
 class GpuTarget:
     """A GPU architecture, with the memory and the rates of one board: bytes, bytes and (dense) operations per second.
 
+    `cache_rate` is that of the second-level cache, `port_rate` what one processor takes from it, `latency` the seconds from asking
+    memory to getting.
     `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
     rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows. `in_tf32` is not the
     part's but the user's: products of float32 are one of tf32 each, not three.
@@ -246,6 +248,9 @@ class GpuTarget:
     matrix_rows: int
     ptx_isa: int
     memory_bytes: int
+    cache_rate: float
+    port_rate: float
+    latency: float
     board: str
     source: str
     in_tf32: bool = False
@@ -256,11 +261,17 @@ def _rates(f64: float, f32: float, tf32: float, half: float, fp8: float, i8: flo
     return {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half, "f8e4m3": fp8, "f8e5m2": fp8, "i8": i8}
 
 
+# Caches: 5,120 bytes a cycle as NVIDIA states for A100 (white paper) and H100 keeps, at 1.98 GHz; two dies of B200 twice that, which no
+# public source states. A port takes 64 bytes a cycle (the same). Latency: Luo et al., arXiv:2501.12084, and arXiv:2512.02189. Of RTX 5090
+# the cache is reckoned with four times the memory's rate: no public source.
 _H200 = GpuTarget(
     *("sm_90a", 90, 132, 232_448, 65_536, 0, 4.8e12, 50 * 2**20),
     _rates(67e12, 67e12, 494e12, 989e12, 1979e12, 1979e12),
     *("wgmma", 64, 80),
     memory_bytes=141 * 10**9,
+    cache_rate=5120 * 1.98e9,
+    port_rate=64 * 1.98e9,
+    latency=600e-9,
     board="H200",
     source="NVIDIA H200 Tensor Core GPU data sheet (SXM): 141 GB of HBM3e, 4.8 TB/s; with sparsity, which is twice, 989 (TF32), "
     "1,979 (BF16) and 3,958 (FP8, INT8) T",
@@ -277,6 +288,9 @@ _B200 = GpuTarget(
     _rates(37e12, 75e12, 1125e12, 2250e12, 4500e12, 4500e12),
     *("tcgen05", 64, 86),
     memory_bytes=180 * 10**9,
+    cache_rate=10240 * 1.965e9,
+    port_rate=64 * 1.965e9,
+    latency=700e-9,
     board="B200",
     source="NVIDIA DGX B200 data sheet and HGX platform: eight GPUs have 1,440 GB of HBM3e and 64 TB/s; with sparsity, which is twice, "
     "18 (TF32), 36 (BF16), 72 (FP8) and 72 (INT8) P; 600 (FP32) and 296 (FP64) T",
@@ -297,6 +311,9 @@ _RTX_5090 = GpuTarget(
     _rates(1.6e12, 105e12, 105e12, 210e12, 419e12, 838e12),
     *("mma.sync", 16, 87),
     memory_bytes=32 * 2**30,
+    cache_rate=4 * 1.8e12,
+    port_rate=64 * 2.4e9,
+    latency=600e-9,
     board="RTX 5090",
     source="NVIDIA RTX Blackwell GPU architecture, white paper, and GeForce RTX 5090 specifications: 32 GB of GDDR7, 1.79 TB/s",
 )

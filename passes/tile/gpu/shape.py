@@ -62,8 +62,16 @@ def waves(programs: float, target: GpuTarget, resident: int = 1) -> float:
     return max(1.0, rounds * slots / max(1.0, programs))
 
 
+def filled(programs: float, in_flight: float, target: GpuTarget) -> float:
+    """The share of the memory's rate that programs draw which have so many bytes in flight on each processor: what latency and a
+    processor's port let through.
+    """
+    busy = min(programs, target.processors)
+    return min(1.0, busy * min(target.port_rate, in_flight / target.latency) / target.memory_rate)
+
+
 def memory_seconds(bytes_moved: float, programs: float, target: GpuTarget) -> float:
-    """Seconds to move bytes: from the cache four times as fast as from memory, and few programs do not fill the device."""
-    rate = target.memory_rate * (4 if bytes_moved < target.cache_bytes / 2 else 1)
+    """Seconds to move bytes: from the cache if it holds them twice, else from memory, and few programs do not fill the device."""
+    rate = target.cache_rate if bytes_moved < target.cache_bytes / 2 else target.memory_rate
     filled = min(1.0, programs / target.processors)
     return bytes_moved / (rate * max(filled, 1 / target.processors))

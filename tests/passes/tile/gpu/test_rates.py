@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ourcc.ir.target import gpu_target
+from ourcc.ir.target import GPU_BOARDS, gpu_target
 from ourcc.ir.types import DTYPES, DType, f64
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.rates import operations_rate
+from ourcc.passes.tile.gpu.shape import filled, memory_seconds
 from ourcc.passes.tile.schedule import matches
 
 
@@ -54,3 +55,24 @@ def test_what_is_no_product_goes_by_plain_arithmetic(cases: dict[str, Any]) -> N
 def test_attention_has_two_products(cases: dict[str, Any]) -> None:
     assert rate(cases["attention_causal_groups"], "sm_90a") == pytest.approx(989e12)
     assert rate(cases["attention"], "sm_90a") == pytest.approx(494e12 / 3)
+
+
+def test_memory_is_drawn_as_latency_and_ports_allow() -> None:
+    """Where few bytes are in flight latency decides, where many are the processors' ports: B200 needs more of both than H100."""
+    h100, h200, b200 = (gpu_target(name) for name in ("h100", "h200", "b200"))
+    assert filled(1000, 10**6, h100) == filled(1000, 10**6, b200) == 1.0
+    one = filled(1, 12_000, h100)
+    assert one == pytest.approx(12_000 / 600e-9 / 3.35e12) and filled(10, 12_000, h100) == pytest.approx(10 * one)
+    assert filled(10_000, 12_000, h100) == pytest.approx(132 * one), "no more programs draw at a time than there are processors"
+    assert filled(33, 10**6, h100) == 1.0, "a quarter of the ports of H100 take all that its memory gives"
+    assert filled(33, 10**6, h200) == pytest.approx(33 * 64 * 1.98e9 / 4.8e12)
+    assert filled(33, 10**6, b200) == pytest.approx(33 * 64 * 1.965e9 / 8e12)
+
+
+def test_the_cache_has_a_rate_of_its_own() -> None:
+    """Once it was reckoned as memory four times as fast, and H200's as faster than H100's, which has the same."""
+    h100, h200 = gpu_target("h100"), gpu_target("h200")
+    small, large = 10 * 2**20, 10**9
+    assert memory_seconds(small, 1000, h100) == memory_seconds(small, 1000, h200) == pytest.approx(small / (5120 * 1.98e9))
+    assert memory_seconds(large, 1000, h100) == pytest.approx(large / 3.35e12)
+    assert all(machine.cache_rate > machine.memory_rate for machine in GPU_BOARDS.values())
