@@ -248,13 +248,15 @@ class CudaExecutor:
         pairs = zip(values, self.expected, strict=True)
         inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
         held = states.gpu.ordinal if isinstance(states, DeviceStates) else None
-        ordinal = self.home.choose(inputs, (name for name, _, _ in self.expected), held)
+        kept = {} if states is None else states.tensors
+        given = [*inputs, *kept.values()]
+        ordinal = self.home.choose(given, (*(name for name, _, _ in self.expected), *kept), held)
         loaded = self._loaded.get(ordinal)
         if loaded is None:
             loaded = self._loaded.setdefault(ordinal, self._on(ordinal))
         binding = self.program.bind(tuple(tuple(value.shape) for value in inputs), inputs)
         with loaded.gpu as gpu:
-            stream = _stream(inputs)
+            stream = _stream(given)
             if stream is not None and gpu.is_capturing(stream):
                 # What is captured runs later, whoever calls meanwhile: it has memory of its own, in the hands of torch.
                 return Context(loaded, stream, is_captured=True).run(inputs, binding, states)

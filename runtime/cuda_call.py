@@ -68,7 +68,7 @@ class Context(Bound):
         self.binding = binding
         if self.is_captured:
             self._expect_capturable(inputs)
-        torch_inputs = [value for value in inputs if is_torch(value)]
+        torch_inputs = [value for value in (*inputs, *(states.tensors.values() if states is not None else ())) if is_torch(value)]
         self.place = None if not torch_inputs else "cuda" if any(v.device.type == "cuda" for v in torch_inputs) else "cpu"
         self.is_settled = True
         place = self._reserve(inputs, binding)

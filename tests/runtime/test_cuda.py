@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -378,6 +379,22 @@ def test_sessions_keep_state_in_device_memory(gpu):
     contexts = 2
     del session, sessions
     assert len(double.memory) == held + contexts, "memory of a session was not freed"
+
+
+def test_tensors_that_a_call_writes_say_where_it_runs(gpu, cuda_tensors):
+    """Torch's own tensors as states, and no input: the call runs on their GPU, on torch's stream there, and answers there."""
+    torch = pytest.importorskip("torch")
+    double = gpu(kernels={"k_put": put_row, "k_add": add_up}, gpus=2)
+    engine = Engine(keeping())
+    rows = cuda_tensors(torch.arange(8, dtype=torch.float32).reshape(4, 2), 1)
+    written = SimpleNamespace(changed=False, tensors={"rows": rows}, addresses={"rows": rows.data_ptr()})
+    waits = double.calls["cuStreamSynchronize"]
+    (answer,) = engine.functions["read"].call([], written)
+    assert answer.device == torch.device("cuda", 1) and torch.equal(answer.tensor, rows.tensor)
+    # The part is loaded there, which waits once for its constants; the call itself does not.
+    assert double.calls["cuStreamSynchronize"] == waits + 1
+    (again,) = engine.functions["read"].call([], written)
+    assert double.calls["cuStreamSynchronize"] == waits + 1 and again.device == answer.device
 
 
 def test_a_launch_that_fails_poisons_the_session(gpu):

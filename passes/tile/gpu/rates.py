@@ -7,7 +7,7 @@ from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
-from .matrix import WIDE, Operands, operands_of
+from .matrix import Operands, operands_of, products_on
 
 
 def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> float:
@@ -17,11 +17,7 @@ def operations_rate(problem: Problem, schedule: Schedule, target: GpuTarget) -> 
         dtypes = [part.dtype.name for statement in problem.region.body for part in walk(statement.value) if isinstance(part, Load)]
         return target.rates["f64" if "f64" in dtypes else "f32"]
     # Each product has an equal share of the operations.
-    return len(operands) / sum(_products(each, target) / target.rates[each.rate] for each in operands)
-
-
-def _products(operands: Operands, target: GpuTarget) -> int:
-    return 1 if operands == WIDE and target.in_tf32 else operands.products
+    return len(operands) / sum(products_on(each, target) / target.rates[each.rate] for each in operands)
 
 
 def _operands(problem: Problem, schedule: Schedule) -> tuple[Operands | str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ....ir import dims
 from ....ir.dims import Dim, Facts
-from ....ir.region import Region, Statement, accesses
+from ....ir.region import Load, Region, Statement, accesses, walk
+from ....ir.region.cost import cost_of
 from ....ir.target import GpuTarget
 from ..accesses import SCORE, stride_class
 from ..lower import upper_bound
@@ -50,7 +51,9 @@ def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str
 
 
 def traffic(problem: Problem) -> float:
-    """Bytes of all operands once, at the symbols' typical sizes."""
+    """Bytes of all operands once, of a table no more than what is taken from it, at the symbols' typical sizes."""
+    if any(isinstance(part, Load) and part.gathers for statement in problem.region.body for part in walk(statement.value)):
+        return cost_of(problem.region, problem.sizes).bytes
     operands = (*problem.region.inputs, *problem.region.outputs)
     return sum(problem.typical(dims.product(o.type.shape)) * max(1, o.type.dtype.bits) / 8 for o in operands)
 

@@ -15,7 +15,7 @@ from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
-from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
+from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, products_on, sizes_of
 from .parts import space_param
 from .shape import LAUNCH_SECONDS, filled, power_of_two, traffic, waves
 from .sweep import fresh_block
@@ -148,7 +148,7 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     resident = max(1, min(2, 128 * 128 // (m * n)))
     # A small tile reads more from shared memory for each product and does not keep the instruction busy.
     efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
-    products = 2.0 * m * n * depth * programs * operands.products
+    products = 2.0 * m * n * depth * programs * products_on(operands, target)
     left, right = (n, m) if schedule["swap"] else (m, n)
     sides = ((match.found.product.left, left), (match.found.product.right, right))
     coded = sum(decoding_seconds(value, match.found, side * depth * programs, target) for value, side in sides)

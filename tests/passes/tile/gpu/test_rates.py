@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from ourcc.ir.target import GPU_BOARDS, gpu_target
-from ourcc.ir.types import DTYPES, DType, f64
+from ourcc.ir.types import DTYPES, DType, bf16, f32, f64, i64
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.rates import operations_rate
-from ourcc.passes.tile.gpu.shape import filled, memory_seconds
+from ourcc.passes.tile.gpu.shape import filled, memory_seconds, traffic
 from ourcc.passes.tile.schedule import matches
+
+from .conftest import Case, linear
 
 
 def rate(case: Any, target: str, strategy: str | None = None, in_tf32: bool = False) -> float:
@@ -44,6 +46,26 @@ def test_products_go_at_the_rate_of_their_format(dtype: str, hopper: float, blac
 def test_float32_in_tf32_is_one_product(cases: dict[str, Any]) -> None:
     assert rate(cases["linear_f32"], "sm_90a", in_tf32=True) == pytest.approx(494e12)
     assert rate(cases["linear_bf16"], "sm_90a", in_tf32=True) == pytest.approx(989e12)
+
+
+def test_float32_in_tf32_is_predicted_as_one_product(cases: dict[str, Any]) -> None:
+    """A large product takes less than half the time in the same tiles, of which then the cache decides."""
+    case = linear(f32, 4096, 4096, 4096)
+    problem = case.problem()
+    costs = []
+    for in_tf32 in (False, True):
+        machine = replace(gpu_target("sm_90a"), in_tf32=in_tf32)
+        match = next(each for each in matches(STRATEGIES, problem, machine) if each.strategy.name == "tensor")
+        costs.append(match.strategy.cost(match, next(iter(match.strategy.space(match, machine))), machine))
+    assert 2 < costs[0] / costs[1] < 3
+
+
+def test_what_is_taken_from_a_table_is_what_moves(cases: dict[str, Any]) -> None:
+    """Of a table of a gigabyte 8,192 rows of 8 KiB are read and written, not all of it: 128 MiB and the indices."""
+    case = Case("take", ((bf16, (131_072, 4096)), (i64, (8192,))), {"axis": 0})
+    assert traffic(case.problem()) == pytest.approx(2 * 2 * 8192 * 4096, rel=0.01)
+    plain = linear(bf16, 64, 128, 256)
+    assert traffic(plain.problem()) == 2 * (64 * 256 + 256 * 128 + 64 * 128)
 
 
 def test_what_is_no_product_goes_by_plain_arithmetic(cases: dict[str, Any]) -> None:
