@@ -279,6 +279,8 @@ def _resources(compiled: CompiledKernel, unit: Scheduled, kernels: GpuKernels) -
     found, device = compiled.resources, kernels.device
     mix = ", ".join(f"{count} {name}" for name, count in sorted(found.instructions.items(), key=lambda item: -item[1])[:6])
     why_not = why_no_matrix_instruction(unit.problem, unit.schedule, device)
+    if why_not is None and device.matrix_instruction not in found.instructions and "mma.sync" in found.instructions:
+        why_not = "triton takes mma.sync for it"
     notes = [
         *compiled.kernel.notes,
         *([f"no {device.matrix_instruction}: {why_not}"] if why_not is not None else []),

@@ -212,3 +212,13 @@ def test_classes_multiply_by_the_instruction_of_all_sizes() -> None:
 def test_our_own_faults_stay_ours() -> None:
     error = InternalError("no strategy takes region x")
     assert GpuKernels(H200, SILENT).none_left(error) is error
+
+
+def test_a_product_that_triton_gives_to_another_instruction_says_so() -> None:
+    """Blackwell Ultra multiplies bytes by mma.sync: before, nothing was said of it."""
+    exported = torch.export.export(nn.Sequential(nn.Linear(256, 512)), (torch.zeros(256, 256),))
+    found = {}
+    for target in ("sm_100a", "sm_103a"):
+        rows = ourcc.build(exported, targets=[target], quantize="int8", tune="off").contents.report["kernels"][target]
+        (found[target],) = (row["notes"] for row in rows if row["strategy"].startswith("tensor"))
+    assert found == {"sm_100a": None, "sm_103a": "no tcgen05: triton takes mma.sync for it"}
