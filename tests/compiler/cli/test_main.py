@@ -249,7 +249,7 @@ def test_build_hands_over_options_and_saves(commands: Any, model: str, tmp_path:
         made = {
             "functions": {"main": SimpleNamespace(inputs=ports, outputs=(), states=())},
             "targets": ("sm_90a",),
-            "parts": {"sm_90a": SimpleNamespace(family="cuda", files={})},
+            "parts": {"sm_90a": SimpleNamespace(family="cuda", is_level=False, plans={}, files={})},
             "best": SimpleNamespace(states={}),
         }
         contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={}, assets={}, weights={})
