@@ -38,6 +38,7 @@ def load(
     verify: bool = False,
     trusted_keys: Iterable[bytes] | None = None,
     copy_weights: bool = False,
+    graphs: bool = True,
 ) -> Engine:
     """Open an engine file for this machine, to run on `threads` (default: all that this process may use); every byte is checked.
 
@@ -45,12 +46,14 @@ def load(
     Weights are hashed when a file is first loaded, and again when it changed since; `verify` hashes them in any case.
     `trusted_keys` (raw Ed25519 public keys) refuses what none of them signed; an empty list trusts nobody. Weights stay
     mapped: a file that is cut off or overwritten in place takes the process with it, unless `copy_weights` has put them
-    into memory.
+    into memory. Without `graphs` a GPU's kernels are launched one by one; else runs of them that come again with the same sizes and
+    places are replayed as CUDA graphs, which were never executed on hardware. `OURCC_CUDA_GRAPHS=0` turns them off everywhere.
     """
     count = None if threads is None else parse_threads(threads)
     from .commands import load as command
 
-    return command.load(path, target=target, threads=count, verify=verify, trusted_keys=trusted_keys, copy_weights=copy_weights)
+    trust: Any = {"verify": verify, "trusted_keys": trusted_keys, "copy_weights": copy_weights}
+    return command.load(path, target=target, threads=count, graphs=graphs, **trust)
 
 
 def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:

@@ -20,6 +20,7 @@ class Environment:
     threads: int | None = None
     compiler: str | None = None  # the C compiler
     no_color: bool = False
+    graphs: bool = True  # CUDA graphs
 
     @property
     def directory(self) -> Path:
@@ -42,7 +43,7 @@ class Environment:
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """Read OURCC_CACHE, OURCC_CACHE_DIR, OURCC_NUM_THREADS, CC and NO_COLOR; empty means unset."""
+    """Read OURCC_CACHE, OURCC_CACHE_DIR, OURCC_NUM_THREADS, OURCC_CUDA_GRAPHS, CC and NO_COLOR; empty means unset."""
     given = os.environ if variables is None else variables
     threads = given.get("OURCC_NUM_THREADS", "")
     return Environment(
@@ -51,7 +52,14 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         threads=parse_threads(threads, "OURCC_NUM_THREADS") if threads else None,
         compiler=given.get("CC") or None,
         no_color=bool(given.get("NO_COLOR")),
+        graphs=_switch(given.get("OURCC_CUDA_GRAPHS") or "1", "OURCC_CUDA_GRAPHS"),
     )
+
+
+def _switch(text: str, what: str) -> bool:
+    if text not in ("0", "1"):
+        raise UsageError(f"{what}: got {text!r}, expected 0 or 1")
+    return text == "1"
 
 
 def _stores(text: str) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class BuildOptions:
     cache: str = "f32"  # what a language model keeps keys and values in
     batch: int = 1  # sequences that a call of a language model reads at most
     threads: int | None = None
+    graphs: bool = True  # runs of launches that come again may be replayed as CUDA graphs
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
 
@@ -170,6 +171,7 @@ _READERS: dict[str, Any] = {
     "cache": lambda value: parse_choice(value, CACHES, "cache"),
     "batch": parse_batch,
     "threads": parse_threads,
+    "graphs": _flag,
 }
 
 
@@ -222,6 +224,7 @@ class Options(TypedDict, total=False):
     cache: Literal["f32", "bf16", "f16", "int8", "fp8"]
     batch: int
     threads: int | None
+    graphs: bool
 
 
 # The command line repeats an option and names it in the singular; both spellings are read everywhere.
@@ -237,6 +240,7 @@ WITHOUT_EFFECT: Mapping[Road, Mapping[str, str]] = {
     "the command line": {},
     "ourcc.build": {"freeze": "a program that is built holds its parameters as constants"},
     "ourcc.explain": {
+        "graphs": "nothing is run",
         **OF_SESSIONS,
         "report": "nothing is built: print what ourcc.explain returns, or give report to ourcc.build",
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from .errors import UsageError
@@ -226,8 +226,10 @@ def level_for(features: frozenset[str]) -> CpuLevel:
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """A GPU architecture. Memory and rates are those of the largest part: bytes, bytes and (dense) operations per second.
+    """A GPU architecture, with the memory and the rates of one board: bytes, bytes and (dense) operations per second.
 
+    `cache_rate` is that of the second-level cache, `port_rate` what one processor takes from it, `latency` the seconds from asking
+    memory to getting.
     `shared_memory` is what one program may have, `registers` are 32-bit ones of a processor, `matrix_rows` the least
     rows of a tile that the matrix instruction takes, `ptx_isa` the lowest ISA that the architecture allows. `in_tf32` is not the
     part's but the user's: products of float32 are one of tf32 each, not three.
@@ -241,46 +243,89 @@ class GpuTarget:
     tensor_memory: int
     memory_rate: float
     cache_bytes: int
-    rates: dict[str, float]
+    rates: Mapping[str, float] = field(hash=False)
     matrix_instruction: str
     matrix_rows: int
     ptx_isa: int
     memory_bytes: int
+    cache_rate: float
+    port_rate: float
+    latency: float
+    board: str
+    source: str
     in_tf32: bool = False
     compares_strategies: ClassVar[bool] = False
 
 
-def _rates(f64: float, f32: float, tf32: float, half: float) -> dict[str, float]:
-    return {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half}
+def _rates(f64: float, f32: float, tf32: float, half: float, fp8: float, i8: float) -> dict[str, float]:
+    return {"f64": f64, "f32": f32, "tf32": tf32, "bf16": half, "f16": half, "f8e4m3": fp8, "f8e5m2": fp8, "i8": i8}
 
 
-GPU_TARGETS: dict[str, GpuTarget] = {
-    target.name: target
-    for target in (
-        GpuTarget(
-            *("sm_90a", 90, 132, 232_448, 65_536, 0, 4.8e12, 50 * 2**20),
-            {**_rates(67e12, 67e12, 494e12, 989e12), "i8": 1979e12, "f8e4m3": 1979e12, "f8e5m2": 1979e12},
-            *("wgmma", 64, 80),
-            memory_bytes=141 * 10**9,  # NVIDIA H200 Tensor Core GPU data sheet: 141 GB of HBM3e, 4.8 TB/s
-        ),
-        GpuTarget(
-            *("sm_100a", 100, 148, 232_448, 65_536, 262_144, 8e12, 126 * 2**20),
-            {**_rates(40e12, 80e12, 1125e12, 2250e12), "i8": 4500e12, "f8e4m3": 4500e12, "f8e5m2": 4500e12},
-            *("tcgen05", 64, 86),
-            memory_bytes=180 * 10**9,  # NVIDIA DGX B200 data sheet: eight GPUs have 1,440 GB of HBM3e and 64 TB/s
-        ),
-        GpuTarget(
-            *("sm_120a", 120, 170, 101_376, 65_536, 0, 1.8e12, 96 * 2**20),
-            {**_rates(1.6e12, 105e12, 105e12, 210e12), "i8": 838e12, "f8e4m3": 419e12, "f8e5m2": 419e12},
-            *("mma.sync", 16, 87),
-            memory_bytes=32 * 2**30,  # NVIDIA GeForce RTX 5090 specifications: 32 GB of GDDR7, 1.79 TB/s
-        ),
-    )
-}
+# Caches: 5,120 bytes a cycle as NVIDIA states for A100 (white paper) and H100 keeps, at 1.98 GHz; two dies of B200 twice that, which no
+# public source states. A port takes 64 bytes a cycle (the same). Latency: Luo et al., arXiv:2501.12084, and arXiv:2512.02189. Of RTX 5090
+# the cache is reckoned with four times the memory's rate: no public source.
+_H200 = GpuTarget(
+    *("sm_90a", 90, 132, 232_448, 65_536, 0, 4.8e12, 50 * 2**20),
+    _rates(67e12, 67e12, 494e12, 989e12, 1979e12, 1979e12),
+    *("wgmma", 64, 80),
+    memory_bytes=141 * 10**9,
+    cache_rate=5120 * 1.98e9,
+    port_rate=64 * 1.98e9,
+    latency=600e-9,
+    board="H200",
+    source="NVIDIA H200 Tensor Core GPU data sheet (SXM): 141 GB of HBM3e, 4.8 TB/s; with sparsity, which is twice, 989 (TF32), "
+    "1,979 (BF16) and 3,958 (FP8, INT8) T",
+)
+_H100 = replace(
+    _H200,
+    memory_rate=3.35e12,
+    memory_bytes=80 * 10**9,
+    board="H100",
+    source="NVIDIA H100 Tensor Core GPU data sheet (SXM): 80 GB, 3.35 TB/s; the rates of H200",
+)
+_B200 = GpuTarget(
+    *("sm_100a", 100, 148, 232_448, 65_536, 262_144, 8e12, 126 * 2**20),
+    _rates(37e12, 75e12, 1125e12, 2250e12, 4500e12, 4500e12),
+    *("tcgen05", 64, 86),
+    memory_bytes=180 * 10**9,
+    cache_rate=10240 * 1.965e9,
+    port_rate=64 * 1.965e9,
+    latency=700e-9,
+    board="B200",
+    source="NVIDIA DGX B200 data sheet and HGX platform: eight GPUs have 1,440 GB of HBM3e and 64 TB/s; with sparsity, which is twice, "
+    "18 (TF32), 36 (BF16), 72 (FP8) and 72 (INT8) P; 600 (FP32) and 296 (FP64) T",
+)
+_B300 = replace(
+    _B200,
+    name="sm_103a",
+    capability=103,
+    rates=_rates(1.25e12, 75e12, 1125e12, 2250e12, 4500e12, 0.15e15),
+    ptx_isa=88,
+    memory_bytes=288 * 10**9,
+    board="B300",
+    source="NVIDIA HGX platform, B300: eight GPUs have 2.3 TB of HBM3e and 64 TB/s; the rates of B200 but for FP64 (10 T of eight); INT8, "
+    "0.15 P: NVIDIA Blackwell Architecture Technical Brief",
+)
+_RTX_5090 = GpuTarget(
+    *("sm_120a", 120, 170, 101_376, 65_536, 0, 1.8e12, 96 * 2**20),
+    _rates(1.6e12, 105e12, 105e12, 210e12, 419e12, 838e12),
+    *("mma.sync", 16, 87),
+    memory_bytes=32 * 2**30,
+    cache_rate=4 * 1.8e12,
+    port_rate=64 * 2.4e9,
+    latency=600e-9,
+    board="RTX 5090",
+    source="NVIDIA RTX Blackwell GPU architecture, white paper, and GeForce RTX 5090 specifications: 32 GB of GDDR7, 1.79 TB/s",
+)
+GPU_TARGETS: dict[str, GpuTarget] = {target.name: target for target in (_H200, _B200, _B300, _RTX_5090)}
+"""The architectures, each with the figures of its largest board."""
+GPU_BOARDS: dict[str, GpuTarget] = {target.board.lower(): target for target in (_H100, _H200, _B200, _B300)}
+"""Boards by the names under which engines are built for their figures."""
 
 
 def gpu_target(name: str) -> GpuTarget:
-    """The target of that name; UsageError lists what there is."""
-    if name not in GPU_TARGETS:
-        raise UsageError(f"gpu target {name!r} is not known, expected one of: {', '.join(GPU_TARGETS)}")
-    return GPU_TARGETS[name]
+    """The target of that name, an architecture's or a board's; UsageError lists what there is."""
+    found = GPU_TARGETS.get(name) or GPU_BOARDS.get(name)
+    if found is None:
+        raise UsageError(f"gpu target {name!r} is not known, expected one of: {', '.join((*GPU_TARGETS, *GPU_BOARDS))}")
+    return found

@@ -17,6 +17,12 @@ MOST = 16
 """What a context remembers: runs that came once, and graphs of those that came again."""
 FEWEST = 4
 """Launches from which on a run is worth a graph."""
+TOLD = (
+    f"runs of {FEWEST} launches or more are replayed as CUDA graphs from the second call on, where sizes come again and inputs and outputs "
+    "lie where they lay, and launched one by one elsewhere; graphs were never executed on hardware: "
+    "graphs=False or OURCC_CUDA_GRAPHS=0 turns them off"
+)
+"""What users are told of it."""
 
 Key = tuple[int, int, int, bytes]
 
@@ -24,10 +30,10 @@ Key = tuple[int, int, int, bytes]
 class CapturedRuns:
     """The graphs of one context, which runs on one stream at a time; they end with it, or when its memory moves."""
 
-    def __init__(self, gpu: Device, host: HostProgram) -> None:
+    def __init__(self, gpu: Device, host: HostProgram, is_on: bool = True) -> None:
         self.gpu = gpu
         self.host = host
-        self.is_on = True
+        self.is_on = is_on
         self._stream = 0
         # The binding is held beside the graph, so that its id is its own.
         self._known: dict[Key, tuple[Binding, int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 import weakref
@@ -85,7 +86,7 @@ class CudaPart:
 
     device = "cuda"
 
-    def __init__(self, contents: EngineContents, name: str, callback: Callback | None = None) -> None:
+    def __init__(self, contents: EngineContents, name: str, callback: Callback | None = None, graphs: bool = True) -> None:
         self.contents = contents
         self.name = name
         part = contents.parts[name]
@@ -94,7 +95,7 @@ class CudaPart:
             raise EngineError(f"the kernels of the engine's part {name} were made for other plans than it holds", hint=hint)
         programs = {function: Program(plan) for function, plan in part.plans.items()}
         call = functools.partial(call_function, weakref.ref(self))
-        home = _Home(contents, name, programs)
+        home = _Home(contents, name, programs, graphs)
         home.on(home.ordinal)
         self.home = home
         self._executors = {function: CudaExecutor(home, program, callback, call) for function, program in programs.items()}
@@ -111,12 +112,13 @@ class CudaPart:
 class _Home:
     """The GPUs on which a part is loaded; the first that it runs on is that of calls with nothing on a GPU."""
 
-    def __init__(self, contents: EngineContents, name: str, programs: Mapping[str, Program]) -> None:
+    def __init__(self, contents: EngineContents, name: str, programs: Mapping[str, Program], graphs: bool) -> None:
         self.target = name
+        self.graphs = graphs
         self.part = contents.parts[name]
         self.host = host_program(self.part)
         self.ordinal = _first(capability_of(name)) or 0
-        self.host_constants, self.places, self.size = _constants(contents, name, programs.values())
+        self.host_constants = _constants(contents, name, programs.values())
         self._loaded: dict[int, _OnDevice] = {}
         self._lock = threading.Lock()
 
@@ -151,11 +153,16 @@ class _OnDevice:
 
     def __init__(self, home: _Home, gpu: Device) -> None:
         self.gpu = gpu
+        lying = {key: constant.on_gpu(gpu.ordinal) for key, constant in home.host_constants.items()}
+        brought = {key: home.host_constants[key] for key, place in lying.items() if place is None}
         with gpu:
             self.modules = _Modules(gpu, home.part)
-            self.constants = Memory(gpu, home.size)
-            for key, constant in home.host_constants.items():
-                gpu.upload(self.constants.address + home.places[key], pointer(constant.data), constant.data.size, 0)
+            self.memory = Memory(gpu, sum(rounded(constant.nbytes) for constant in brought.values()))
+            ends = itertools.accumulate((rounded(constant.nbytes) for constant in brought.values()), initial=self.memory.address)
+            self.constants: dict[str, int] = {key: place for key, place in lying.items() if place is not None}
+            self.constants |= zip(brought, ends, strict=False)
+            for key, constant in brought.items():
+                gpu.upload(self.constants[key], pointer(constant.data), constant.nbytes, 0)
             gpu.synchronize(0)
 
 
@@ -195,9 +202,10 @@ class _Loaded:
         self.on = on
         self.gpu = on.gpu
         self.host: HostProgram = home.host
+        self.graphs = home.graphs
         keys = {n: buffer.storage.key for n, buffer in enumerate(program.buffers) if isinstance(buffer.storage, storage.Constant)}
         self.host_constants: Mapping[int, Constant] = {number: home.host_constants[key] for number, key in keys.items()}
-        self.constants: Mapping[int, int] = {number: on.constants.address + home.places[key] for number, key in keys.items()}
+        self.constants: Mapping[int, int] = {number: on.constants[key] for number, key in keys.items()}
         self.steps: Sequence[Steps] = tuple(self._prepare(callback, call))
 
     def _prepare(self, callback: Callback | None, call: CallFunction) -> Iterator[Steps]:
@@ -240,13 +248,15 @@ class CudaExecutor:
         pairs = zip(values, self.expected, strict=True)
         inputs = [admit(value, name, dtype, rank, "cuda") for value, (name, dtype, rank) in pairs]
         held = states.gpu.ordinal if isinstance(states, DeviceStates) else None
-        ordinal = self.home.choose(inputs, (name for name, _, _ in self.expected), held)
+        kept = {} if states is None else states.tensors
+        given = [*inputs, *kept.values()]
+        ordinal = self.home.choose(given, (*(name for name, _, _ in self.expected), *kept), held)
         loaded = self._loaded.get(ordinal)
         if loaded is None:
             loaded = self._loaded.setdefault(ordinal, self._on(ordinal))
         binding = self.program.bind(tuple(tuple(value.shape) for value in inputs), inputs)
         with loaded.gpu as gpu:
-            stream = _stream(inputs)
+            stream = _stream(given)
             if stream is not None and gpu.is_capturing(stream):
                 # What is captured runs later, whoever calls meanwhile: it has memory of its own, in the hands of torch.
                 return Context(loaded, stream, is_captured=True).run(inputs, binding, states)
@@ -287,18 +297,14 @@ def _stream(inputs: Sequence[Any]) -> int | None:
     return None
 
 
-def _constants(contents: EngineContents, part: str, programs: Iterable[Program]) -> tuple[dict[str, Constant], dict[str, int], int]:
-    """Constants on the host by key, their places in one piece of device memory, and its size."""
+def _constants(contents: EngineContents, part: str, programs: Iterable[Program]) -> dict[str, Constant]:
+    """The constants of a part by key."""
     found: dict[str, Constant] = {}
-    offsets: dict[str, int] = {}
-    total = 0
     for buffer in (buffer for program in programs for buffer in program.buffers):
         if not isinstance(buffer.storage, storage.Constant):
             continue
         key, expected = buffer.storage.key, nbytes(buffer.type)
-        if key not in found:
-            found[key], offsets[key] = contents.constant(part, key), total
-            total += rounded(found[key].data.size)
-        if buffer.type.dtype != string and (expected is None or found[key].data.size < expected):
-            raise EngineError(f"constant {key!r} has {found[key].data.size} bytes, expected {buffer.type}")
-    return found, offsets, total
+        found.setdefault(key, contents.constant(part, key))
+        if buffer.type.dtype != string and (expected is None or found[key].nbytes < expected):
+            raise EngineError(f"constant {key!r} has {found[key].nbytes} bytes, expected {buffer.type}")
+    return found

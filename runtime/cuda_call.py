@@ -35,6 +35,7 @@ class Loaded(Protocol):
     program: Program
     gpu: Device
     host: HostProgram
+    graphs: bool
     host_constants: Mapping[int, Constant]
     constants: Mapping[int, int]
     steps: Sequence[Steps]
@@ -53,7 +54,7 @@ class Context(Bound):
         for number, address in loaded.constants.items():
             self.cells[number] = address
         self.arena: Memory | BorrowedMemory | None = None
-        self.runs = CapturedRuns(self.gpu, loaded.host)
+        self.runs = CapturedRuns(self.gpu, loaded.host, loaded.graphs)
         self.binding: Binding | None = None
         self.outputs: dict[int, Any] = {}
         self.objects: dict[int, Array] = {}
@@ -67,7 +68,7 @@ class Context(Bound):
         self.binding = binding
         if self.is_captured:
             self._expect_capturable(inputs)
-        torch_inputs = [value for value in inputs if is_torch(value)]
+        torch_inputs = [value for value in (*inputs, *(states.tensors.values() if states is not None else ())) if is_torch(value)]
         self.place = None if not torch_inputs else "cuda" if any(v.device.type == "cuda" for v in torch_inputs) else "cpu"
         self.is_settled = True
         place = self._reserve(inputs, binding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,8 @@ class BorrowedMemory:
 
 class DeviceStates:
     """States in the memory of a GPU."""
+
+    tensors: Mapping[str, Any] = {}
 
     def __init__(self, gpu: Device, contents: EngineContents, part: str) -> None:
         self.changed = False

@@ -15,7 +15,7 @@ from ..ir.errors import EngineError
 from ..ir.plan import called
 from .contents import Contract, EngineContents, Port
 from .digests import Watch
-from .families import make_part, remedy, why_not
+from .families import Running, make_part, remedy, why_not
 from .file import write_engine
 from .function import Executor, Function, Functions, Part
 from .program import Callback
@@ -71,8 +71,9 @@ class Engine:
     tensors give torch tensors; always in fresh memory. That calls the entry; `engine.functions` has it and the others by
     name, and those that keep state are called in a session, `engine.session()`. `target` picks one of the engine's targets (default: the
     best that runs here) or parts, `threads` the CPU threads (default: all that this process may use), `call` serves the calls
-    back into a framework. An engine that need not run here (`must_run=False`) is made for other machines: it is saved
-    and looked at like any other, only a call says why it does not run, and only a call loads its code.
+    back into a framework, and without `graphs` a GPU's kernels are launched one by one, never as a CUDA graph. An engine that need not
+    run here (`must_run=False`) is made for other machines: it is saved and looked at like any other, only a call says why it does not
+    run, and only a call loads its code.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Engine:
         target: str | None = None,
         threads: int | None = None,
         call: Callback | None = None,
+        graphs: bool = True,
         must_run: bool = True,
     ) -> None:
         if threads is not None and threads < 0:
@@ -95,7 +97,7 @@ class Engine:
                 raise
             self._part: Part = _Elsewhere(error)
         else:
-            make = partial(_part, contents, self._part_name, threads or 0, call)
+            make = partial(_part, contents, self._part_name, Running(threads or 0, call, graphs))
             self._part = make() if must_run else _Later(contents.parts[self._part_name].family, make)
         self._functions = Functions((name, Function(name, ports, self._part)) for name, ports in contents.functions.items())
         self._entry = next(iter(self._functions.values()))
@@ -113,6 +115,7 @@ class Engine:
         copy_weights: bool = False,
         watch: Watch | None = None,
         call: Callback | None = None,
+        graphs: bool = True,
     ) -> Engine:
         """Open an engine file, every byte checked; the keywords between `threads` and `call` are those of `Reading`.
 
@@ -120,7 +123,7 @@ class Engine:
         makes it independent of the file.
         """
         reading = Reading(verify, trusted_keys, checked, copy_weights, watch)
-        return cls(read_engine(path, reading), target=target, threads=threads, call=call)
+        return cls(read_engine(path, reading), target=target, threads=threads, call=call, graphs=graphs)
 
     def save(self, path: str | os.PathLike[str], *, signing_key: bytes | None = None) -> None:
         """Write the engine to one file, all or nothing; with a signing key (32 raw bytes of an Ed25519 key) it is signed.
@@ -229,7 +232,7 @@ def _rebuild(target: str) -> str:
     return f"build the missing one: ourcc build --rebuild ENGINE --target {target}"
 
 
-def _part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
+def _part(contents: EngineContents, name: str, running: Running) -> Part:
     held = contents.parts[name]
     # What functions keep is one thing to all of them: where they disagree this is an error.
     _ = held.states
@@ -237,7 +240,7 @@ def _part(contents: EngineContents, name: str, threads: int, call: Callback | No
         lost = sorted({callee for step in plan.steps for callee in called(step)} - held.plans.keys())
         if lost:
             raise EngineError(f"the plan of {function} for {name} runs the function {lost[0]}, which the engine does not hold")
-    part = make_part(contents, name, threads, call)
+    part = make_part(contents, name, running)
     for function in held.plans:
         # A plan that is wrong, or that needs what is not there, is told when the engine is opened.
         program = part.executor(function).program

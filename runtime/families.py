@@ -12,7 +12,19 @@ from .cpu import CpuPart
 from .function import Part
 from .program import Callback
 
-Make = Callable[[EngineContents, str, int, Callback | None], Part]
+
+@dataclass(frozen=True)
+class Running:
+    """How a caller wants an engine run: on how many threads of a CPU (0: all), with what serves calls back into a framework, and
+    whether runs of launches that come again are replayed as CUDA graphs.
+    """
+
+    threads: int = 0
+    call: Callback | None = None
+    graphs: bool = True
+
+
+Make = Callable[[EngineContents, str, Running], Part]
 
 
 @dataclass(frozen=True)
@@ -36,10 +48,14 @@ def _why_not_cuda(name: str, part: PartContents) -> str | None:
     return why_not(name)
 
 
-def _make_cuda(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
+def _make_cpu(contents: EngineContents, name: str, running: Running) -> Part:
+    return CpuPart(contents, name, running.threads, running.call)
+
+
+def _make_cuda(contents: EngineContents, name: str, running: Running) -> Part:
     from .cuda import CudaPart
 
-    return CudaPart(contents, name, call)
+    return CudaPart(contents, name, running.call, running.graphs)
 
 
 def _remedy_cuda() -> str | None:
@@ -48,7 +64,7 @@ def _remedy_cuda() -> str | None:
     return remedy()
 
 
-FAMILIES: Mapping[str, Family] = {CPU: Family(_why_not_cpu, CpuPart), "cuda": Family(_why_not_cuda, _make_cuda, _remedy_cuda)}
+FAMILIES: Mapping[str, Family] = {CPU: Family(_why_not_cpu, _make_cpu), "cuda": Family(_why_not_cuda, _make_cuda, _remedy_cuda)}
 
 
 def why_not(contents: EngineContents, name: str) -> str | None:
@@ -65,9 +81,9 @@ def remedy(contents: EngineContents, names: Iterable[str]) -> str | None:
     return next((found for family in families if family in FAMILIES and (found := FAMILIES[family].remedy())), None)
 
 
-def make_part(contents: EngineContents, name: str, threads: int, call: Callback | None) -> Part:
+def make_part(contents: EngineContents, name: str, running: Running) -> Part:
     """A part with its code loaded."""
-    return FAMILIES[contents.parts[name].family].make(contents, name, threads, call)
+    return FAMILIES[contents.parts[name].family].make(contents, name, running)
 
 
-__all__ = ["FAMILIES", "make_part", "remedy", "why_not"]
+__all__ = ["FAMILIES", "Running", "make_part", "remedy", "why_not"]

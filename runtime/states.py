@@ -6,7 +6,7 @@ import copy
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ..ir.errors import EngineError
 from ..ir.plan import Buffer, State, StateDeclaration
@@ -26,6 +26,10 @@ class StateMemory(Protocol):
     @property
     def addresses(self) -> Mapping[str, int]:
         """Where each state lies; another mapping once one lies elsewhere."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """States that are the caller's own tensors, which a call is made for as for its inputs."""
 
 
 class KeptStates(StateMemory, Protocol):
@@ -57,6 +61,8 @@ def initial(contents: EngineContents, part: str, state: StateDeclaration) -> Arr
 
 class HostStates:
     """States in the memory of the CPU. A fork shares it until one of the two writes: that one takes a copy."""
+
+    tensors: Mapping[str, Any] = {}
 
     def __init__(self, contents: EngineContents, part: str) -> None:
         self.changed = False

@@ -62,6 +62,15 @@ class Constant:
             return unpack(self.data, dtype, shape)
         return self.data.view(dtype.numpy).reshape(shape)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of `data`, which are not read for that."""
+        return self.data.size
+
+    def on_gpu(self, ordinal: int) -> int | None:
+        """Where on a GPU the bytes lie already, in the hands of whoever made the constant."""
+        return None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Constant) and self.type == other.type and bool(np.array_equal(self.data, other.data))
 

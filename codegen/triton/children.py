@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,7 +54,9 @@ class Child:
     def stop(self) -> None:
         """End the process and remove its folder."""
         if self.process is not None:
-            self.process.kill()
+            # With all that it started: an assembler that hangs would stay.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             for stream in (self.process.stdin, self.process.stdout):
                 if stream is not None:
@@ -75,7 +79,8 @@ class Child:
             environment |= {"OMP_NUM_THREADS": "1", **({"TRITON_INTERPRET": "1"} if self.interpret else {})}
             command = [sys.executable, "-P", str(_SCRIPT)]
             with Path(self.folder.name, _LOG).open("wb") as log:
-                self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment)
+                pipe = subprocess.PIPE
+                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True)
         return self.process
 
     @staticmethod

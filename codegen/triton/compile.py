@@ -8,18 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.errors import ToolchainError, UnsupportedError
+from ...ir.errors import ToolchainError, UnsupportedError, reason
 from ...ir.target import GpuTarget
 from .children import COMPILERS
+from .cubin import launch_needs
 from .kernel import TritonKernel
 
 # Triton's copies through descriptors are instructions of this ISA.
 DESCRIPTOR_ISA = 86
+WARP = 32
+DEADLINE = 120.0
+"""Seconds after which the toolchain is taken to hang on a kernel."""
+LONGEST = 300
+"""Characters of a reason."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler says of a kernel: per thread registers and bytes spilled, per program bytes of memory."""
+    """What the assembler says of a kernel: per thread registers and bytes spilled, per program warps and bytes of memory.
+
+    Warps are those that the cubin is for: more than were asked for where the compiler gives some of them other work.
+    """
 
     registers: int
     spill_stores: int
@@ -27,7 +36,14 @@ class Resources:
     stack: int
     shared: int
     scratch: int
+    warps: int
+    parameters: int
     instructions: dict[str, int]
+
+    @property
+    def spilled(self) -> int:
+        """Bytes that a thread moves because its registers are too few."""
+        return self.spill_stores + self.spill_loads
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,19 @@ class CompiledKernel:
     resources: Resources
 
 
-def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True) -> CompiledKernel:
+@dataclass(frozen=True)
+class Failure:
+    """A kernel that could not be built: the toolchain refused it, crashed or did not end, or the target cannot hold it."""
+
+    error: ToolchainError | UnsupportedError
+
+    @property
+    def why(self) -> str:
+        """The reason in one line."""
+        return reason(self.error)[:LONGEST]
+
+
+def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = DEADLINE, *, is_read: bool = True) -> CompiledKernel:
     """PTX and cubin of a kernel; ToolchainError if Triton refuses it, UnsupportedError if the target cannot hold it.
 
     Where the machine code is not read, which takes the disassembler a quarter of a second, the mix has what PTX names alone.
@@ -60,7 +88,7 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
     if "error" in answer:
         raise ToolchainError(f"triton refused kernel {kernel.name} for {target.name}: {answer['error']}", note=kernel.source)
     ptx = blobs[0].decode()
-    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, answer))
+    compiled = CompiledKernel(kernel, target.name, ptx, blobs[1], _resources(kernel, ptx, blobs[1], answer))
     if compiled.resources.shared > target.shared_memory:
         raise UnsupportedError(
             f"kernel {kernel.name} needs {compiled.resources.shared} bytes of shared memory, {target.name} has {target.shared_memory}",
@@ -70,14 +98,27 @@ def compile_kernel(kernel: TritonKernel, target: GpuTarget, deadline: float = 12
 
 
 def compile_kernels(
-    kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = 120.0, *, is_read: bool = True
+    kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = DEADLINE, *, is_read: bool = True
 ) -> tuple[CompiledKernel, ...]:
     """All kernels, two at a time, in order."""
     with ThreadPoolExecutor(COMPILERS.size) as executor:
         return tuple(executor.map(lambda kernel: compile_kernel(kernel, target, deadline, is_read=is_read), kernels))
 
 
-def disassemble(cubin: bytes, name: str, deadline: float = 120.0) -> str:
+def try_kernels(kernels: Iterable[TritonKernel], target: GpuTarget, deadline: float = DEADLINE) -> tuple[CompiledKernel | Failure, ...]:
+    """The same; one that cannot be built keeps no other from it."""
+
+    def built(kernel: TritonKernel) -> CompiledKernel | Failure:
+        try:
+            return compile_kernel(kernel, target, deadline)
+        except (ToolchainError, UnsupportedError) as error:
+            return Failure(error)
+
+    with ThreadPoolExecutor(COMPILERS.size) as executor:
+        return tuple(executor.map(built, kernels))
+
+
+def disassemble(cubin: bytes, name: str, deadline: float = DEADLINE) -> str:
     """The machine code of a cubin as text, for `codegen/sass`; ToolchainError if the disassembler refuses it."""
     answer, blobs = COMPILERS.ask({"kind": "disassemble", "name": name}, [cubin], deadline)
     if "error" in answer:
@@ -105,8 +146,10 @@ def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
     }
 
 
-def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resources:
-    log = answer["log"]
+def _resources(kernel: TritonKernel, ptx: str, cubin: bytes, answer: dict[str, Any]) -> Resources:
+    log, needs = answer["log"], launch_needs(cubin, kernel.name)
+    if needs.threads != WARP * answer["warps"]:
+        raise ToolchainError(f"kernel {kernel.name}: triton says {answer['warps']} warps, its cubin is for {needs.threads} threads")
 
     def number(pattern: str) -> int:
         found = re.search(pattern, log)
@@ -121,6 +164,8 @@ def _resources(kernel: TritonKernel, ptx: str, answer: dict[str, Any]) -> Resour
         number(r"([0-9]+) bytes stack frame"),
         answer["shared"],
         answer["scratch"],
+        answer["warps"],
+        len(needs.parameters),
         instruction_mix(ptx, answer["sass"]),
     )
 

@@ -75,6 +75,8 @@ def compile_kernel(request: dict[str, Any]) -> Message:
     metadata = compiled.metadata
     header = {
         "shared": int(metadata.shared),
+        # After compiling: where loops are specialised, more than were asked for.
+        "warps": int(metadata.num_warps),
         "scratch": int(getattr(metadata, "global_scratch_size", 0)),
         "log": "\n".join(log),
         "sass": _disassemble(cubin) if request["is_read"] else {},

@@ -68,7 +68,8 @@ class CpuBackend:
             progress.note(f"{len(lowered.kernels)} kernels for {machine.name}")
             compiled = compile_shared(sources, machine, compiler, kernels=list(lowered.kernels), objects=objects)
         files = {LIBRARY: compiled.data, **{name: text.encode() for name, text in sources.items()}}
-        rows = kernel_rows(lowered, *nominal_rates(machine), _resources(compiled), workload)
+        operations, moved = nominal_rates(machine)
+        rows = kernel_rows(lowered, lambda _: operations, moved, _resources(compiled), workload)
         contents = PartContents(lowered.plans, files, requires=machine.features)
         return Built(machine.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept, lowered.decisions)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,13 +12,13 @@ from typing import Any
 from ...codegen.c.compile import compile_shared
 from ...codegen.c.toolchain import find_compiler
 from ...codegen.host.routines import LAUNCHES, routine
-from ...codegen.triton.compile import CompiledKernel, compile_kernels
+from ...codegen.triton.compile import CompiledKernel, Failure
 from ...codegen.triton.kernel import TritonKernel
-from ...codegen.triton.launch_abi import variant
+from ...codegen.triton.launch_abi import expect_agreement, variant
 from ...codegen.triton.printer import print_launch
 from ...ir import dims
 from ...ir.dims import Dim, Facts
-from ...ir.errors import ToolchainError
+from ...ir.errors import InternalError, ToolchainError
 from ...ir.graph import Module
 from ...ir.plan import Guard, Launch, Plan, Variant, storage
 from ...ir.plan.digest import digest_of
@@ -30,6 +30,7 @@ from ...passes.lower.lower import fuse, lower, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.quantize.words import TF32
 from ...passes.tile.gpu import STRATEGIES, why_no_matrix_instruction
+from ...passes.tile.gpu.rates import operations_rate
 from ...passes.tile.tf32 import in_tf32, multiplies_in_tf32
 from ...runtime.contents import LIBRARY, PLANS, PartContents
 from ..options import BuildOptions
@@ -37,6 +38,7 @@ from ..progress import Progress
 from ..report.kernels import kernel_rows
 from ..targets.target import Target
 from .built import Built, PackedConstants
+from .gpu_kernels import GpuKernels, of_other_instructions
 from .tuning import Tuning
 
 HOST = "x86_64"
@@ -75,29 +77,31 @@ class CudaBackend:
         workload = options.workload_for(module.facts)
         fusions = fuse(module, workload=workload, narrow=True)
         scheduler = _scheduler(machine, tuning.for_gpu(target.name, machine), workload)
-        known: dict[str, CompiledKernel] = {}
+        kernels = GpuKernels(machine, progress)
         while True:
-            lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
-            compiled = _compile([item.kernel for items in printed.values() for item in items], machine, known, progress)
-            # The assembler's own count decides: a schedule that spills is not taken, whatever its predicted time.
-            harms = {name: max(_spilled(compiled[item.kernel.name]) for item in _usual(items)) for name, items in printed.items()}
-            bad = {name: f"registers spill {harm} bytes" for name, harm in harms.items() if harm}
-            bad |= dict.fromkeys(_of_other_instructions(lowered, printed, compiled, machine), "it adds by another instruction")
+            try:
+                lowered, printed = lower_printed(fusions, scheduler, machine.name, partial(_print_all, device=machine))
+            except InternalError as error:
+                raise kernels.none_left(error) from error
+            compiled = kernels.build([item.kernel for items in printed.values() for item in items])
+            # What is built decides: a schedule that spills in loops is not taken, whatever its predicted time.
+            bad = _bad(lowered, printed, compiled, kernels)
             units = {id(lowered.scheduled[name]): name for name in sorted(bad, reverse=True)}
             refused = [name for name in units.values() if not scheduler.is_resigned(lowered.scheduled[name])]
             for name in refused or units.values():
                 what = "refused, the next best schedule is tried" if refused else "taken, as there is no better schedule"
-                progress.note(f"{lowered.scheduled[name].schedule} is {what}: {bad[name]}")
+                progress.note(f"{lowered.scheduled[name].schedule} is {what}: {bad[name][0]}")
             if not refused:
                 break
             for name in refused:
-                scheduler.refuse(lowered.scheduled[name], bad[name], harms[name] or None)
+                scheduler.refuse(lowered.scheduled[name], *bad[name])
         tuning.done(target.name, machine.name, lowered)
-        plans = {name: _with_kernels(plan, lowered, printed, compiled) for name, plan in lowered.plans.items()}
-        files = {**dict(_files(compiled.values())), **_host_program(options, progress), PLANS: digest_of(plans).encode()}
-        resources = {name: _resources(compiled[items[0].kernel.name], lowered.scheduled[name], machine) for name, items in printed.items()}
-        rates = machine.rates["tf32"], machine.memory_rate
-        rows = kernel_rows(lowered, *rates, resources, workload)
+        built = {name: each for name, each in compiled.items() if isinstance(each, CompiledKernel)}
+        plans = {name: _with_kernels(plan, lowered, printed, built) for name, plan in lowered.plans.items()}
+        files = {**dict(_files(built.values())), **_host_program(options, progress), PLANS: digest_of(plans).encode()}
+        units_of = lowered.scheduled
+        resources = {name: _resources(built[items[0].kernel.name], units_of[name], kernels) for name, items in printed.items()}
+        rows = kernel_rows(lowered, partial(_rate, machine=machine), machine.memory_rate, resources, workload, floored=False)
         return Built(
             machine.name,
             target.name,
@@ -136,37 +140,26 @@ def _sources_in_tf32(lowered: Lowered) -> frozenset[str]:
     return frozenset(source for step in steps for source in step.sources)
 
 
-def _compile(
-    kernels: Sequence[TritonKernel], device: GpuTarget, known: dict[str, CompiledKernel], progress: Progress
-) -> dict[str, CompiledKernel]:
-    """The kernels compiled, by name; `known` holds by source what was compiled before."""
-    fresh = [kernel for kernel in kernels if kernel.source not in known]
-    progress.note(f"{len(fresh)} kernels for {device.name}")
-    known.update(zip((kernel.source for kernel in fresh), compile_kernels(fresh, device), strict=True))
-    return {kernel.name: known[kernel.source] for kernel in kernels}
+def _bad(
+    lowered: Lowered, printed: Mapping[str, list[_Printed]], compiled: Mapping[str, CompiledKernel | Failure], kernels: GpuKernels
+) -> dict[str, tuple[str, int | None]]:
+    """Kernels whose schedule should not be taken, by name: why, and the bytes spilled by those that work."""
+    bad: dict[str, tuple[str, int | None]] = {}
+    for name, items in printed.items():
+        every = [compiled[item.kernel.name] for item in items]
+        failed = [each for each in every if isinstance(each, Failure)]
+        found = kernels.verdict(lowered.scheduled[name], failed or [compiled[item.kernel.name] for item in _usual(items)])
+        if found is not None:
+            bad[name] = found
+    launched = [[variant.kernel for variant in step.variants] for step in lowered.launches]
+    built = {name: [compiled[item.kernel.name] for item in items] for name, items in printed.items()}
+    others = of_other_instructions(launched, built, kernels.device)
+    return {**dict.fromkeys(others, ("it adds by another instruction", None)), **bad}
 
 
 def _usual(items: list[_Printed]) -> list[_Printed]:
     """The kernels that sizes alone may ask for: what serves nothing but callers' memory of any start decides no schedule."""
     return items if items[0].divided else items[:1]
-
-
-def _spilled(compiled: CompiledKernel) -> int:
-    """Bytes that a kernel moves because its registers are too few."""
-    return compiled.resources.spill_stores + compiled.resources.spill_loads
-
-
-def _of_other_instructions(
-    lowered: Lowered, printed: dict[str, list[_Printed]], compiled: dict[str, CompiledKernel], device: GpuTarget
-) -> Iterator[str]:
-    """Kernels for classes of sizes that multiply by another instruction than the kernel for all sizes."""
-
-    def used(name: str) -> set[bool]:
-        return {device.matrix_instruction in compiled[item.kernel.name].resources.instructions for item in printed[name]}
-
-    for step in lowered.launches:
-        *others, usual = (variant.kernel for variant in step.variants)
-        yield from (name for name in others if used(name) != used(usual))
 
 
 def _print_all(lowered: Lowered, device: GpuTarget) -> dict[str, list[_Printed]]:
@@ -243,7 +236,9 @@ def _with_variants(
         guard = Guard(_open(binding[name] % VECTOR for name in item.divided), plain.guard.positive, aligned)
         made = variant(compiled[item.kernel.name], guard)
         grid, scalars = (tuple(dims.substitute(size, binding) for size in sizes) for sizes in (made.grid, made.scalars))
-        yield replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        made = replace(made, arguments=tuple(buffers[name] for name in made.arguments), grid=grid, scalars=scalars)
+        expect_agreement(made, compiled[item.kernel.name])
+        yield made
         if guard == plain.guard:
             return
 
@@ -269,6 +264,10 @@ def _host_program(options: BuildOptions, progress: Progress) -> dict[str, bytes]
     return {LIBRARY: compile_shared(source, BASELINE, compiler, cache=options.environment.objects).data}
 
 
+def _rate(unit: Scheduled, machine: GpuTarget) -> float:
+    return operations_rate(unit.problem, unit.schedule, machine)
+
+
 def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
     for item in compiled:
         yield f"{item.kernel.name}.py", item.kernel.source.encode()
@@ -276,15 +275,22 @@ def _files(compiled: Iterable[CompiledKernel]) -> Iterable[tuple[str, bytes]]:
         yield f"{item.kernel.name}.cubin", item.cubin
 
 
-def _resources(compiled: CompiledKernel, unit: Scheduled, device: GpuTarget) -> dict[str, Any]:
-    found = compiled.resources
+def _resources(compiled: CompiledKernel, unit: Scheduled, kernels: GpuKernels) -> dict[str, Any]:
+    found, device = compiled.resources, kernels.device
     mix = ", ".join(f"{count} {name}" for name, count in sorted(found.instructions.items(), key=lambda item: -item[1])[:6])
     why_not = why_no_matrix_instruction(unit.problem, unit.schedule, device)
-    notes = [*compiled.kernel.notes, *([f"no {device.matrix_instruction}: {why_not}"] if why_not is not None else [])]
+    if why_not is None and device.matrix_instruction not in found.instructions and "mma.sync" in found.instructions:
+        why_not = "triton takes mma.sync for it"
+    notes = [
+        *compiled.kernel.notes,
+        *([f"no {device.matrix_instruction}: {why_not}"] if why_not is not None else []),
+        *kernels.notes(compiled, unit),
+    ]
     return {
         "registers": found.registers,
         "shared_bytes": found.shared,
-        "spills": found.spill_stores + found.spill_loads,
+        "spills": found.spilled,
+        "inner_spills": kernels.spilled_in_loops(compiled),
         "instructions": mix,
         "notes": "; ".join(notes) or None,
     }

@@ -146,7 +146,10 @@ def workload_option(function: Function) -> Function:
 
 def target_option(function: Function) -> Function:
     """--target NAME, any number of times."""
-    text = "What to build for: cpu, native, x86-64[-v3|-v4], sm_90a, sm_100a or sm_120a (repeatable; default: native)."
+    text = (
+        "What to build for: cpu, native, x86-64[-v3|-v4], sm_90a, sm_100a, sm_103a or sm_120a, or a board, whose figures then choose"
+        " the schedules: h100, h200, b200, b300 (repeatable; default: native)."
+    )
     return click.option("--target", "targets", multiple=True, metavar="NAME", help=text)(function)
 
 

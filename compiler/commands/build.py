@@ -49,4 +49,9 @@ def _finish(contents: EngineContents, options: BuildOptions, progress: Progress,
         from ..report.page import page
 
         replace_file(options.report, [page(contents, name).encode()])
-    return engine_class(contents)(contents, threads=options.threads or options.environment.threads, must_run=False)
+    return engine_class(contents)(
+        contents,
+        threads=options.threads or options.environment.threads,
+        graphs=options.graphs and options.environment.graphs,
+        must_run=False,
+    )

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.errors import Source, UnsupportedError, UsageError
+from ...ir.errors import Source, UsageError
 from ...ir.graph import Module
 from ...passes.base import Missed
 from ...passes.fusion.decision import Decision
 from ...passes.lower.build_plan import Kept
+from ...runtime.captured import FEWEST
+from ...runtime.captured import TOLD as GRAPHS
 from ..importers.torch.imported import Imported
 from ..importers.torch.nodes import user_line
 from ..importers.torch.whole import left
@@ -23,7 +25,7 @@ from ..options import BuildOptions
 from ..pipeline import lower, simplify
 from ..report.fusion import VERDICTS, largest_kept
 from ..report.table import Report, Table
-from ..torch.backend import CompiledGraph, aot, unboxed, with_target
+from ..torch.backend import CompiledGraph, aot, unboxed
 from ..torch.sharing import Place, SharedProgram, admit_ones, place_of
 from ..torch.telling import may_leave, tell_left
 
@@ -61,15 +63,10 @@ def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> R
     graphs: list[_Listed] = []
     breaks: list[_Break] = []
     known = dict(counters["graph_break"])
-    refused = None
-    try:
-        options = with_target(options, inputs)
-    except UnsupportedError as error:
-        refused = error
 
     def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
         breaks.extend(_breaks(graph_module))
-        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, refused=refused, graphs=graphs))
+        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, by_device=True, graphs=graphs))
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()
@@ -175,6 +172,7 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients
         imported = listed.seen()
         compiled = [] if imported.is_left else compiled
         notes += [f"graph {number}: {row}" for row in plan.kept]
+        notes += [f"graph {number}: {GRAPHS}"] if is_replayed(listed.options, plan.launches) else []
         kind = "inference" if listed.is_inference else "training"
         count = len(imported.fallbacks)
         rows.append((number, kind, len(compiled), plan.kernels, plan.launches, count, ", ".join(imported.module.symbols), plan.engine))
@@ -311,4 +309,10 @@ def explain_module(module: Module, options: BuildOptions) -> Report:
     launches = sum(1 for _ in lowered.launches)
     plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
     facts = {"graphs": 1, "compiled ops": sum(kinds.values()), "kernels": plan.kernels, "launches": launches, "aten calls": 0}
-    return Report(facts, (Table("ops", ("op", "count"), rows), *_fusion([plan])))
+    notes = (GRAPHS,) if is_replayed(options, launches) else ()
+    return Report(facts, (Table("ops", ("op", "count"), rows, notes), *_fusion([plan])))
+
+
+def is_replayed(options: BuildOptions, launches: int) -> bool:
+    """Whether so many launches of the first target may become a CUDA graph."""
+    return options.targets[0].replays and options.environment.graphs and launches >= FEWEST

@@ -24,6 +24,7 @@ def load(
     verify: bool = False,
     trusted_keys: Iterable[bytes] | None = None,
     copy_weights: bool = False,
+    graphs: bool = True,
     progress: Progress = SILENT,
 ) -> Engine:
     """Open an engine file for this machine."""
@@ -34,4 +35,5 @@ def load(
     settings = environment()
     check_engine(path)
     contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))
-    return engine_class(contents)(contents, target=None if target is None else loaded_as(target), threads=threads or settings.threads)
+    wanted, running = None if target is None else loaded_as(target), threads or settings.threads
+    return engine_class(contents)(contents, target=wanted, threads=running, graphs=graphs and settings.graphs)

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...ir.errors import EngineError
-from ...runtime.contents import Contract, EngineContents
+from ...ir.plan import Launch
+from ...runtime.captured import FEWEST
+from ...runtime.captured import TOLD as GRAPHS
+from ...runtime.contents import Contract, EngineContents, PartContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
@@ -42,6 +45,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
+        **({"graphs": GRAPHS} if any(_has_runs(part) for part in contents.parts.values()) else {}),
         **_language(contents),
         **({"note": "; ".join(notes)} if (notes := contents.report.get("notes", [])) else {}),
     }
@@ -52,6 +56,12 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         *([fold(values, ("value", "source", "why"))] if kept else []),
     )
     return Report(facts, tables, numbers={"weights": weights, "code": code})
+
+
+def _has_runs(part: PartContents) -> bool:
+    """Whether a part for a GPU may launch so many kernels one after the other that they become a graph."""
+    launches = [sum(isinstance(step, Launch) for step in plan.steps) for plan in part.plans.values()]
+    return not part.is_level and max(launches, default=0) >= FEWEST
 
 
 def _weights(contents: EngineContents) -> dict[str, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...ir import dims
@@ -23,14 +23,17 @@ BRIEF = ("kernel", "function", "source_ops", "predicted_us", "share", "roofline"
 
 def kernel_rows(
     lowered: Lowered,
-    operations_per_second: float,
+    operations_per_second: Callable[[Scheduled], float],
     bytes_per_second: float,
     resources: Mapping[str, Mapping[str, Any]] | None = None,
     workload: Workload | None = None,
+    *,
+    floored: bool = True,
 ) -> list[dict[str, Any]]:
     """One row a kernel, a kind of host step, and an ATen operator, at the workload's sizes, with its share of the predicted time.
 
-    `resources` is what the assembler or compiler reported, by kernel.
+    `resources` is what the assembler or compiler reported, by kernel. Unless `floored`, a prediction below the time that the rates
+    allow stands as it is: its roofline is above 1, as where bytes come from a cache.
     """
     sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = list(lowered.launches)
@@ -39,10 +42,11 @@ def kernel_rows(
         at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
         region = changes(whole) if _is_in_place(lowered, unit) else whole
         cost = cost_of(region, at)
-        floor = cost.seconds(operations_per_second, bytes_per_second)
+        rates = operations_per_second(unit), bytes_per_second
+        floor = cost.seconds(*rates)
         # The schedule's cost is that of the whole region.
-        left = floor / max(cost_of(whole, at).seconds(operations_per_second, bytes_per_second), 1e-12)
-        seconds = max(unit.cost * left, floor)
+        left = floor / max(cost_of(whole, at).seconds(*rates), 1e-12)
+        seconds = max(unit.cost * left, floor if floored else 0.0)
         operations, bits = symbolic_cost(region)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
@@ -144,6 +148,8 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
         "times, shares and roofline are predicted, not measured: ourcc bench measures",
         *([f"sizes are those of the workload: {workload}"] if workload.sizes else []),
     ]
+    if any((row.get("roofline") or 0) > 1 for row in rows if row.get("kind", "kernel") == "kernel"):
+        notes.append("a roofline above 1: faster than memory brings the bytes, which a cache is reckoned to hold, or work is skipped")
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
     return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, ("kernel",))

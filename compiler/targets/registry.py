@@ -23,14 +23,24 @@ TARGETS: dict[str, Target] = {
         CpuTarget("x86-64-v4-amx", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes and of bf16"),
         CudaTarget("sm_90a", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
         CudaTarget("sm_100a", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
+        CudaTarget("sm_103a", ("sm_103a",), "NVIDIA Blackwell Ultra (B300, GB300)"),
         CudaTarget("sm_120a", ("sm_120a",), "NVIDIA Blackwell (RTX 50, RTX PRO 6000)"),
+        CudaTarget("h100", ("h100",), "sm_90a with the schedules and predictions of an H100"),
+        CudaTarget("h200", ("h200",), "sm_90a with the schedules and predictions of an H200"),
+        CudaTarget("b200", ("b200",), "sm_100a with the schedules and predictions of a B200"),
+        CudaTarget("b300", ("b300",), "sm_103a with the schedules and predictions of a B300"),
     )
 }
 
 
 _MEANT = {
-    "sm_90a": r"cuda|gpu|nvidia|hopper|g?h[12]00",
-    "sm_100a": r"blackwell|g?b[12]00",
+    "h100": r"g?h100",
+    "h200": r"g?h200",
+    "b200": r"g?b[12]00",
+    "b300": r"g?b300",
+    "sm_90a": r"cuda|gpu|nvidia|hopper",
+    "sm_100a": r"blackwell",
+    "sm_103a": r"blackwellultra",
     "sm_120a": r"(geforce)?rtx(50[0-9][0-9](ti|super)?|pro6000)",
     "cpu": r"x86|avx2",
 }
@@ -53,9 +63,11 @@ def loaded_as(name: str) -> str:
     return parse_target(name).loaded_as
 
 
-def target_of_gpu(capability: tuple[int, int]) -> CudaTarget | None:
-    """The target of GPUs with this compute capability."""
-    return next((target for target in TARGETS.values() if isinstance(target, CudaTarget) and target.capability == capability), None)
+def target_of_gpu(capability: tuple[int, int], name: str = "") -> CudaTarget | None:
+    """The target of a GPU with this compute capability: that of its board where the driver's name of it says which."""
+    found = [target for target in TARGETS.values() if isinstance(target, CudaTarget) and target.capability == capability]
+    words = name.lower().split()
+    return next((target for target in found if target.name in words), found[0] if found else None)
 
 
 def target_names(family: str) -> tuple[str, ...]:
@@ -66,4 +78,10 @@ def target_names(family: str) -> tuple[str, ...]:
 def parse_targets(names: Iterable[str]) -> tuple[Target, ...]:
     """The targets of these names in the given order, each once; `native` for none."""
     found = {name: parse_target(name) for name in names}
+    boards: dict[str, str] = {}
+    for target in found.values():
+        other = boards.setdefault(target.loaded_as, target.name) if isinstance(target, CudaTarget) else target.name
+        if other != target.name:
+            hint = "build an engine for each, or one for the architecture"
+            raise UsageError(f"target: {other} and {target.name} are both {target.loaded_as}, of which an engine holds one part", hint=hint)
     return tuple(found.values()) or (TARGETS["native"],)

@@ -50,6 +50,11 @@ class Target(ABC):
     most_joined: ClassVar[int | None]
     """Products that are joined into one have so many bytes of weights at most; None where that never takes longer."""
 
+    place: ClassVar[str]
+    """Torch's word for where its tensors lie."""
+    replays: ClassVar[bool]
+    """Whether runs of its launches may be replayed as graphs."""
+
     @property
     @abstractmethod
     def loaded_as(self) -> str:
@@ -73,6 +78,8 @@ class CpuTarget(Target):
     """Levels of x86-64."""
 
     family = "cpu"
+    place = "cpu"
+    replays = False
     # The CPU's instructions want unsigned codes on the left.
     codes = "u8"
     has_tf32 = False
@@ -107,9 +114,11 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class CudaTarget(Target):
-    """A GPU architecture of NVIDIA's."""
+    """A GPU architecture of NVIDIA's, or one of its boards: the same code, chosen by that board's figures."""
 
     family = "cuda"
+    place = "cuda"
+    replays = True
     codes = "i8"
     has_tf32 = True
     multiplies_in_groups = False
@@ -122,7 +131,7 @@ class CudaTarget(Target):
 
     @property
     def loaded_as(self) -> str:
-        return self.name
+        return gpu_target(self.machines[0]).name
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -135,11 +144,11 @@ class CudaTarget(Target):
 
     def device(self) -> DeviceFigures:
         gpu = gpu_target(self.machines[0])
-        return DeviceFigures(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, "the maker's figures for the largest part")
+        return DeviceFigures(self.description, gpu.memory_bytes, gpu.memory_rate, gpu.rates, f"the maker's figures for {gpu.board}")
 
     def why_not_here(self, here: Here) -> str | None:
         found = [gpu.target for gpu in here.cuda.gpus]
-        if self.name in found:
+        if self.loaded_as in found:
             return None
         return f"the GPUs here are {', '.join(found)}" if found else here.cuda.problem or "no GPU"
 

@@ -25,10 +25,10 @@ from ..importers.torch.views import Root
 from ..importers.torch.walk import import_graph
 from ..importers.torch.whole import left
 from ..options import BuildOptions, build_options
-from ..targets.registry import target_names, target_of_gpu
 from ..targets.target import Here, Target
+from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
-from .sharing import KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
+from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused, tell_workload
 
 REPACKS = 4
@@ -39,7 +39,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {},
     "max-autotune": {"tune": 16},
-    "max-autotune-no-cudagraphs": {"tune": 16},
+    "max-autotune-no-cudagraphs": {"tune": 16, "graphs": False},
 }
 """What the modes of torch.compile ask for, in our options."""
 
@@ -57,15 +57,11 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
     `options={"freeze": False}` parameters are read where they lie, at every call.
     """
     given = {**options_of(mode), **(options or {})}
-    read, refused = build_options(given, "torch.compile"), None
-    if "targets" not in given and "target" not in given:
-        try:
-            read = with_target(read, example_inputs)
-        except UnsupportedError as error:
-            refused = error
-    else:
+    read, is_told = build_options(given, "torch.compile"), "targets" in given or "target" in given
+    if is_told:
         check_runs_here(read.targets)
-    return aot(graph_module, example_inputs, functools.partial(CompiledGraph, options=read, refused=refused, names=names_of(graph_module)))
+    make = functools.partial(CompiledGraph, options=read, by_device=not is_told, names=names_of(graph_module))
+    return aot(graph_module, example_inputs, make)
 
 
 def options_of(mode: str | None) -> Mapping[str, Any]:
@@ -90,19 +86,6 @@ def aot(graph_module: Any, example_inputs: Sequence[Any], make: Callable[..., An
     return compiled(graph_module, example_inputs)
 
 
-def with_target(options: BuildOptions, example_inputs: Sequence[Any]) -> BuildOptions:
-    """The options with the target of the device that the inputs are on."""
-    devices = {value.device for value in example_inputs if hasattr(value, "device")}
-    kinds = {device.type for device in devices}
-    if len(kinds - {"cpu"}) > 1 or kinds - {"cpu", "cuda"}:
-        raise UnsupportedError(
-            f"inputs are on {', '.join(sorted(kinds))}, expected cpu or cuda", hint="move the model and its inputs to one device"
-        )
-    if "cuda" not in kinds:
-        return options
-    return dataclasses.replace(options, targets=(device_target(next(d for d in devices if d.type == "cuda")),))
-
-
 def check_runs_here(targets: Sequence[Target]) -> None:
     """UsageError where this machine runs none of the targets that were asked for."""
     here = Here.look()
@@ -111,18 +94,6 @@ def check_runs_here(targets: Sequence[Target]) -> None:
         hint = "leave the option out: the target is that of the inputs' device; ourcc.build makes engines for other machines"
         why = "; ".join(dict.fromkeys(filter(None, reasons.values())))
         raise UsageError(f"target: torch.compile runs what it compiles on this machine, got {', '.join(reasons)}: {why}", hint=hint)
-
-
-def device_target(device: Any) -> Target:
-    """The target of a CUDA device; UnsupportedError where there is none for its architecture."""
-    import torch
-
-    major, minor = torch.cuda.get_device_capability(device)
-    target = target_of_gpu((major, minor))
-    if target is None:
-        known = ", ".join(target_names("cuda"))
-        raise UnsupportedError(f"{device} has architecture sm_{major}{minor}, expected one of {known}", hint="run on the CPU")
-    return target
 
 
 @dataclass(frozen=True)
@@ -159,7 +130,7 @@ class CompiledGraph:
         *,
         options: BuildOptions,
         is_inference: bool,
-        refused: UnsupportedError | None = None,
+        by_device: bool = False,
         names: Sequence[str] = (),
     ) -> None:
         # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
@@ -167,8 +138,13 @@ class CompiledGraph:
         self.graph_module = graph_module
         self.options = options
         self.is_inference = is_inference
-        self.refused = refused
+        self.refused: UnsupportedError | None = None
         self.names = names
+        if by_device:
+            try:
+                self.options = with_target(options, devices_of(graph_module, example_inputs))
+            except UnsupportedError as error:
+                self.refused = error
         is_frozen = is_inference and options.freeze
         _expect_constants(options, is_frozen, is_inference)
         self.candidates = static_inputs(len(example_inputs)) if is_frozen else ()
@@ -222,8 +198,8 @@ class CompiledGraph:
     def _returned(self, imported: Imported, values: Sequence[Any], produced: Sequence[Any]) -> list[Any]:
         """What the graph returns: the engine's outputs as torch lays them out, views of them and of arguments, sizes."""
         sizes = _Sizes(imported, values, produced)
-        layouts = zip(produced, imported.strides, imported.offsets, strict=True)
-        outputs = [_laid_out(output, strides, offset, sizes) for output, strides, offset in layouts]
+        layouts = zip(produced, imported.devices, imported.strides, imported.offsets, strict=True)
+        outputs = [_laid_out(output, device, strides, offset, sizes) for output, device, strides, offset in layouts]
 
         def find(root: Root) -> Any:
             if root.kind == "attribute":
@@ -275,6 +251,7 @@ class CompiledGraph:
         refuse_unsupported(self.options, asked)
         weight_passes(self.options)  # refuses what is asked and not there
         try:
+            expect_writable({name: values[number].device for name, number in imported.states.items()}, self.options.targets[0])
             return self._build(imported, asked, tuple(Watched(number, value) for number, value in frozen.items()))
         except Exception as error:
             if not may_leave(error, self.options):
@@ -328,11 +305,13 @@ class CompiledGraph:
         if program.is_shareable:
             admit_ones(program.module)
         contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts), remedies=TRACED)
+        on_gpu, pool = FrozenOnGpu(program.module, watched, imported.frozen), packed_weights()
         weights = {
-            file: {name: packed_weights().share(c, watched) for name, c in group.items()} for file, group in contents.weights.items()
+            file: {name: pool.share(on_gpu.lying(c), watched) for name, c in group.items()} for file, group in contents.weights.items()
         }
-        threads = self.options.threads or self.options.environment.threads
-        engine = Engine(dataclasses.replace(contents, weights=weights), threads=threads, call=callback(imported.calls))
+        threads, graphs = self.options.threads or self.options.environment.threads, self.options.graphs and self.options.environment.graphs
+        made = dataclasses.replace(contents, weights=weights)
+        engine = Engine(made, threads=threads, call=callback(imported.calls), graphs=graphs)
         kept = KeptEngine(program, engine)
         if program.is_shareable:
             kept_engines().keep(kept)
@@ -392,9 +371,9 @@ class _Sizes:
         return int(self.values[argument]) if axis is None else int(self.values[argument].shape[axis])
 
 
-def _laid_out(output: Any, strides: Sequence[dims.Dim] | None, offset: dims.Dim, sizes: _Sizes) -> Any:
+def _laid_out(output: Any, device: Any, strides: Sequence[dims.Dim] | None, offset: dims.Dim, sizes: _Sizes) -> Any:
     # An engine without inputs answers in numpy, whose memory torch cannot resize.
-    tensor = output if hasattr(output, "untyped_storage") else tensor_of(output).clone()
+    tensor = on_device(output if hasattr(output, "untyped_storage") else tensor_of(output).clone(), device)
     if strides is None and offset == 0:
         return tensor
     wanted = tensor.stride() if strides is None else [sizes.value(stride) for stride in strides]

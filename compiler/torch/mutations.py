@@ -27,6 +27,11 @@ class WrittenTensors:
         """Where each state lies."""
         return self._addresses
 
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """The memory of each state."""
+        return self._memory
+
     def finish(self) -> None:
         """After the call: copies go back, and torch is told what has changed."""
         import torch

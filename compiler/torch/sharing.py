@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,14 @@ from ...ir.errors import VerifyError
 from ...ir.graph import ConstantData, Module
 from ...ir.graph.compare import specialization
 from ...ir.graph.verify import Verifier
+from ...ir.types import TensorType
 from ...runtime.engine import Engine
 from ...runtime.weights import Constant
+from ..importers.torch.tensors import array_of
 from ..options import BuildOptions
 
+LYING = 256
+"""Bytes: constants begin at multiples of this, as the memory that the runtime would give them does."""
 Place = tuple[int, int]
 """Where a parameter lies, and at which version."""
 
@@ -72,7 +76,7 @@ class PackedWeights:
 
     def share(self, constant: Constant, watched: Sequence[Watched]) -> Constant:
         """The constant, or an equal one that a graph already holds."""
-        if any(parameter.overlaps(constant.data) for parameter in watched):
+        if isinstance(constant, LyingConstant) or any(parameter.overlaps(constant.data) for parameter in watched):
             # It lies in the parameter's own memory, which all graphs share, and may change there.
             return constant
         key = str(constant.type), hashlib.sha256(constant.data.data).digest()
@@ -83,6 +87,55 @@ class PackedWeights:
 def packed_weights() -> PackedWeights:
     """The ones of this process."""
     return PackedWeights()
+
+
+class LyingConstant(Constant):
+    """A frozen parameter on a GPU: kernels read it where it lies, and the host has a copy once somebody there reads it."""
+
+    tensor: Any
+
+    def __init__(self, type: TensorType, tensor: Any) -> None:
+        vars(self).update(type=type, tensor=tensor)
+
+    @functools.cached_property
+    def data(self) -> np.ndarray[Any, Any]:
+        """The bytes on the host."""
+        return Constant.of(array_of(self.tensor)).data
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the tensor."""
+        return int(self.tensor.nbytes)
+
+    def on_gpu(self, ordinal: int) -> int | None:
+        """Where it lies, if that is this GPU."""
+        device = self.tensor.device
+        return int(self.tensor.data_ptr()) if (device.type, device.index) == ("cuda", ordinal) else None
+
+
+class FrozenOnGpu:
+    """Frozen parameters on GPUs that kernels can read where they lie, by the host memory that a build has of them.
+
+    Dense ones whose place is aligned: as they are in torch's memory, engines hold them.
+    """
+
+    def __init__(self, module: Module, watched: Sequence[Watched], digests: Mapping[int, str]) -> None:
+        held = {digests[each.number]: each.held for each in watched if each.number in digests and _may_lie(each.held)}
+        datas = (value.constant for value in module.constants.values() if value.constant is not None and value.constant.loaded)
+        self._held = {_place(data.array): held[data.digest] for data in datas if data.digest in held}
+
+    def lying(self, constant: Constant) -> Constant:
+        """The constant, or the parameter whose bytes it has."""
+        tensor = self._held.get(_place(constant.data))
+        return constant if tensor is None or int(tensor.nbytes) != constant.nbytes else LyingConstant(constant.type, tensor)
+
+
+def _may_lie(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cuda" and tensor.is_contiguous() and tensor.data_ptr() % LYING == 0 and tensor.numel())
+
+
+def _place(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 @dataclass(frozen=True, eq=False)

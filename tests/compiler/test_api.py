@@ -20,10 +20,10 @@ def test_build_hands_over_one_value(commands: Any) -> None:
 
 def test_load_hands_over_its_arguments(commands: Any) -> None:
     commands.load = lambda path, **given: (path, given)
-    given = {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": None, "copy_weights": False}
+    given = {"target": "cpu", "threads": 1, "verify": True, "trusted_keys": None, "copy_weights": False, "graphs": True}
     assert ourcc.load("m.ourcc", target="cpu", threads=1, verify=True) == ("m.ourcc", given)
     # An empty list trusts nobody, which is not the same as asking for no signature.
-    asked = {"target": None, "threads": None, "verify": False, "trusted_keys": [], "copy_weights": False}
+    asked = {"target": None, "threads": None, "verify": False, "trusted_keys": [], "copy_weights": False, "graphs": True}
     assert ourcc.load("m.ourcc", trusted_keys=[]) == ("m.ourcc", asked)
 
 

@@ -140,6 +140,9 @@ def test_the_environment_is_read_in_one_place() -> None:
     variables = {"OURCC_CACHE": "/a, redis://b,", "OURCC_CACHE_DIR": "/c", "OURCC_NUM_THREADS": "3", "CC": "clang", "OTHER": "x"}
     found = environment(variables)
     assert found == Environment(("/a", "redis://b"), "/c", 3, "clang")
+    assert [environment({"OURCC_CUDA_GRAPHS": text}).graphs for text in ("", "1", "0")] == [True, True, False]
+    with pytest.raises(UsageError, match="OURCC_CUDA_GRAPHS: got 'no', expected 0 or 1"):
+        environment({"OURCC_CUDA_GRAPHS": "no"})
     assert found.stores == ("/a", "redis://b")
     assert found.directory == Path("/c")
     assert environment({"CC": "", "OURCC_NUM_THREADS": ""}) == Environment()

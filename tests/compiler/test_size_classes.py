@@ -83,7 +83,7 @@ def test_a_launch_has_five_kernels_at_most(lowered: Lowered) -> None:
 
 
 def test_what_is_shown_says_of_which_sizes_a_kernel_is(block: Module, lowered: Lowered) -> None:
-    rows = kernel_rows(lowered, 1e12, 1e12)
+    rows = kernel_rows(lowered, lambda _: 1e12, 1e12)
     assert {row["kernel"] for row in rows if row["when"]} == {name for name, unit in lowered.scheduled.items() if unit.when}
     # Without a workload a sequence has 128 elements: what is for longer ones is not called.
     assert all(row["calls"] == 0 for row in rows if row["when"] and row["when"].startswith("1025 <="))

@@ -122,7 +122,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "passes/tile/gpu/parts.py",
         "passes/tile/gpu/scatter.py",
         "passes/tile/gpu/sequence.py",
-        "passes/tile/gpu/shape.py",
         "passes/tile/gpu/sweep.py",
     ),
     "tests/passes/tile/test_strategies.py": ("passes/tile/cpu/nest_launch.py",),

@@ -34,7 +34,7 @@ def test_the_signatures_are_these() -> None:
         return [str(parameter).split(":")[0].split("=")[0].strip() for parameter in inspect.signature(function).parameters.values()]
 
     assert names(ourcc.build) == ["model", "example_inputs", "progress", "**options"]
-    assert names(ourcc.load) == ["path", "target", "threads", "verify", "trusted_keys", "copy_weights"]
+    assert names(ourcc.load) == ["path", "target", "threads", "verify", "trusted_keys", "copy_weights", "graphs"]
     assert names(ourcc.explain) == ["model", "*inputs", "**options"]
     public = {name for name in vars(ourcc.Engine) if not name.startswith("_")}
     assert public == {

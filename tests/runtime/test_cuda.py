@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from ourcc.runtime import Engine, EngineContents, PartContents, device_memory
 from ourcc.runtime import cuda as cuda_module
 from ourcc.runtime import driver as driver_module
 from ourcc.runtime.contents import PLANS
+from ourcc.runtime.weights import Constant
 
 from .driver_double import B, N, contents, floats, plan, pointer
 
@@ -85,6 +87,27 @@ def test_concurrent_calls_do_not_mix(gpu):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_constants_that_lie_on_the_gpu_are_read_there(gpu):
+    """A constant lies on GPU 0 already: nothing is brought there, and to another GPU it is."""
+    double = gpu(gpus=2)
+    place = np.array([3.0], np.float32)
+
+    class Lying(Constant):
+        def on_gpu(self, ordinal):
+            return place.ctypes.data if ordinal == 0 else None
+
+    made = contents()
+    given = Constant.of(np.array([3.0], np.float32))
+    held = replace(made, weights={"sm_90a": {"w": Lying(given.type, given.data)}})
+    engine = Engine(held)
+    assert not double.calls["cuMemcpyHtoDAsync_v2"] and not double.memory
+    place[0] = 5.0
+    assert np.array_equal(engine(np.ones((3, 8), np.float32))[0], np.full((3, 8), 5.0))
+    before = double.calls["cuMemcpyHtoDAsync_v2"]
+    engine._part.home.on(1)
+    assert double.calls["cuMemcpyHtoDAsync_v2"] == before + 1
 
 
 def test_torch_cpu_tensors_come_back_on_the_cpu(gpu):
@@ -356,6 +379,22 @@ def test_sessions_keep_state_in_device_memory(gpu):
     contexts = 2
     del session, sessions
     assert len(double.memory) == held + contexts, "memory of a session was not freed"
+
+
+def test_tensors_that_a_call_writes_say_where_it_runs(gpu, cuda_tensors):
+    """Torch's own tensors as states, and no input: the call runs on their GPU, on torch's stream there, and answers there."""
+    torch = pytest.importorskip("torch")
+    double = gpu(kernels={"k_put": put_row, "k_add": add_up}, gpus=2)
+    engine = Engine(keeping())
+    rows = cuda_tensors(torch.arange(8, dtype=torch.float32).reshape(4, 2), 1)
+    written = SimpleNamespace(changed=False, tensors={"rows": rows}, addresses={"rows": rows.data_ptr()})
+    waits = double.calls["cuStreamSynchronize"]
+    (answer,) = engine.functions["read"].call([], written)
+    assert answer.device == torch.device("cuda", 1) and torch.equal(answer.tensor, rows.tensor)
+    # The part is loaded there, which waits once for its constants; the call itself does not.
+    assert double.calls["cuStreamSynchronize"] == waits + 1
+    (again,) = engine.functions["read"].call([], written)
+    assert double.calls["cuStreamSynchronize"] == waits + 1 and again.device == answer.device
 
 
 def test_a_launch_that_fails_poisons_the_session(gpu):

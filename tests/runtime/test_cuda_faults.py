@@ -99,6 +99,25 @@ def test_short_runs_are_not_captured(gpu):
     assert not double.calls["cuStreamBeginCapture_v2"]
 
 
+def test_graphs_can_be_turned_off(gpu):
+    double = gpu()
+    engine = Engine(contents(longer()), graphs=False)
+    called(double, engine, 5)
+    assert not double.calls["cuStreamBeginCapture_v2"] and not double.calls["cuGraphLaunch"] and not double.streams
+    assert len(double.launches) == 5 * captured.FEWEST
+
+
+def test_torch_tensors_at_new_places_are_not_replayed(gpu, cuda_tensors):
+    """As users are told: a graph names the places of inputs and outputs, and is launched where these come again."""
+    torch = pytest.importorskip("torch")
+    double = gpu()
+    engine = Engine(contents(longer()))
+    x = cuda_tensors(torch.from_numpy(X))
+    held = [engine(x) for _ in range(4)]
+    assert not double.calls["cuGraphLaunch"] and "lie where they lay" in captured.TOLD
+    assert len({y.tensor.data_ptr() for y, _ in held}) == 4 and all(torch.equal(y.tensor, x.tensor * 3) for y, _ in held)
+
+
 def test_a_capture_that_the_driver_refuses_is_told_and_done_without(gpu, caplog):
     double = gpu(fail={"cuGraphInstantiateWithFlags": 1}, status=900)
     called(double, Engine(contents(longer())), 5)

@@ -35,6 +35,7 @@ class Arguments:
         self.places: dict[str, tuple[int, int | None]] = {}
         self.numbers: dict[Any, int] = {}
         self.states: dict[str, int] = {}
+        self.digests: dict[int, str] = {}
         self.overwritten = {node.args[0] for node in walker.graph_module.graph.nodes if is_overwriting(node)}
 
     def value(self, node: Any, tied: frozenset[str]) -> Any:
@@ -42,7 +43,10 @@ class Arguments:
         number = self.numbers[node] = len(self.numbers)
         fake = node.meta.get("val")
         if number in self.frozen:
-            return self._stored(node, number, self.frozen[number])
+            found = self._stored(node, number, self.frozen[number])
+            if self.frozen[number].device.type == "cuda" and found.constant is not None:
+                self.digests[number] = found.constant.digest
+            return found
         if number in self.kept:
             return self._kept(node, number, self.kept[number], tied)
         if node in self.overwritten and self.walker.type_of(fake).is_static:

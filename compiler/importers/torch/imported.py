@@ -57,8 +57,10 @@ class Imported:
     `states` are the arguments that the engine writes where they lie, `written` those that a copy of an output goes to.
 
     `strides` are torch's strides of the engine's outputs where they are unusual, `offsets` where in their memory they begin,
-    `views` what shares them. Symbols in these
+    `devices` where torch has them (None: anywhere), `views` what shares them. Symbols in these
     are the sizes or values of arguments (`places`), or scalars that the engine gives (`given`, by output).
+
+    `frozen` are the digests of the arguments that are constants.
 
     Where `is_left`, nothing was imported and torch runs the graph.
     """
@@ -72,7 +74,9 @@ class Imported:
     is_left: bool = False
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     offsets: tuple[Dim, ...] = ()
+    devices: tuple[Any, ...] = ()
     views: Views = NO_VIEWS
     given: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[int, int] = field(default_factory=dict)
+    frozen: Mapping[int, str] = field(default_factory=dict)

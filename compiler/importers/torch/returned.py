@@ -88,6 +88,7 @@ class Returned:
             self.positions[key] = len(self.values)
             self.walker.strides.append(strides)
             self.walker.offsets.append(offset)
+            self.walker.devices.append(getattr(getattr(key, "meta", {}).get("val"), "device", None))
             self.labels.append(label or f"output{len(self.labels)}")
             self.values.append(value)
         return self.positions[key]

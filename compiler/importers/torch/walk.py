@@ -84,6 +84,7 @@ class Walker:
         self.scalars = Scalars(self.b, self.symbols)
         self.strides: list[tuple[Dim, ...] | None] = []
         self.offsets: list[Dim] = []
+        self.devices: list[Any] = []
         self.given: dict[str, int] = {}
         self.stored: dict[Any, Value] = {}
         describe(graph_module.graph)
@@ -122,10 +123,12 @@ class Walker:
             arguments.places,
             strides=tuple(self.strides),
             offsets=tuple(self.offsets),
+            devices=tuple(self.devices),
             views=views,
             given=self.given,
             states=arguments.states,
             written=written,
+            frozen=arguments.digests,
         )
 
     # nodes

@@ -21,7 +21,7 @@ from ..limits import Limit, Spans, spans_of, without
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
-from .matrix import Operands, factor_dtype, narrowed, operands_for
+from .matrix import Operands, factor_dtype, narrowed, operands_for, products_on
 from .powers import Base, Powers, Words, powers_of
 from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic, waves
 from .sweep import fresh_block
@@ -158,7 +158,7 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
     scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
-    products = 2 * scores * wide * operands.products / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
+    products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
     exponentials = scores * 12 / target.rates["f32"]
     # Smaller programs wait beside each other; of single rows memory decides.
     resident = 16 // schedule["warps"] if found.row else 2

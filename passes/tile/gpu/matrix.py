@@ -42,6 +42,11 @@ WIDE = Operands(f32, "tf32x3", "tf32", 3)
 """The form of factors that no narrow float holds."""
 
 
+def products_on(operands: Operands, target: GpuTarget) -> int:
+    """The products that one takes there: float32 is multiplied once where it may be rounded to tf32."""
+    return 1 if operands == WIDE and target.in_tf32 else operands.products
+
+
 def factor_dtype(value: Scalar) -> DType:
     """The element type of a factor before it was widened for the sum."""
     return unwidened(value).dtype

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ....ir import dims
 from ....ir.dims import Dim, Facts
-from ....ir.region import Region, Statement, accesses
+from ....ir.region import Load, Region, Statement, accesses, walk
+from ....ir.region.cost import cost_of
 from ....ir.target import GpuTarget
 from ..accesses import SCORE, stride_class
 from ..lower import upper_bound
@@ -50,7 +51,9 @@ def contiguous_axes(region: Region, statements: Iterable[Statement]) -> dict[str
 
 
 def traffic(problem: Problem) -> float:
-    """Bytes of all operands once, at the symbols' typical sizes."""
+    """Bytes of all operands once, of a table no more than what is taken from it, at the symbols' typical sizes."""
+    if any(isinstance(part, Load) and part.gathers for statement in problem.region.body for part in walk(statement.value)):
+        return cost_of(problem.region, problem.sizes).bytes
     operands = (*problem.region.inputs, *problem.region.outputs)
     return sum(problem.typical(dims.product(o.type.shape)) * max(1, o.type.dtype.bits) / 8 for o in operands)
 
@@ -62,8 +65,16 @@ def waves(programs: float, target: GpuTarget, resident: int = 1) -> float:
     return max(1.0, rounds * slots / max(1.0, programs))
 
 
+def filled(programs: float, in_flight: float, target: GpuTarget) -> float:
+    """The share of the memory's rate that programs draw which have so many bytes in flight on each processor: what latency and a
+    processor's port let through.
+    """
+    busy = min(programs, target.processors)
+    return min(1.0, busy * min(target.port_rate, in_flight / target.latency) / target.memory_rate)
+
+
 def memory_seconds(bytes_moved: float, programs: float, target: GpuTarget) -> float:
-    """Seconds to move bytes: from the cache four times as fast as from memory, and few programs do not fill the device."""
-    rate = target.memory_rate * (4 if bytes_moved < target.cache_bytes / 2 else 1)
+    """Seconds to move bytes: from the cache if it holds them twice, else from memory, and few programs do not fill the device."""
+    rate = target.cache_rate if bytes_moved < target.cache_bytes / 2 else target.memory_rate
     filled = min(1.0, programs / target.processors)
     return bytes_moved / (rate * max(filled, 1 / target.processors))

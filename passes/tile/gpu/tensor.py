@@ -15,9 +15,9 @@ from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
-from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, sizes_of
+from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, products_on, sizes_of
 from .parts import space_param
-from .shape import LAUNCH_SECONDS, power_of_two, traffic, waves
+from .shape import LAUNCH_SECONDS, filled, power_of_two, traffic, waves
 from .sweep import fresh_block
 
 TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), (64, 256, 8), (64, 32, 4), (128, 32, 4), (64, 16, 4))
@@ -148,14 +148,15 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     resident = max(1, min(2, 128 * 128 // (m * n)))
     # A small tile reads more from shared memory for each product and does not keep the instruction busy.
     efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
-    products = 2.0 * m * n * depth * programs * operands.products
+    products = 2.0 * m * n * depth * programs * products_on(operands, target)
     left, right = (n, m) if schedule["swap"] else (m, n)
     sides = ((match.found.product.left, left), (match.found.product.right, right))
     coded = sum(decoding_seconds(value, match.found, side * depth * programs, target) for value, side in sides)
     compute = (products / (target.rates[operands.rate] * efficiency) + coded) * waves(programs, target, resident)
-    cached = programs * (m + n) * depth * operands.dtype.bits / 8 / (target.memory_rate * 2.5)
-    filled = min(1.0, programs * 4 / target.processors)
-    memory = traffic(match.problem) / target.memory_rate / filled
+    step_bytes = (m + n) * k * operands.dtype.bits / 8
+    cached = programs * (depth // k) * step_bytes / target.cache_rate
+    in_flight = min(resident, -(-programs // target.processors)) * (schedule["stages"] - 1) * step_bytes
+    memory = traffic(match.problem) / target.memory_rate / filled(programs, in_flight, target)
     latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
     waiting = depth / k * AWAITED * waits(match.found) * max(1.0, programs / (target.processors * 2))
     return max(compute, cached, memory) + latency + waiting + LAUNCH_SECONDS

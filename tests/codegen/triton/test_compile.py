@@ -81,6 +81,13 @@ def test_a_compiler_that_kills_its_process_is_an_error_and_not_the_end() -> None
     assert compile_kernel(kernel(), gpu_target("sm_120a")).target == "sm_120a"
 
 
+def test_blackwell_ultra_has_code_of_its_own() -> None:
+    """B300 runs no code for sm_100a; that for sm_103a needs the next ISA."""
+    compiled = compile_kernel(kernel(), gpu_target("sm_103a"))
+    lines = compiled.ptx.splitlines()
+    assert compiled.target == "sm_103a" and ".version 8.8" in lines and ".target sm_103a" in lines
+
+
 def test_a_deadline_ends_the_child() -> None:
     child = Child(interpret=True)
     endless = HEAD + "def copy(x_ptr, size_B):\n    while tl.load(x_ptr) == 0:\n        pass\n"
@@ -119,5 +126,5 @@ def test_instruction_mix_counts_by_family_and_width() -> None:
 
 
 def test_unknown_gpu_targets_are_named() -> None:
-    with pytest.raises(UsageError, match="gpu target 'sm_80' is not known, expected one of: sm_90a, sm_100a, sm_120a"):
+    with pytest.raises(UsageError, match="gpu target 'sm_80' is not known, expected one of: sm_90a, sm_100a, sm_103a, sm_120a, h100, h200"):
         gpu_target("sm_80")

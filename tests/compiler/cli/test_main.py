@@ -74,8 +74,9 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
         *(
             (["build", "MODEL", "-o", "x.ourcc", "--target", name], f"did you mean '{target}'?")
             for name, target in (
-                *(("H100", "sm_90a"), ("H200", "sm_90a"), ("nvidia", "sm_90a"), ("NVIDIA H100", "sm_90a"), ("GB200", "sm_100a")),
-                *(("b100", "sm_100a"), ("RTX 5090", "sm_120a"), ("GeForce RTX 5070 Ti", "sm_120a"), ("CPU", "cpu"), ("SM_90A", "sm_90a")),
+                *(("H100", "h100"), ("GH200", "h200"), ("nvidia", "sm_90a"), ("NVIDIA H100", "h100"), ("GB200", "b200")),
+                *(("b100", "b200"), ("B300", "b300"), ("Blackwell", "sm_100a")),
+                *(("RTX 5090", "sm_120a"), ("GeForce RTX 5070 Ti", "sm_120a"), ("CPU", "cpu"), ("SM_90A", "sm_90a")),
             )
         ),
         (["build", "MODEL", "-o", "x.ourcc", "--precision", "BF16"], "did you mean 'bf16'?"),
@@ -248,7 +249,7 @@ def test_build_hands_over_options_and_saves(commands: Any, model: str, tmp_path:
         made = {
             "functions": {"main": SimpleNamespace(inputs=ports, outputs=(), states=())},
             "targets": ("sm_90a",),
-            "parts": {"sm_90a": SimpleNamespace(family="cuda", files={})},
+            "parts": {"sm_90a": SimpleNamespace(family="cuda", is_level=False, plans={}, files={})},
             "best": SimpleNamespace(states={}),
         }
         contents = SimpleNamespace(**made, report={"contract": [row]}, symbols=NO_FACTS, provenance={}, assets={}, weights={})

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import ourcc
 from ourcc.compiler.commands.build import build
+from ourcc.compiler.commands.explain import explain
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.options import InspectOptions, build_options
 from ourcc.ir.errors import EngineError
+from ourcc.runtime.captured import TOLD
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +47,36 @@ def test_a_product_without_the_matrix_instruction_says_why(engine: Path) -> None
     assert one["notes"] == "no wgmma: there are no rows of their own (a matrix-vector product)" and "wgmma" not in one["instructions"]
     assert many["notes"] is None and "wgmma" in many["instructions"]
     assert {"source_ops", "strategy", "registers", "shared_bytes", "spills", "predicted_us", "roofline"} <= set(table.columns)
+
+
+def test_engines_say_that_runs_of_kernels_become_graphs(engine: Path, tmp_path: Path) -> None:
+    """Five launches may; two are too few, and code for CPUs knows no graphs."""
+    assert "graphs" not in inspect(InspectOptions(engine)).facts
+    model, path = layers(5), tmp_path / "m.ourcc"
+    for targets, is_told in ((["native", "sm_90a"], True), (["native"], False)):
+        build(model, build_options({"targets": targets})).save(path)
+        assert ("graphs" in inspect(InspectOptions(path)).facts) == is_told
+    for target, is_told in (("sm_90a", True), ("native", False)):
+        (ops,) = (table for table in explain(model, (), build_options({"target": target})).tables if table.name == "ops")
+        assert ops.notes == ((TOLD,) if is_told else ())
+    assert "never executed on hardware" in TOLD and "OURCC_CUDA_GRAPHS=0" in TOLD
+
+
+def layers(count: int) -> Any:
+    """Products one after the other, too wide to be one kernel."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((256, 256), dtype=np.float32), f"w{n}") for n in range(count)]
+    nodes = [helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(count)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 256]) for name in ("x0", f"x{count}"))
+    return helper.make_model(helper.make_graph(nodes, "m", [x], [y], weights), opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize(("said", "given", "is_on"), [("", True, True), ("", False, False), ("0", True, False)])
+def test_graphs_are_turned_off_where_an_engine_is_loaded(
+    engine: Path, said: str, given: bool, is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setenv("OURCC_CUDA_GRAPHS", said)
+    monkeypatch.setattr("ourcc.compiler.commands.load.engine_class", lambda _: lambda *_, graphs, **__: asked.append(graphs))
+    ourcc.load(engine, graphs=given)
+    assert asked == [is_on]

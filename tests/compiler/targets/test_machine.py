@@ -85,7 +85,12 @@ def test_doctor_answers_for_machines(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "x86-64-v4-amx",
         "sm_90a",
         "sm_100a",
+        "sm_103a",
         "sm_120a",
+        "h100",
+        "h200",
+        "b200",
+        "b300",
     ]
     assert [(row["place"], row["entries"]) for row in data["caches"][1:]] == [(str(tmp_path), 1), ("redis://team", None)]
     assert next(row["version"] for row in data["libraries"] if row["name"] == "numpy")

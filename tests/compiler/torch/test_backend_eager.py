@@ -375,6 +375,7 @@ def test_explain_tells_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_modes_of_torch_are_options() -> None:
     assert backend.options_of(None) == backend.options_of("default") == backend.options_of("reduce-overhead") == {}
     assert backend.build_options(backend.options_of("max-autotune")).tune.count == 16
+    assert [backend.build_options(backend.options_of(f"max-autotune{end}")).graphs for end in ("", "-no-cudagraphs")] == [True, False]
     with pytest.raises(UsageError, match="unknown mode: got 'fast', expected one of default, reduce-overhead, max-autotune"):
         backend.options_of("fast")
     x = torch.randn(3)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ourcc.compiler.torch import backend
-from ourcc.compiler.torch.sharing import KeptEngines, PackedWeights, admit_ones
+from ourcc.compiler.torch.sharing import FrozenOnGpu, KeptEngines, PackedWeights, Watched, admit_ones, packed_weights
 from ourcc.ir import dims
-from ourcc.ir.graph import Module
+from ourcc.ir.graph import ConstantData, Module
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.verify import verify
+from ourcc.runtime.weights import Constant
 
 from ..torch_models import Attention, check, compiled, load, mlp
 
@@ -167,3 +171,52 @@ def test_a_symbol_stays_where_one_would_break_the_program() -> None:
     verify(fixed)
     admit_ones(fixed)
     assert fixed.facts.ranges["B"] == dims.Range(2, 2)
+
+
+# --- parameters on a GPU ----------------------------------------------------------------------------------------------
+
+
+class OnGpu:
+    """A tensor of this process that says it is on a GPU, and counts its copies to the host."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.copies = tensor, 0
+        self.device = torch.device("cuda", 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+    def detach(self) -> OnGpu:
+        return self
+
+    resolve_conj = resolve_neg = detach
+
+    def cpu(self) -> torch.Tensor:
+        self.copies += 1
+        return self.tensor.clone()
+
+
+def test_a_frozen_parameter_on_a_gpu_is_once_in_memory() -> None:
+    """Of what a build reads of it the host keeps nothing: the constant is torch's own memory, and a copy is made when asked for."""
+    places = [torch.randn(4096 + 64) for _ in range(3)]
+    whole, _, changed = (place[-place.data_ptr() % 256 // 4 :][:4096].view(64, 64) for place in places)
+    odd = places[1][-places[1].data_ptr() % 256 // 4 + 1 :][:4032].view(63, 64)
+    tensors = [OnGpu(each) for each in (whole, odd, changed)]
+    module = Module("m")
+    datas = [ConstantData(each.cpu().numpy()) for each in tensors]
+    for n, data in enumerate(datas):
+        module.add_constant(f"w{n}", data, None)
+    watched = [Watched(n, each) for n, each in enumerate(tensors)]
+    frozen = FrozenOnGpu(module, watched, {n: data.digest for n, data in enumerate(datas)})
+    given = [Constant.of(datas[0].array), Constant.of(datas[1].array), Constant.of(datas[2].array * 2)]
+    lying = [packed_weights().share(frozen.lying(constant), watched) for constant in given]
+    assert [constant.on_gpu(1) for constant in lying] == [whole.data_ptr(), None, None]
+    assert lying[0].on_gpu(0) is None and lying[0].nbytes == whole.nbytes and lying[0].type == given[0].type
+    assert [each.copies for each in tensors] == [1, 1, 1], "the build's own"
+    held = weakref.ref(datas[0].array)
+    del module, datas, given
+    gc.collect()
+    assert held() is None, "the host's copy is still held"
+    for _ in range(2):
+        assert np.array_equal(lying[0].array(), whole.numpy())
+    assert tensors[0].copies == 2

@@ -96,7 +96,7 @@ def test_every_strategy_that_applies_is_right(name: str, cases: dict[str, Any], 
             assert verdict.passed, f"{schedule}: {verdict.reason}"
 
 
-@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_103a", "sm_120a", "h100"])
 def test_every_space_has_a_first_choice_with_a_finite_cost(target: str, cases: dict[str, Any]) -> None:
     machine = gpu_target(target)
     for name, case in cases.items():
