@@ -41,6 +41,7 @@ PASSES: dict[str, str] = {
     "sparsify_two_four": "sparsify.two_four:SparsifyTwoFour",
     "tabulate_codes": "quantize.tabulate_codes:TabulateCodes",
     "trim_constants": "tidy.trim_constants:TrimConstants",
+    "unflatten_norms": "tidy.unflatten_norms:UnflattenNorms",
     "unflatten_products": "tidy.unflatten_products:UnflattenProducts",
 }
 

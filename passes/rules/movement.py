@@ -78,6 +78,28 @@ class TransposeOfOnes(Rule):
         return g.reshape(operand(op, 0), shape=op.result.shape)
 
 
+class PlacesOfImage(Rule):
+    """transpose(reshape(x, [N, C, L]), [0, 2, 1]) -> reshape(transpose(x), [N, L, C]), where L are the places of an image x
+
+    An image with its channels last may lie in memory as it is, and the reshape of it is none.
+    """
+
+    ops = ("transpose",)
+
+    def check(self, op: Op, module: Module) -> str | None:
+        joined = producer(op.operands[0], "reshape")
+        if joined is None or tuple(op.attrs["permutation"]) != (0, 2, 1):
+            return "it does not swap the last two of three dimensions of a reshape"
+        image = operand(joined, 0).shape
+        if len(image) < 4 or image[:2] != joined.result.shape[:2]:
+            return "the reshape does not join the places of an image"
+        return None if sum(joined.result.uses.values()) == 1 else "the reshape has other users"
+
+    def rewrite(self, op: Op, g: Builder) -> Replacement:
+        image = operand(matched(op.operands[0], "reshape"), 0)
+        return g.reshape(g.transpose(image, permutation=(0, *range(2, image.type.rank), 1)), shape=op.result.shape)
+
+
 class SwapBetweenReshapes(Rule):
     """reshape(transpose(reshape(x))) -> transpose(reshape(x)), where both reshapes regroup leading dimensions only and
     the last two are swapped
@@ -296,7 +318,7 @@ def _neighbours(parts: Sequence[Op], axis: int) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    *(MoveNothing(), ReshapeOfReshape(), TransposeOfTranspose(), TransposeOfOnes(), SwapBetweenReshapes()),
+    *(MoveNothing(), ReshapeOfReshape(), TransposeOfTranspose(), TransposeOfOnes(), PlacesOfImage(), SwapBetweenReshapes()),
     *(BroadcastOfBroadcast(), BroadcastIntoPointwise(), BroadcastIntoAttention()),
     *(ConcatOfConcat(), SliceOfSlice(), SliceOfConcat(), ConcatOfSlices()),
 )

@@ -21,7 +21,10 @@ from ..base import PassContext, RulePass
 
 # Kept as they are, but for a single number: they say that a weight is stored narrow, and folding them would store it wide.
 STORED_NARROW = frozenset({"dequantize", "decode"})
+GATHERS = frozenset({"take", "take_along_axis", "gather_nd"})
 EAGER_ELEMENTS = 4096
+GATHERED = 1 << 22
+"""Bytes that what is gathered by constants may be larger by: it would be gathered again in each call."""
 OVERHEAD = 10_000
 """Calling an op at all takes as long as so many operations."""
 
@@ -93,7 +96,7 @@ class FoldOp(Rule):
     def _check_size(self, op: Op) -> str | None:
         given = sum(_bytes(value.type) for value in op.operands if value is not None)
         made = sum(_bytes(value.type) for value in op.results)
-        if made > given + self.growth:
+        if made > given + (max(self.growth, GATHERED) if op.name in GATHERS else self.growth):
             return f"the result has {made} bytes, its operands have {given}"
         elements = sum(_elements(value.type) for value in op.results)
         return f"the result has {elements} elements, more than {self.limit}" if elements > self.limit else None

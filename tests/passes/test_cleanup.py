@@ -121,3 +121,21 @@ def test_large_results_are_computed_when_asked_for():
     assert result[0, 0] == -np.arange(0, 8192, 128, dtype=np.float32).sum()
     assert asked_early <= 1 and len(asked) == 1
     assert "sha256:" in module_text(module)
+
+
+def test_what_is_gathered_by_constants_is_gathered_once(check_pass):
+    """Though it is larger than the table and the indices; what is only repeated stays a view."""
+    body = (
+        "%t = take(@b, @i) {{axis = 1}} : f32[4, 9604]\n%e = broadcast_to(@b) {{shape = [500, 4, 196]}} : f32[500, 4, 196]\nreturn %t, %e"
+    )
+    text = f"""module @m {{
+  const @b : f32[4, 196] = {[1.0] * 784}
+  const @i : u8[9604] = {[7] * 9604}
+  func @main() -> (f32[4, 9604], f32[500, 4, 196]) {{
+    {body.format()}
+  }}
+}}
+"""
+    module = parse_module(text)
+    FoldConstants().run(module, PassContext())
+    assert [op.name for op in module.main] == ["broadcast_to"]

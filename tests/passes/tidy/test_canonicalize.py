@@ -220,3 +220,22 @@ def test_the_negative_of_an_unsigned_number_is_another_one(check_pass):
     text = "module @m {\n  func @main(%x: u8[3]) -> u8[3] {\n    %a = neg(%x) : u8[3]\n    %y = abs(%a) : u8[3]\n    return %y\n  }\n}\n"
     module = check_pass(Canonicalize(), text, None)
     assert AbsOfNeg().check(module.main.last, module) == "the operand is unsigned: its neg wraps and is not undone by abs"
+
+
+def test_places_of_an_image_with_channels_last(check_pass):
+    head = "module @m symbols { B in 1..8 } {\n  func @main(%i: f32[B, 6, 4, 5]) -> f32[B, 20, 6] {\n"
+    before = """    %r = reshape(%i) {shape = [B, 6, 20]} : f32[B, 6, 20]
+    %y = transpose(%r) {permutation = [0, 2, 1]} : f32[B, 20, 6]
+    return %y
+  }
+}
+"""
+    after = """    %t = transpose(%i) {permutation = [0, 2, 3, 1]} : f32[B, 4, 5, 6]
+    %y = reshape(%t) {shape = [B, 20, 6]} : f32[B, 20, 6]
+    return %y
+  }
+}
+"""
+    check_pass(Canonicalize(), head + before, head + after)
+    elsewhere = before.replace("B, 6, 20", "B, 3, 40").replace("B, 20, 6", "B, 40, 3")
+    check_pass(Canonicalize(), head.replace("B, 20, 6", "B, 40, 3") + elsewhere, None)
