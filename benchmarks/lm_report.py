@@ -39,7 +39,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines = [
         f"Made by `benchmarks/lm.py` on {machine['cpu']} ({', '.join(machine['flags'])}); {versions}.",
         "Milliseconds: minimum (median) over interleaved rounds in one process, and tokens a second; behind a prompt from the call to the",
-        "token, else of a step that makes a token for each sequence. In brackets how often the token behind 16 texts is that of our first",
+        "token, else of a step that makes a token for each sequence. In brackets how often the token behind 16 others is that of our first",
         "contender. Ratio: the best peer's minimum over our best. Shares are of one thread's measured rate: behind a prompt of the",
         "instructions that its products take, else of reading the weights as the file has them and the cache.",
         "",
