@@ -3,8 +3,8 @@
 The reference is `transformers` in f32 on the weights that the package `gguf` decodes. Contenders are engines (exact: weights decoded,
 sums in f32; a8: activations as int8 for each 32) and llama.cpp, built for the machine or the wheel of `xllamacpp`, or a library that
 is named. All read the same tokens of Python's language reference (the standard library's `pydoc_data.topics`, in the order of its
-topics) in the same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the same tokens;
-where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.
+topics) in the same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the
+same tokens; where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.
 """
 
 from __future__ import annotations
