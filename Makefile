@@ -101,8 +101,22 @@ kernels-peers: $(KERNEL_PEERS_INSTALLED) ## Judge peers' kernels for the same li
 kernels-all: install ## Build every schedule that a strategy offers for the list, both architectures; goes on where it was cut off (ARGS="--sample 20")
 	$(RUN) benchmarks/kernels/every.py $(ARGS)
 
-bench-lm: $(LM_INSTALLED) ## Measure a language model beside llama.cpp, one and two threads; write benchmarks/results
-	$(RUN) benchmarks/lm.py
+# llama.cpp is built from its source for this machine, unless pip has built it before: cmake and ninja come with pip.
+LM_PEERS := openvino==2026.4.1 openvino-genai==2026.4.1.0 openvino-tokenizers==2026.4.1.0
+LM_NATIVE := llama-cpp-python==0.3.36
+LM_NATIVE_FLAGS := -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF
+LM_PEERS_INSTALLED := $(VENV)/installed-lm-peers
+
+$(LM_PEERS_INSTALLED): $(LM_INSTALLED)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps $(LM_PEERS) || echo "$(LM_PEERS) cannot be installed here"
+	@echo "building llama.cpp for this machine takes about 10 minutes on two processors"
+	@start=$$(date +%s); \
+	if CMAKE_ARGS="$(LM_NATIVE_FLAGS)" $(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python $(LM_NATIVE); \
+	then echo "it took $$(( $$(date +%s) - start )) s"; else echo "$(LM_NATIVE) cannot be built here"; fi
+	@touch $(LM_PEERS_INSTALLED)
+
+bench-lm: $(LM_PEERS_INSTALLED) ## Measure language models beside llama.cpp and OpenVINO GenAI, one and two threads, 1 to 16 sequences (ARGS="--models smollm2")
+	$(RUN) benchmarks/lm.py $(ARGS)
 
 lm-quality: $(LM_INSTALLED) ## Compare a language model's predictions with transformers' and llama.cpp's; write benchmarks/results
 	$(RUN) benchmarks/lm_quality.py

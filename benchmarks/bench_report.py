@@ -110,17 +110,20 @@ BAR, GAP, LEFT, TOP, HEIGHT = 15, 14, 44, 30, 190
 """Widths and heights of the picture, in its own units."""
 
 
-def picture(rows: Sequence[Row]) -> str:
-    """Bars of the best peer over ours, a panel for each number of threads; above the line at 1 ours is faster."""
+def picture(rows: Sequence[Row], colours: Mapping[str, str] = COLOURS) -> str:
+    """Bars of the best peer over ours, a panel for each number of threads and a colour for each precision; above the line at 1 ours is
+    faster.
+    """
     panels = sorted({row["threads"] for row in rows})
     groups = {threads: _bars([row for row in rows if row["threads"] == threads]) for threads in panels}
     widest = max((sum(len(bars) * BAR + GAP for bars in each.values()) for each in groups.values()), default=0)
-    width, panel = max(LEFT + widest + 90, 420), TOP + HEIGHT + 80
+    legend = sum(map(_legend_width, colours))
+    width, panel = max(LEFT + widest + 90, 260 + legend), TOP + HEIGHT + 80
     top = max([1.5, *(ratio for each in groups.values() for bars in each.values() for _, ratio in bars)])
     size = f"0 0 {width} {panel * max(len(panels), 1)}"
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" font-family="sans-serif" font-size="12">']
     for number, threads in enumerate(panels):
-        parts += _panel(groups[threads], threads, number * panel, width, top)
+        parts += _panel(groups[threads], threads, number * panel, width, top, colours)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -133,11 +136,19 @@ def _bars(rows: Sequence[Row]) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
-def _panel(groups: Mapping[str, Sequence[tuple[str, float]]], threads: int, offset: int, width: int, top: float) -> Iterator[str]:
+def _legend_width(name: str) -> int:
+    return 40 if len(name) <= 4 else 7 * len(name) + 10
+
+
+def _panel(
+    groups: Mapping[str, Sequence[tuple[str, float]]], threads: int, offset: int, width: int, top: float, colours: Mapping[str, str]
+) -> Iterator[str]:
     base = offset + TOP + HEIGHT
     yield f'<text x="{LEFT}" y="{offset + 16}" fill="#334">best peer over ours, {_threads(threads)}</text>'
-    for number, (precision, colour) in enumerate(COLOURS.items()):
-        yield f'<text x="{width - 160 + 40 * number}" y="{offset + 16}" fill="{colour}">{precision}</text>'
+    place = width - sum(map(_legend_width, colours))
+    for precision, colour in colours.items():
+        yield f'<text x="{place}" y="{offset + 16}" fill="{colour}">{precision}</text>'
+        place += _legend_width(precision)
     step = 0.5 if top <= 4 else 1 if top <= 8 else 5
     for mark in [step * n for n in range(int(top / step) + 1)]:
         y = base - HEIGHT * mark / top
@@ -149,7 +160,7 @@ def _panel(groups: Mapping[str, Sequence[tuple[str, float]]], threads: int, offs
         yield f'<text x="{x}" y="{base + 14}" fill="#334" font-size="10" transform="rotate(20 {x} {base + 14})">{escape(name)}</text>'
         for precision, reached in bars:
             height = HEIGHT * reached / top
-            place = f'x="{x}" y="{base - height:.1f}" width="{BAR - 2}" height="{height:.1f}"'
-            yield f'<rect {place} fill="{COLOURS[precision]}"><title>{escape(name)}, {precision}: {reached:.2f}</title></rect>'
+            box = f'x="{x}" y="{base - height:.1f}" width="{BAR - 2}" height="{height:.1f}"'
+            yield f'<rect {box} fill="{colours[precision]}"><title>{escape(name)}, {precision}: {reached:.2f}</title></rect>'
             x += BAR
         x += GAP

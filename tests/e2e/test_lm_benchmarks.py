@@ -87,14 +87,6 @@ def test_the_reference_is_the_model_of_transformers(tmp_path: Path, scripts: Any
     assert row["perplexity"] == pytest.approx(np.exp(nats.mean()), rel=1e-5)
 
 
-def test_rounds_take_turns_and_warm_up(scripts: Any) -> None:
-    calls: list[str] = []
-    found = scripts("lm").rounds({name: lambda name=name: calls.append(name) or float(len(calls)) for name in "ab"}, 2)
-    assert calls == list("ababab") and found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
-    rows = scripts("lm").rows_of("next token", 5, 1, {"x": [0.5, 0.25], "llama.cpp": [1.0, 2.0]}, 1)
-    assert [(row["tokens_per_second"], row["times_llama.cpp"], row["median_s"]) for row in rows] == [(4.0, 4.0, 0.375), (1.0, 1.0, 1.5)]
-
-
 def test_texts_are_cut_between_characters(scripts: Any) -> None:
     text = scripts("lm_engines").text_of(5000)
     assert 4990 < len(text.encode()) <= 5000 and scripts("lm_engines").text_of(9000).startswith(text)
