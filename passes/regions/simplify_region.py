@@ -139,8 +139,8 @@ def _merges(region: Region, accesses: list[tuple[str, tuple[Dim, ...], bool]], o
         place: int | None = None
         if users:
             shape = region.operand(operand).type.shape
-            if len(users) == 1 and subscripts[users[0]] == _together(outer, inner):
-                # Already one dimension: nothing to merge here, the subscript becomes the new axis.
+            if len(users) == 1 and _as_one(subscripts[users[0]], outer, inner) is not None:
+                # Already one dimension: nothing to merge here, the subscript is one of the new axis.
                 seen = True
                 if operands.setdefault(operand, None) is not None:
                     return False
@@ -176,10 +176,19 @@ def _together(outer: Axis, inner: Axis) -> Dim:
     return dims.symbol(outer.name) * inner.extent + dims.symbol(inner.name)
 
 
+def _as_one(subscript: Dim, outer: Axis, inner: Axis) -> Dim | None:
+    """A subscript by the axis that both become, which has the outer one's name; None where it does not see them as one."""
+    step = dims.substitute(subscript, {inner.name: dims.symbol(inner.name) + 1}) - subscript
+    rest = subscript - step * _together(outer, inner)
+    if step == 0 or dims.symbols(step) & {outer.name, inner.name} or dims.symbols(rest) & {outer.name, inner.name}:
+        return None
+    return rest + step * dims.symbol(outer.name)
+
+
 def _merge(region: Region, outer: str, inner: str) -> Region:
     """The region with (outer, inner) as one axis named `outer`; the operands' dimensions merge with them."""
     extent = region.axis(outer).extent * region.axis(inner).extent
-    together = _together(region.axis(outer), region.axis(inner))
+    pair = region.axis(outer), region.axis(inner)
     axes = tuple(Axis(outer, extent) if axis.name == outer else axis for axis in region.axes if axis.name != inner)
     places: dict[str, int] = {}
     for operand, subscripts, _ in _accesses(region):
@@ -195,7 +204,7 @@ def _merge(region: Region, outer: str, inner: str) -> Region:
 
     def drop(operand: str, subscripts: tuple[Dim, ...]) -> tuple[Dim, ...]:
         if operand not in places:
-            return tuple(dims.symbol(outer) if s == together else s for s in subscripts)
+            return tuple(s if (one := _as_one(s, *pair)) is None else one for s in subscripts)
         return (*subscripts[: places[operand] + 1], *subscripts[places[operand] + 2 :])
 
     def change(value: Scalar) -> Scalar | None:

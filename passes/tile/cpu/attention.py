@@ -19,7 +19,7 @@ from ....ir.layout import Factor
 from ....ir.region import Load, Ref, Scalar, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileProgram, TileType, Value
-from ....ir.types import DType, i8, i32, u8
+from ....ir.types import DType, boolean, i8, i32, u8
 from ...regions.contraction import unwidened
 from ..lower import Block, parameters, upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
@@ -149,6 +149,18 @@ def _is_at_hand(query: Scalar) -> bool:
     return isinstance(query, Load)
 
 
+def _kept(found: Attention) -> Scalar | None:
+    """The mask outside of which scores are -inf, where that is what is done to them last."""
+    score, lets = found.score, {let.name: let.value for let in found.before}
+    while isinstance(score, Ref) and score.name in lets:
+        score = lets[score.name]
+    if not isinstance(score, Apply) or score.primitive != "where":
+        return None
+    mask, _, other = score.args
+    depends = any(isinstance(part, Ref) for part in walk(mask))
+    return None if depends or not isinstance(other, Constant) or other.value != float("-inf") else mask
+
+
 def _grouped(group: _Group | None, inner: str, lane: str) -> tuple[Factor, ...]:
     """The order of a tile whose neighbours along `inner` lie together; none of its own without a group."""
     return () if group is None else (Factor(inner, group.depth), Factor(lane), Factor(inner, 1, group.depth))
@@ -254,6 +266,7 @@ class _Launch:
             block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "factors", "added")
         )
         self.totals = block.local("totals", self.dtype, (("r", rows),))
+        self.seen = block.local("seen", boolean, (("r", self.mr),)) if _kept(self.found) is not None and self.mr > 1 else ""
 
     def _start(self, block: Block) -> None:
         if self.codes is not None:
@@ -399,7 +412,39 @@ class _Launch:
         )
 
     def _step(self, block: Block, rows: str | None) -> None:
-        """One register block: each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
+        """One register block, unless a mask leaves nothing of it: what it adds is 0 then, and nothing is scaled."""
+        kept = _kept(self.found)
+        if rows is None or kept is None or self.nr != self.schedule["nr"] or self.mr == 1:
+            self._weighed(block, rows)
+            return
+        with block.condition(self._any_kept(block, rows, kept)):
+            self._weighed(block, rows)
+
+    def _any_kept(self, block: Block, rows: str, kept: Scalar) -> Value:
+        """Whether a mask keeps anything of a register block's rows in the columns of this step."""
+        row, column, usual = self.found.row, self.found.column, dict(block.index)
+        members = block.axis("r", 0, self.mr, self.mr)
+        block.store(self.seen, (dims.symbol(members),), block.full(False, boolean, (members,)))
+        block.axes.remove(members)
+        with block.loop("r", "walk", 0, 0, 1, parent=rows) as each:
+            lanes = block.axis("t", 0, self._remaining(), self.step)
+            block.index[column] = dims.symbol(f"{self.columns}.first") + dims.symbol(lanes)
+            if row is not None:
+                block.index[row] = dims.symbol(f"{each}.first")
+            self._named(block)
+            block.outside = True
+            found = block.lower(kept)
+            block.outside = False
+            block.axes.remove(lanes)
+            block.store(self.seen, (dims.symbol(f"{each}.first") - dims.symbol(f"{rows}.first"),), Reduce("any", lanes, found, TileType(boolean)))
+        block.index.update(usual)
+        members = block.axis("r", 0, self.mr, self.mr)
+        seen = block.load(self.seen, (dims.symbol(members),), boolean)
+        block.axes.remove(members)
+        return block.let("kept", Reduce("any", members, seen, TileType(boolean)))
+
+    def _weighed(self, block: Block, rows: str | None) -> None:
+        """Each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
         self._score(block, rows)
         for part, count in ((self._look, 1), (self._rescale, self.most), (self._weigh, 1), (self._add, self.most)):
             if rows is None:
