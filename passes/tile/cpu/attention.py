@@ -436,7 +436,9 @@ class _Launch:
             found = block.lower(kept)
             block.outside = False
             block.axes.remove(lanes)
-            block.store(self.seen, (dims.symbol(f"{each}.first") - dims.symbol(f"{rows}.first"),), Reduce("any", lanes, found, TileType(boolean)))
+            block.store(
+                self.seen, (dims.symbol(f"{each}.first") - dims.symbol(f"{rows}.first"),), Reduce("any", lanes, found, TileType(boolean))
+            )
         block.index.update(usual)
         members = block.axis("r", 0, self.mr, self.mr)
         seen = block.load(self.seen, (dims.symbol(members),), boolean)

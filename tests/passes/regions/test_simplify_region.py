@@ -41,7 +41,11 @@ def test_rows_that_an_operand_holds_several_places_of_are_one_axis() -> None:
     """Rows of a batch: a token's blocks lie in one dimension, and so do the tokens of all sequences."""
     symbols = Facts().with_range("N", 1, 9).with_range("M", 1, 9)
     simple = simplify_region(parse_region(ROWS), symbols)
-    assert [str(axis.extent) for axis in simple.axes] == ["M*N", "5", "18"] or [str(axis.extent) for axis in simple.axes] == ["N*M", "5", "18"]
+    assert [str(axis.extent) for axis in simple.axes] == ["M*N", "5", "18"] or [str(axis.extent) for axis in simple.axes] == [
+        "N*M",
+        "5",
+        "18",
+    ]
     random, sizes = np.random.default_rng(0), {"N": 2, "M": 3}
     given = {"x0": random.standard_normal(108).astype(np.float32), "x1": random.standard_normal((6, 5)).astype(np.float32)}
     before, after = (run_region(each, given, sizes)["y0"] for each in (parse_region(ROWS), simple))

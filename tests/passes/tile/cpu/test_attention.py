@@ -12,11 +12,12 @@ from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
+from ourcc.ir.region import Region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel
 from ourcc.ir.tile.ladder import expand_ladders
-from ourcc.ir.tile.program import Dot, For, Let, statements
+from ourcc.ir.tile.program import Dot, For, If, Let, statements
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import DType, TensorType, bf16, f32
+from ourcc.ir.types import DType, TensorType, bf16, boolean, f32
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.attention import TOGETHER, CpuAttention
 from ourcc.passes.tile.schedule import Problem, matches
@@ -81,3 +82,42 @@ def test_a_row_of_each_head_is_a_row_of_a_register_block(heads: int, level: CpuL
         together = max(n for n in range(1, TOGETHER + 1) if heads % n == 0)
         vectors = max(n for n in (1, 2, 4) if together * n + n + 1 <= level.registers)
         assert found == {(together, vectors * level.lanes)}
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize("kind", ["below", "window", "one", "none"])
+def test_blocks_that_a_mask_leaves_nothing_of_are_passed_over(kind: str, target: str) -> None:
+    """Masks that calls bring: places before each token, some before it, one place, and rows of which nothing is kept."""
+
+    def network() -> Module:
+        module = Module("net", FACTS)
+        graph = module.functions["main"] = Graph("main")
+        *others, added = types(6, 2, 32)
+        values = [graph.add_input(name, each) for name, each in zip("qkv", others, strict=True)]
+        kept = graph.add_input("m", TensorType(boolean, added.shape))
+        graph.set_outputs([Builder(module, graph).attention(*values, kept, scale=32**-0.5, safe=kind == "none")])
+        return module
+
+    engine = Engine(compile_module(network(), build_options({"target": target})), threads=1)
+    for rows, columns in ((64, 300), (13, 300), (60, 60), (1, 300)):
+        shapes = [tuple(dims.evaluate(n, {"S": rows, "T": columns}) for n in each.shape) for each in types(6, 2, 32)[:3]]
+        given = [np.random.default_rng(rows).standard_normal(shape).astype(np.float32) for shape in shapes]
+        place, own = np.arange(columns)[None], np.arange(columns - rows, columns)[:, None]
+        masks = {"below": place <= own, "window": (place <= own) & (place > own - 40), "one": place == 3 * (own % 7)}
+        masks["none"] = (place <= own) & (own % 3 > 0)
+        given.append(masks[kind])
+        (step,), (exact,) = interpret(network(), given), interpret(network(), given, wide=True)
+        verdict = judge(np.asarray(engine(*given)), step, exact)
+        assert verdict.passed, f"{rows} x {columns}: {verdict.reason}"
+    problem = Problem(simplify_region(_masked(), FACTS), FACTS, {})
+    (match,) = matches([CpuAttention()], problem, AVX512)
+    schedule = next(each for each in CpuAttention().space(match, AVX512) if each["mr"] > 1)
+    (launch,) = CpuAttention().tile(match, schedule, AVX512).launches
+    assert any(isinstance(statement, If) for statement in statements(launch.body))
+
+
+def _masked() -> Region:
+    *others, added = types(6, 2, 32)
+    found = region_of(OPS["attention"], [*others, TensorType(boolean, added.shape)], {"scale": 0.125, "causal": False, "safe": False})
+    assert found is not None
+    return found
