@@ -62,7 +62,7 @@ def main() -> None:
     from ourcc.runtime.engine import Engine
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--depth", type=int, default=8192)
+    parser.add_argument("--depth", type=int, default=8448)
     parser.add_argument("--width", type=int, default=12288)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--formats", default="", help="which ones, separated by commas")
