@@ -11,7 +11,6 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ LLAMA_8B: dict[str, Any] = {
     },
 }
 """Source: config.json of meta-llama/Llama-3.1-8B."""
+CACHE = "bf16"
 MODELS: dict[str, dict[str, Any]] = {
     "smollm2": {},
     "smollm2, bf16": {"precision": "bf16"},
@@ -36,56 +36,26 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass
-class Unread:
-    """Weights in the dtype of a config that nobody reads: the program that import would build of the model's files."""
+def outline(config: dict[str, Any], length: int) -> Any:
+    """The program of a model by its config alone, over a session of so many tokens, its weights in the dtype that it says."""
+    from ourcc.compiler.importers.checkpoints import read_config
+    from ourcc.compiler.language.outline import outline_of, stored_dtype
+    from ourcc.ir.types import DTYPES
 
-    config: dict[str, Any]
-
-    def module(self, length: int) -> Any:
-        """The module of one function, a step over a session of so many tokens, its cache in bf16."""
-        from ourcc.compiler.importers import moves
-        from ourcc.compiler.importers.checkpoints import read_config
-        from ourcc.compiler.language.blocks import Weights
-        from ourcc.compiler.language.module import add_step, config_for
-        from ourcc.compiler.language.outline import OPTIONAL, stored_dtype
-        from ourcc.ir.errors import InternalError
-        from ourcc.ir.graph import ConstantData, Module
-        from ourcc.ir.types import DTYPES, TensorType, f32
-
-        def unread() -> Any:
-            raise InternalError("a weight that is only a shape is read")
-
-        class Shapes(Weights):
-            def has(self, name: str) -> bool:
-                return name in there
-
-            def value(self, b: Any, name: str, shape: tuple[int, ...], rows: Any = None) -> Any:
-                key = name, rows is not None
-                if key not in self.taken:
-                    kind = TensorType(DTYPES[stored_dtype(self.checkpoint)], shape)
-                    constant = self.module.add_constant(name, ConstantData(load=unread, available=False), type=kind)
-                    self.taken[key] = (constant,)
-                return moves.cast(b, self.taken[key][0], f32)
-
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps(self.config))
-            checkpoint = read_config(Path(folder))
-        there = OPTIONAL["llama"](checkpoint.metadata)
-        config, length = config_for(checkpoint, length)
-        module = Module("step")
-        add_step(config, Shapes(module, checkpoint), length, "bf16")
-        return module
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config))
+        checkpoint = read_config(Path(folder))
+    return outline_of(checkpoint, length, CACHE, DTYPES[stored_dtype(checkpoint)])
 
 
 def module_of(name: str, length: int) -> Any:
     """The program of a model: its function `step`."""
     if name.startswith("llama"):
-        return Unread(LLAMA_8B).module(length)
+        return outline(LLAMA_8B, length).module
     from ourcc.compiler.importers.checkpoints import read_checkpoint
     from ourcc.compiler.language.module import language_module
 
-    module = language_module(read_checkpoint(model_file(None)), length, "bf16")
+    module = language_module(read_checkpoint(model_file(None)), length, CACHE)
     del module.functions["sample"]
     return module
 

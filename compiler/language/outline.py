@@ -15,7 +15,8 @@ from typing import Any
 from ...ir import dims
 from ...ir.errors import InternalError, ModelError
 from ...ir.graph import Builder, ConstantData, Graph, Module, Value
-from ...ir.types import DTYPES, TensorType, f32
+from ...ir.types import DTYPES, DType, TensorType, f32
+from ..importers import moves
 from ..importers.checkpoints.stored import Array, Checkpoint
 from . import gpt2, llama
 from .blocks import Change, Weights
@@ -61,6 +62,7 @@ class _Shapes(Weights):
     """Weights that nobody reads."""
 
     optional: frozenset[str] = frozenset()
+    dtype: DType = f32
     asked: dict[str, Value] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -72,22 +74,27 @@ class _Shapes(Weights):
         if self.checkpoint.kind == "gguf":
             self.stored(name, shape)
         if name not in self.asked:
-            self.asked[name] = self.module.add_constant(name, ConstantData(load=_unread, available=False), type=TensorType(f32, shape))
-        return self.asked[name]
+            self.asked[name] = self.module.add_constant(
+                name, ConstantData(load=_unread, available=False), type=TensorType(self.dtype, shape)
+            )
+        return moves.cast(b, self.asked[name], f32)
 
 
 def _unread() -> Array:
     raise InternalError("a weight that is only a shape is read")
 
 
-def outline_of(checkpoint: Checkpoint, length: int | None = None) -> Outline:
-    """The outline of a checkpoint, whose tensors may be missing where it is a folder; a session holds `length` tokens."""
+def outline_of(checkpoint: Checkpoint, length: int | None = None, cache: str = "f32", dtype: DType = f32) -> Outline:
+    """The outline of a checkpoint, whose tensors may be missing where it is a folder; its weights are constants of a dtype.
+
+    A session holds `length` tokens, in a cache of `CACHES`.
+    """
     config, length = config_for(checkpoint, length)
     if checkpoint.kind == "folder" and config.layers > MOST_LAYERS:
         raise ModelError(f"{checkpoint.name}: {config.layers} layers, expected at most {MOST_LAYERS}")
     module = Module(checkpoint.name)
-    weights = _Shapes(module, checkpoint, optional=OPTIONAL[config.architecture](checkpoint.metadata))
-    add_step(config, weights, length)
+    weights = _Shapes(module, checkpoint, optional=OPTIONAL[config.architecture](checkpoint.metadata), dtype=dtype)
+    add_step(config, weights, length, cache)
     return Outline(config, length, module, weights.asked, {name: _bytes(checkpoint, name, value) for name, value in weights.asked.items()})
 
 

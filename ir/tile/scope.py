@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from .. import dims
 from ..dims import Dim, Facts
 from ..errors import VerifyError
+from ..ops.rounding import holds
 from ..types import DType
 from .program import (
     AxisDecl,
@@ -173,8 +174,10 @@ class Scope:
             return dims.range_of(value.value, self.facts)
         if isinstance(value, Ref):
             return self.facts.ranges.get(f"%{value.name}", _range_of(value.type.dtype))
-        if isinstance(value, TileApply) and value.primitive == "cast" and _holds(value.dtype, value.args[0].type.dtype):
-            return self._range(value.args[0])
+        if isinstance(value, TileApply) and value.primitive == "cast":
+            source = value.args[0].type.dtype
+            if source.is_integer and holds(value.dtype, source):
+                return self._range(value.args[0])
         if not isinstance(value, TileApply) or value.primitive not in ("min", "max"):
             return _range_of(value.type.dtype)
         sides = [self._range(arg) for arg in value.args]
@@ -182,12 +185,6 @@ class Scope:
         if value.primitive == "min":
             return dims.Range(min(lows) if len(lows) == len(sides) else None, min(highs, default=None))
         return dims.Range(max(lows, default=None), max(highs) if len(highs) == len(sides) else None)
-
-
-def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every integer of one dtype is one of another."""
-    has_sign = wide.kind == "int" and (narrow.kind == "int" or wide.bits > narrow.bits)
-    return narrow.is_integer and wide.is_integer and wide.bits >= narrow.bits and (has_sign or wide.kind == narrow.kind)
 
 
 def _range_of(dtype: DType) -> dims.Range:

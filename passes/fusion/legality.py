@@ -139,9 +139,11 @@ def moved_for_scatter(q: Question) -> str | None:
 
 def moved_for_product(q: Question) -> str | None:
     """Into a product only where every subscript stays free of divisions and the innermost stride stays; however often it is moved on."""
-    load = q.facts.moves if q.kind == "movement" else None
+    if q.kind != "movement":
+        return None
+    load = q.facts.moves
     gathers = load is not None and bool(load.gathers) and any(_feeds_product(q.choices, user) for user in q.value.uses)
-    if q.kind != "movement" or ("contract" not in q.user_kinds() and not gathers):
+    if "contract" not in q.user_kinds() and not gathers:
         return None
     if load is None or load.gathers or load.other is not None or q.facts.region is None:
         return "through it a product would gather single elements, or read beyond edges"

@@ -11,7 +11,7 @@ from ...ir.errors import InternalError
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ..base import RulePass
-from ..match import Replacement, operand, producer
+from ..match import Replacement, matched, operand, producer
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class NormOfJoined(Rule):
         return None if _apart(joined) is not None else "the reshape does not join trailing dimensions"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
-        joined = producer(op.operands[0], "reshape")
-        shape = None if joined is None else _apart(joined)
-        if joined is None or shape is None:
+        joined = matched(op.operands[0], "reshape")
+        shape = _apart(joined)
+        if shape is None:
             raise InternalError(f"{op.name} is not of joined dimensions, which the check of the rule has shown")
         x: Value = operand(joined, 0)
         x = x if x.shape == shape else g.reshape(x, shape=shape)

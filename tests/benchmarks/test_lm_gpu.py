@@ -19,7 +19,7 @@ SMALL |= {"num_key_value_heads": 2, "vocab_size": 128}
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_tensor_is_there_and_none_is_read(tied: bool) -> None:
     benchmark = script("lm_gpu")
-    module = benchmark.Unread({**benchmark.LLAMA_8B, **SMALL, "tie_word_embeddings": tied}).module(32)
+    module = benchmark.outline({**benchmark.LLAMA_8B, **SMALL, "tie_word_embeddings": tied}, 32).module
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
     expected = 2 * layer + 128 * 64 * (1 if tied else 2) + 64
     weights = [value for value in module.constants.values() if value.constant is not None and not value.constant.available]

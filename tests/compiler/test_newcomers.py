@@ -103,7 +103,7 @@ def test_a_lock_that_is_an_archive_of_arrays(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("road", WITHOUT_EFFECT)
 def test_each_option_without_effect_is_refused_on_its_road(road: Road) -> None:
     values = {"shapes": {"x": "B"}, "report": "r.html", "trust_pickle": True, "freeze": False, "context": 5, "cache": "int8", "batch": 2}
-    values["graphs"] = False
+    values |= {"graphs": False}
     for name, hint in WITHOUT_EFFECT[road].items():
         with pytest.raises(UsageError, match=f"option '{name}' has no effect on {road}") as caught:
             build_options({name: values[name]}, road)

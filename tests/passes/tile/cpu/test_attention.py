@@ -19,7 +19,8 @@ from ourcc.ir.tile.program import Dot, For, If, Let, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f32
 from ourcc.passes.regions.simplify_region import simplify_region
-from ourcc.passes.tile.cpu.attention import TOGETHER, CpuAttention
+from ourcc.passes.tile.cpu.attention import CpuAttention
+from ourcc.passes.tile.cpu.attention_launch import TOGETHER
 from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime.engine import Engine
 
@@ -85,26 +86,28 @@ def test_a_row_of_each_head_is_a_row_of_a_register_block(heads: int, level: CpuL
 
 
 @pytest.mark.parametrize("target", ["native", "x86-64-v3"])
-@pytest.mark.parametrize("kind", ["below", "window", "one", "none"])
-def test_blocks_that_a_mask_leaves_nothing_of_are_passed_over(kind: str, target: str) -> None:
-    """Masks that calls bring: places before each token, some before it, one place, and rows of which nothing is kept."""
+@pytest.mark.parametrize("kind", ["below", "steep", "window", "one", "none"])
+@pytest.mark.parametrize(("heads", "groups", "depth"), [(6, 2, 32), (12, 2, 24), (16, 2, 40), (4, 4, 32)])
+def test_blocks_that_a_mask_leaves_nothing_of_are_passed_over(heads: int, groups: int, depth: int, kind: str, target: str) -> None:
+    """Masks that calls bring: places before each token, more and more of them, some before it, one place, rows of which nothing is kept."""
 
     def network() -> Module:
         module = Module("net", FACTS)
         graph = module.functions["main"] = Graph("main")
-        *others, added = types(6, 2, 32)
+        *others, added = types(heads, groups, depth)
         values = [graph.add_input(name, each) for name, each in zip("qkv", others, strict=True)]
         kept = graph.add_input("m", TensorType(boolean, added.shape))
-        graph.set_outputs([Builder(module, graph).attention(*values, kept, scale=32**-0.5, safe=kind == "none")])
+        graph.set_outputs([Builder(module, graph).attention(*values, kept, scale=depth**-0.5, safe=kind == "none")])
         return module
 
     engine = Engine(compile_module(network(), build_options({"target": target})), threads=1)
-    for rows, columns in ((64, 300), (13, 300), (60, 60), (1, 300)):
-        shapes = [tuple(dims.evaluate(n, {"S": rows, "T": columns}) for n in each.shape) for each in types(6, 2, 32)[:3]]
+    for rows, columns in ((64, 300), (13, 300), (37, 300), (60, 60), (1, 300)):
+        shapes = [tuple(dims.evaluate(n, {"S": rows, "T": columns}) for n in each.shape) for each in types(heads, groups, depth)[:3]]
         given = [np.random.default_rng(rows).standard_normal(shape).astype(np.float32) for shape in shapes]
         place, own = np.arange(columns)[None], np.arange(columns - rows, columns)[:, None]
         masks = {"below": place <= own, "window": (place <= own) & (place > own - 40), "one": place == 3 * (own % 7)}
         masks["none"] = (place <= own) & (own % 3 > 0)
+        masks["steep"] = place <= 8 * np.arange(rows)[:, None]
         given.append(masks[kind])
         (step,), (exact,) = interpret(network(), given), interpret(network(), given, wide=True)
         verdict = judge(np.asarray(engine(*given)), step, exact)
