@@ -28,10 +28,17 @@ Maker = Callable[[], Any]
 Run = Callable[[Sequence[int], int], float]
 GREEDY = Sampling()
 
-OURS: dict[str, dict[str, Any]] = {"exact": {}, "a8": {"quantize": "a8"}, "bf16": {"precision": "bf16"}}
-"""How engines are built: weights decoded and sums in f32; activations as int8 for each 32 of a token; products of bf16."""
+BF16: dict[str, Any] = {"precision": "bf16", "cache": "bf16"}
+OURS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "a8": {"quantize": "a8"},
+    "a8 bf16": {"quantize": "a8", **BF16},
+    "bf16": {"precision": "bf16"},
+}
+"""How engines are built: weights decoded and sums in f32; activations as int8 for each 32 of a token; the same with keys and values
+kept and attention multiplied in bf16 (llama.cpp keeps them in f16); products of bf16."""
 KINDS: dict[str, tuple[str, ...]] = {"bf16": ("bf16",)}
-"""Which of them there are for a format of weights; for those that are not named `exact` and `a8`."""
+"""Which of them there are for a format of weights; for those that are not named all but the last."""
 OPENVINO = "OpenVINO GenAI"
 PEERS = (*LIBRARIES, OPENVINO)
 REPEATS = 3
@@ -186,7 +193,8 @@ def makers(model: Path, format: str, peers: Sequence[str], sizes: tuple[int, int
     """How each contender is made, by name; a maker raises what its contender cannot do. Sizes are tokens of a text, and texts."""
     context, batch = sizes
     found: dict[str, Maker] = {
-        f"ourcc {kind}": partial(Ours, model, kind, context, batch, threads, folder) for kind in KINDS.get(format, ("exact", "a8"))
+        f"ourcc {kind}": partial(Ours, model, kind, context, batch, threads, folder)
+        for kind in KINDS.get(format, ("exact", "a8", "a8 bf16"))
     }
     for name in peers:
         if name == OPENVINO:

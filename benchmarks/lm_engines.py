@@ -9,8 +9,12 @@ from typing import Any
 
 import ourcc
 
-CONTENDERS: dict[str, str | None] = {"ourcc, exact": None, "ourcc, a8": "a8"}
-"""What is built, by name: weights decoded and sums in f32, or activations as int8 for each 32 of a token."""
+CONTENDERS: dict[str, dict[str, str]] = {
+    "ourcc, exact": {},
+    "ourcc, a8": {"quantize": "a8"},
+    "ourcc, a8 bf16": {"quantize": "a8", "precision": "bf16", "cache": "bf16"},
+}
+"""What is built, by name: weights decoded and sums in f32; activations as int8 for each 32 of a token; that with attention in bf16."""
 
 
 def model_file(given: Path | None) -> Path:
@@ -23,9 +27,9 @@ def model_file(given: Path | None) -> Path:
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
-def built(path: Path, quantize: str | None, context: int, threads: int, folder: Path, **more: Any) -> Any:
-    """The engine, loaded from a file as a user does; `more` are other options of a build."""
-    file = engine_file(path, folder, context=context, **({} if quantize is None else {"quantize": quantize}), **more)
+def built(path: Path, context: int, threads: int, folder: Path, **options: Any) -> Any:
+    """The engine, loaded from a file as a user does."""
+    file = engine_file(path, folder, context=context, **options)
     return ourcc.load(file, threads=threads)
 
 

@@ -19,7 +19,7 @@ BATCH, TIMES = 16, {"bf16": 5.5, "int8": 5.5, "int4": 3.3}
 """Tokens a second of so many sequences over those of one, by the format of a model larger than any cache."""
 LOAD = 0.2
 """Seconds for each GB of a file that was verified before."""
-KIND_RATE = {"exact": "f32", "a8": "int8", "bf16": "bf16"}
+KIND_RATE = {"exact": "f32", "a8": "int8", "a8 bf16": "int8", "bf16": "bf16"}
 
 
 def kinds(row: Row) -> list[Mapping[str, Any]]:

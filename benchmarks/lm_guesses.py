@@ -69,7 +69,7 @@ def main() -> None:
     path = model_file(given.model)
     with tempfile.TemporaryDirectory() as folder:
         started = time.time()
-        model = built(path, given.quantize, 1024, 1, Path(folder))
+        model = built(path, 1024, 1, Path(folder), quantize=given.quantize)
         print(f"built in {time.time() - started:.0f} s")
         rows = measure(model, given.rounds)
     write_json(

@@ -1,7 +1,7 @@
 """How near engines of a GGUF file are to its weights in wide arithmetic, beside llama.cpp: next tokens of a text, greedy answers.
 
 The reference is `transformers` in f32 on the weights that the package `gguf` decodes. Contenders are engines (exact: weights decoded,
-sums in f32; a8: activations as int8 for each 32) and llama.cpp, built for the machine or the wheel of `xllamacpp`, or a library that
+sums in f32; a8: activations as int8 for each 32; a8 bf16: keys and values in bf16 as well) and llama.cpp, built for the machine or the wheel of `xllamacpp`, or a library that
 is named. All read the same tokens of Python's language reference (the standard library's `pydoc_data.topics`, in the order of its
 topics) in the same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the
 same tokens; where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.
@@ -174,8 +174,8 @@ def main() -> None:
     facts["versions"] = {name: library_version(name) for name in ("transformers", "gguf", "torch", "xllamacpp", "llama-cpp-python")}
     with tempfile.TemporaryDirectory() as folder:
         models: dict[str, Any] = {"transformers, f32": Reference(path, WINDOW)}
-        for name, quantize in CONTENDERS.items():
-            models[name] = built(path, quantize, WINDOW, 1, Path(folder))
+        for name, options in CONTENDERS.items():
+            models[name] = built(path, WINDOW, 1, Path(folder), **options)
         if given.library is None:
             print("llama.cpp is not there: pip install xllamacpp")
         else:

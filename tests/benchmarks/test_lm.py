@@ -88,7 +88,7 @@ def test_loads_are_timed_hashed_and_verified_before(ours: Any) -> None:
 def test_a_library_that_is_not_there_is_said(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contenders, "libraries", dict)
     found = contenders.makers(file, "int8", contenders.PEERS, (64, 1), 1, tmp_path)
-    assert list(found) == ["ourcc exact", "ourcc a8", *contenders.PEERS]
+    assert list(found) == ["ourcc exact", "ourcc a8", "ourcc a8 bf16", *contenders.PEERS]
     with pytest.raises(ImportError, match="the package llama_cpp is not installed"):
         found["llama.cpp native"]()
     assert list(contenders.makers(file, "bf16", (), (64, 1), 1, tmp_path)) == ["ourcc bf16"]
