@@ -1,7 +1,8 @@
 """How near engines of a GGUF file are to its weights in wide arithmetic, beside llama.cpp: next tokens of a text, greedy answers.
 
 The reference is `transformers` in f32 on the weights that the package `gguf` decodes. Contenders are engines (exact: weights decoded,
-sums in f32; a8: activations as int8 for each 32; a8 bf16: keys and values in bf16 as well) and llama.cpp, built for the machine or the wheel of `xllamacpp`, or a library that
+sums in f32; a8: activations as int8 for each 32; a8 bf16: keys and values in bf16 as well) and llama.cpp, built for the machine or
+the wheel of `xllamacpp`, or a library that
 is named. All read the same tokens of Python's language reference (the standard library's `pydoc_data.topics`, in the order of its
 topics) in the same windows. Greedy answers of the exact engine to 20 prompts are read by the reference, which would have made the
 same tokens; where it would not, both logits are listed. Writes results/lm_quality.json; figures do not depend on the machine's load.

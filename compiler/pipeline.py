@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from ..ir.errors import CompilerError, InternalError, Source, UnsupportedError, UsageError
+from ..ir.errors import CompilerError, InternalError, Source, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
-from ..ir.spelling import nearest
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -169,13 +168,8 @@ def product_passes(options: BuildOptions) -> str:
 
 def weight_passes(options: BuildOptions) -> list[str]:
     """The passes that prune and quantize weights as the options ask."""
-    found = []
-    for what, asked, known in (("sparsity", options.sparsity, SPARSITY_PASSES), ("quantize", options.quantize, QUANTIZE_PASSES)):
-        if asked is not None and asked not in known:
-            hint = "; ".join(filter(None, (nearest(asked, known), f"supported: {', '.join(known)}")))
-            raise UnsupportedError(f"{what} {asked} is not supported yet", hint=hint)
-        if asked is not None:
-            found.append(known[asked])
+    asked = ((options.sparsity, SPARSITY_PASSES), (options.quantize, QUANTIZE_PASSES))
+    found = [known[name] for name, known in asked if name is not None]
     return [*found, "eliminate_dead_code"] if found else []
 
 

@@ -12,13 +12,11 @@ from ..ir.dims import Dim, symbols
 from ..ir.dims_text import parse_dim
 from ..ir.errors import CompilerError, UsageError
 from ..ir.spelling import nearest
-from ..passes.quantize import ACTIVATION, QUANTIZATIONS, SCORES
+from ..passes.quantize import ACTIVATIONS, QUANTIZATIONS, SCORES
 from .targets.registry import TARGETS
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-QUANTIZE_SERVED = tuple(QUANTIZATIONS)
-"""The formats that a pass serves: helps and types name these, the others are refused as not supported yet."""
-QUANTIZE_FORMATS = ("fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", *QUANTIZE_SERVED)
+QUANTIZE_FORMATS = tuple(QUANTIZATIONS)
 SPARSITIES = ("2:4",)
 CACHES = ("f32", "bf16", "f16", "int8", "fp8")
 """What the cache of a language model may be kept in; `compiler/language/caches.py` says how."""
@@ -123,8 +121,8 @@ def parse_requirement(text: str) -> Requirement:
     subject, colon, value = text.strip().partition(":")
     if subject in ("no-fallback", "no-host") and not colon:
         return Requirement(subject)
-    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_SERVED, ACTIVATION, SCORES, *SPARSITIES)
-    if colon and subject and (value in known or (subject != "target" and value in QUANTIZE_FORMATS)):
+    known = tuple(TARGETS) if subject == "target" else (*PRECISIONS, *QUANTIZE_FORMATS, *ACTIVATIONS, SCORES, *SPARSITIES)
+    if colon and subject and value in known:
         return Requirement(subject, value)
     if colon and subject:
         kind = "target" if subject == "target" else "format"

@@ -175,9 +175,10 @@ def _torch_type(signature: str) -> Any:
 
 
 def correct_interpreter() -> None:
-    """Make the interpreter's narrow floats right, and it itself faster.
+    """Make the interpreter's narrow floats and its conditions that are one for a tile right, and it itself faster.
 
-    It keeps bf16 and fp8 as raw bits: products of them are products of integers, and conversions truncate.
+    It keeps bf16 and fp8 as raw bits: products of them are products of integers, and conversions truncate. What it makes of one
+    comparison for all lanes has the dtype of what was compared, which no mask may have.
     """
     import ml_dtypes
     import numpy as np
@@ -190,7 +191,7 @@ def correct_interpreter() -> None:
         tl.float8e5: ml_dtypes.float8_e5m2,
     }
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    plain_cast, plain_dot = builder.cast_impl, builder.create_dot
+    plain_cast, plain_dot, plain_splat = builder.cast_impl, builder.create_dot, builder.create_splat
 
     def cast(self: Any, source: Any, target: Any, *_: Any) -> Any:
         before, after = source.dtype.scalar, target.scalar
@@ -206,7 +207,13 @@ def correct_interpreter() -> None:
         wide = [cast(self, x, tl.float32) if x.dtype.scalar in narrow else x for x in (left, right)]
         return plain_dot(self, *wide, acc, *rest)
 
+    def splat(self: Any, kind: Any, value: Any) -> Any:
+        if value.data.dtype != np.bool_:
+            return plain_splat(self, kind, value)
+        return handle(np.full(kind.shape, value.data, dtype=np.bool_), tl.int1)
+
     builder.cast_impl = cast
+    builder.create_splat = splat
     builder.create_fp_to_fp = cast
     builder.create_dot = dot
     builder.create_inline_asm = _exp2

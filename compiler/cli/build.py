@@ -13,7 +13,7 @@ from ...runtime.kinds import ENGINE, PAGE
 from ..engines.outputs import check_places, is_same
 from ..engines.trust import Trust
 from ..options import build_options
-from ..requests import CACHES, QUANTIZE_SERVED, SPARSITIES
+from ..requests import CACHES, QUANTIZE_FORMATS, SPARSITIES
 from .frame import READABLE, READABLE_DATA, Writable, shape_option, target_option, trust_option, workload_option
 from .frame import command as frame
 from .output import print_report, show_progress
@@ -32,9 +32,12 @@ PROMISE = (
 )
 
 
-WEIGHTS_AND_ACTIVATIONS = "weights (NAME-weight), and activations to int8 while the engine runs (int8, NAME-a8; a8: weights as they come)"
+WEIGHTS_AND_ACTIVATIONS = (
+    "weights (NAME-weight), and activations while the engine runs: to int8 (int8, NAME-a8; a8: weights as they come)"
+    " or as weights are (fp8, mxfp4, ...)"
+)
 PRECISION_HELP = "Multiply in 16 bits, or in tf32 (GPUs; float32 on CPUs), and add up, normalise and exponentiate in 32."
-QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_SERVED)}."
+QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMATS)}."
 
 
 @frame("build")

@@ -116,7 +116,7 @@ def _multiplied_in(device: DeviceFigures, format: str | None, checkpoint: Checkp
     asked = QUANTIZATIONS.get(format or "")
     own = stored_dtype(checkpoint) if checkpoint.kind == "folder" else None
     is_coded = own is None or (asked is not None and asked.format is not None)
-    multiplied = format if format in PLAIN else "i8" if asked is not None and asked.activations and is_coded else own
+    multiplied = format if format in PLAIN else "i8" if asked is not None and asked.is_integer and is_coded else own
     # Floats of a GGUF file, and those that the device does not multiply, are taken as ones of 16 bits where there are such products.
     return next(each for each in (multiplied, "bf16", "f32") if each is not None and each in device.rates)
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...ir import dims
 from ...ir.codes import FOUR, MOST_TERMS
 from ...ir.dims import Dim
+from ...ir.errors import UsageError
 from ...ir.formats import Format, format_of
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rewriter
@@ -17,7 +18,8 @@ from ...ir.types import f32, i8, u8
 from ..base import Pass, PassContext
 from ..match import operand, producer
 from ..weights.weights import Weight, values_of, weights_of
-from .rows import image_scales, row_scales
+from .roundings import BLOCK, ROUNDINGS, block_of, rounded, why_not_in_format
+from .rows import image_scales
 
 LARGEST = 127
 LARGEST_UNSIGNED = 255
@@ -25,8 +27,6 @@ POSITIVE = ("relu", "sigmoid", "abs")
 KEEPING = ("max_pool", "avg_pool", "reshape", "transpose", "slice", "cast")
 """Ops whose results have no negative numbers if their operand has none; of floats, as integers wrap."""
 IMAGE = -1
-BLOCK = 32
-"""Numbers of a token that share a scale where those of a weight's channel do not all share one either."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,16 @@ class QuantizeActivations(Pass):
     unsigned codes. A row with NaN or infinity stays one: its
     scale is not finite. `integer_products` multiplies codes by those of channels. Weights in a format whose codes are integers of 8 bits
     (`decode`) have activations with scales in blocks; `passes/regions/affine.py` sums up their products as integers.
+    In another `format` than int8 (roundings.py) what weights of that format are multiplied by is rounded to it; images stay as they are.
     """
 
+    format: str = "int8"
     numerics: ClassVar[Numerics] = "LOSSY"
+
+    def check(self) -> None:
+        """The format is one that activations are rounded to."""
+        if self.format not in ROUNDINGS:
+            raise UsageError(f"pass {self.name}: format is {self.format!r}, expected one of {', '.join(ROUNDINGS)}")
 
     def run(self, module: Module, context: PassContext) -> bool:
         """Every product of a matrix or more with an int8 weight; what several products read is rounded once."""
@@ -52,14 +59,14 @@ class QuantizeActivations(Pass):
             rewriter = context.rewriter(module, graph, self.name)
             known: dict[tuple[Value, int], Value] = {}
             for weight in weights_of(graph):
-                if why_not(weight) is None and context.spend():
-                    _quantize(rewriter, weight, known)
+                if why_not(weight, self.format) is None and context.spend():
+                    _quantize(rewriter, weight, self.format, known)
                     changed = True
         return changed
 
 
-def why_not(weight: Weight) -> str | None:
-    """Why what a weight is multiplied by stays as it is, or None."""
+def why_not(weight: Weight, name: str = "int8") -> str | None:
+    """Why what a weight is multiplied by is not rounded to a format, or None."""
     op = weight.op
     is_image = op.name == "conv"
     if weight.position != 1 or not (is_image or (op.name == "matmul" and weight.value.type.rank == 2)):
@@ -72,10 +79,12 @@ def why_not(weight: Weight) -> str | None:
     if weight.sparse is not None:
         return "the weight is 2:4 sparse: products with what it keeps are made in floats"
     depth = dims.product(weight.value.shape[1:]) if is_image else weight.value.shape[weight.contracted]
+    if name != "int8":
+        return "images are rounded to int8 alone" if is_image else _why_not_decoded(weight, weight.coded, depth, name)
     if is_image and op.attrs["groups"] != 1 and dims.divides(FOUR, weight.value.shape[1]) is not True:
         return f"the channels of a group are no multiple of {FOUR}"
     if weight.coded is not None and not is_image:
-        return _why_not_decoded(weight, weight.coded, depth)
+        return _why_not_decoded(weight, weight.coded, depth, name)
     coded = weight.expanded_by("dequantize")
     if coded is None or weight.coded is not None or weight.stored.dtype != i8 or coded.attrs["block"]:
         return "the weight is not int8 with a scale for each channel, and not in a declared format"
@@ -84,15 +93,19 @@ def why_not(weight: Weight) -> str | None:
     return None
 
 
-def _why_not_decoded(weight: Weight, coded: Op, depth: Dim) -> str | None:
+def _why_not_decoded(weight: Weight, coded: Op | None, depth: Dim, name: str) -> str | None:
+    other = why_not_in_format(name, None if coded is None else coded.attrs["format"])
+    if coded is None or other is not None:
+        return other
     format = format_of(coded.attrs["format"])
-    if not format.has_bytes:
+    if not format.has_bytes and ROUNDINGS[name].is_integer:
         return f"the codes of {format.name} are no integers of 8 bits"
-    if not _may_scale(coded, format):
+    if ROUNDINGS[name].is_integer and not _may_scale(coded, format):
         return "its scales are so large that a sum of codes would not be finite before activations bring it down"
     if coded.attrs["axis"] % weight.value.type.rank != weight.contracted:
         return "the weight is not coded along the sum"
-    return None if dims.divides(_block(format.group), depth) is True else f"a sum of {depth} products is not whole blocks of {BLOCK}"
+    block = block_of(name, format.group)
+    return None if dims.divides(block or 1, depth) is True else f"a sum of {depth} products is not whole blocks of {block}"
 
 
 def _may_scale(coded: Op, format: Format) -> bool:
@@ -104,12 +117,7 @@ def _may_scale(coded: Op, format: Format) -> bool:
     return bound < float(np.finfo(np.float32).max)
 
 
-def _block(group: int) -> int:
-    """The numbers of a token that share a scale: as many as share one in a weight, but at most 32."""
-    return group if group < BLOCK and BLOCK % group == 0 else BLOCK
-
-
-def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int], Value]) -> None:
+def _quantize(rewriter: Rewriter, weight: Weight, name: str, known: dict[tuple[Value, int], Value]) -> None:
     op, x = weight.op, weight.op.operands[0]
     assert x is not None
     builder = rewriter.builder(op)
@@ -119,9 +127,9 @@ def _quantize(rewriter: Rewriter, weight: Weight, known: dict[tuple[Value, int],
         rewriter.set_operand(op, 0, known[x, IMAGE])
         return
     coded, value = weight.coded, weight.value
-    block = 0 if coded is None else _block(format_of(coded.attrs["format"]).group)
+    block = block_of(name, None if coded is None else format_of(coded.attrs["format"]).group)
     if (x, block) not in known:
-        known[x, block] = _rounded(builder, x, block)
+        known[x, block] = rounded(builder, x, name, block)
     if coded is not None and value.dtype != f32:
         # Scales leave the sums only where no rounding to a narrower float stands between them.
         value = builder.decode(*coded.operands, **{**coded.attrs, "dtype": f32})
@@ -143,18 +151,3 @@ def _is_positive(value: Value) -> bool:
     while value.dtype.is_float and (moved := producer(value, *KEEPING)) is not None:
         value = operand(moved, 0)
     return value.dtype.is_float and producer(value, *POSITIVE) is not None
-
-
-def _rounded(b: Builder, x: Value, block: int) -> Value:
-    """The rows of x as int8 and back, each by a scale of its own, or each block of so many numbers of a row."""
-    count, width = dims.product(x.shape[:-1]), x.shape[-1]
-    rows = b.reshape(x, shape=(count * width // block, block) if block else (count, width))
-    scale = row_scales(b, rows, float(LARGEST), keepdims=False)
-    codes = b.quantize(rows, scale, axis=0, dtype=i8)
-    result: Value
-    if not block:
-        result = b.dequantize(codes, scale, axis=0, dtype=x.dtype)
-        return result
-    codes, scale = b.reshape(codes, shape=(count, width)), b.reshape(scale, shape=(count, width // block))
-    result = b.dequantize(codes, scale, axis=1, block=block, dtype=f32)
-    return result

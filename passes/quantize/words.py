@@ -14,6 +14,7 @@ from ..regions.facts import describe
 from ..sparsify import two_four
 from ..weights.weights import Weight
 from . import ACTIVATION, INTEGER, QUANTIZATIONS, SCORES, activations, attention, encode_weights, int8_weight, name_of, narrow_products
+from .roundings import rounded_as
 
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
@@ -67,8 +68,9 @@ def read_as(op: Op) -> str:
 def multiplied_as(weight: Weight) -> Iterator[str]:
     """How that is rounded which a weight is multiplied by, where it is."""
     read = weight.op.operands[1 - weight.position]
-    if read is not None and read.op is not None and read.op.name == "dequantize" and operand(read.op, 0).dtype == i8:
-        yield ACTIVATION
+    said = rounded_as(read.op) if read is not None and read.op is not None and read.op.name == "dequantize" else None
+    if said is not None:
+        yield said
 
 
 def scored_as(op: Op) -> str:
@@ -116,7 +118,7 @@ def why_not_quantized(weight: Weight, name: str) -> str | None:
     """Why a weight is not quantized as asked, or None."""
     known = QUANTIZATIONS[name]
     if known.format is None or (known.activations and (weight.expanded_by("dequantize") or weight.coded) is not None):
-        return activations.why_not(weight)
+        return activations.why_not(weight, known.activations or INTEGER)
     return encode_weights.why_not(weight, known.format) if known.is_coded else int8_weight.why_not(weight)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ourcc.compiler.backends.cuda import lower_cuda
 from ourcc.compiler.options import Quantize, build_options
-from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.pipeline import compile_module, simplify
 from ourcc.ir import dims
 from ourcc.ir.formats import FORMATS, format_of
 from ourcc.ir.graph import Builder, Graph, Module, Value
@@ -141,6 +141,30 @@ def test_triton_kernels_read_every_format(format: str) -> None:
     expect_right(module, data, Engine(compile_module(module, build_options({"target": "native"})), threads=1)(data))
 
 
+@pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if each.activations not in (None, "int8")])
+def test_triton_kernels_round_activations(name: str) -> None:
+    """A product of what is rounded while it runs: kernels that Triton's interpreter runs."""
+    module, b, x, data = started(5, 256)
+    weight = module.add_constant("w", np.random.default_rng(0).standard_normal((24, 256)).astype(np.float32))
+    module.main.set_outputs([b.matmul(x, weight, transpose_b=True)])
+    simplify(module, build_options({"target": "sm_90a", "quantize": name, "tune": "off"}))
+    assert [op.attrs["format"] for op in module.main if op.name == "decode"] == [QUANTIZATIONS[name].format]
+    device = gpu_target("sm_90a")
+    lowered = lower_cuda(module, Scheduler(STRATEGIES, device, cheapest(device), lambda region, constants: {}))
+    (got,) = run_plan(module, lowered, [data], {"B": 5})
+    expect_right(module, data, got)
+
+
+@pytest.mark.parametrize(("name", "target"), [("fp8", "sm_90a"), ("mxfp4", "sm_100a"), ("nvfp4", "sm_100a")])
+def test_activations_are_rounded_in_gpu_engines(name: str, target: str) -> None:
+    """Each kernel is compiled for its architecture."""
+    module, b, x, _ = started(5, 256)
+    weight = module.add_constant("w", np.random.default_rng(0).standard_normal((24, 256)).astype(np.float32))
+    module.main.set_outputs([b.matmul(x, weight, transpose_b=True)])
+    contents = compile_module(module, build_options({"target": target, "quantize": name, "tune": "off"}))
+    assert list(contents.parts) == [target] and contents.report["kernels"][target]
+
+
 def drawn(random: np.random.Generator, kind: TensorType) -> np.ndarray:
     shape = tuple(int(str(size)) for size in kind.shape)
     if kind.dtype.is_float:
@@ -194,7 +218,7 @@ def test_every_name_is_a_format_and_a_type() -> None:
         assert FORMATS[each.format].encode is not None
         # Weights of a format are called alike whatever happens to activations.
         weights = QUANTIZATIONS[name_of(each.format)]
-        assert (weights.format, weights.activations) == (each.format, False) and (weights is each or each.activations)
+        assert (weights.format, weights.activations) == (each.format, None) and (weights is each or each.activations is not None)
     assert name_of("q4_k") == "q4_k-weight"
     assert name_of("uint4.g16.f32") == name_of("int4.channel.bf16") == "int4-weight"
 

@@ -232,11 +232,11 @@ def test_the_remedy_for_a_target_is_to_build_for_it() -> None:
         assert error.value.hint == expected.format("sm_90a") and "--target" in error.value.hint
 
 
-@pytest.mark.parametrize("value", ["fp8", "nvfp4"])
-def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"quantize {value} is not supported yet") as error:
+@pytest.mark.parametrize(("value", "near"), [("fp9", "fp8"), ("nvfp", "nvfp4-weight"), ("mxfp6", "mxfp6-weight")])
+def test_formats_that_are_not_there_name_those_that_are(model: Path, value: str, near: str) -> None:
+    with pytest.raises(ourcc.UsageError, match=f"quantize format: got '{value}'") as error:
         ourcc.build(model, quantize=value)  # type: ignore[arg-type]
-    assert error.value.hint == f"did you mean '{value}-weight'?; supported: {', '.join(QUANTIZATIONS)}"
+    assert error.value.hint == f"did you mean '{near}'?"
 
 
 def product(dtype: DType, rows: int = 64) -> Module:
