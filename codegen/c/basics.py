@@ -305,6 +305,23 @@ static inline uint8_t ourcc_encode_f8(
 """
 
 
+def _encoded(mantissa: int, bias: int, largest: int, infinite: int, nan: int, negative_zero: bool) -> str:
+    """`ourcc_encode_f8` for a vector: below the least normal number an addition rounds, as the sum has as many digits as the code."""
+    cut, least = 23 - mantissa, (128 - bias) << 23
+    magic = (127 + 1 - bias + cut) << 23
+    # Where 0 has one sign, its negative is NaN.
+    signed = "code | sign" if negative_zero else "(u32x@N)select_f32_@N((code & 0x7fu) == 0u, (f32x@N)code, (f32x@N)(code | sign))"
+    return f"""
+const u32x@N w = (u32x@N)x, size = w & 0x7fffffffu, sign = w >> 24 & 0x80u;
+const u32x@N normal = (size + {(1 << (cut - 1)) - 1}u + (size >> {cut} & 1u)) >> {cut};
+const u32x@N small = (u32x@N)((f32x@N)size + (f32x@N)(size * 0u + {magic:#x}u)) - {magic:#x}u;
+u32x@N code = (u32x@N)select_f32_@N(size < {least:#x}u, (f32x@N)small, (f32x@N)(normal - {(127 - bias) << mantissa}u));
+code = (u32x@N)select_f32_@N((size >= 0x7f800000u) | (code > {largest}u), (f32x@N)(size * 0u + {infinite:#x}u), (f32x@N)code);
+code = (u32x@N)select_f32_@N(size > 0x7f800000u, (f32x@N)(size * 0u + {nan:#x}u), (f32x@N)code);
+return convert_u32_u8_@N({signed});
+"""
+
+
 def _table(name: str) -> str:
     """Decoding of a narrow float as a C table, printed from its own definition in numpy's terms."""
     import numpy as np
@@ -370,8 +387,10 @@ def _conversions() -> Iterator[tuple[str, LibraryFunction]]:
         over = largest + 1 if infinite else top if zero else 0x80
         nan = over + 2 if infinite else top if zero else 0x80
         code = f"ourcc_encode_f8(x, {mantissa}, {bias}, {largest}, {over}, {nan}, {int(zero)})"
-        yield f"encode_{name}", LibraryFunction("u8x@N", ("f32x@N x",), lane=code)
-        yield f"round_{name}", LibraryFunction("f32x@N", ("f32x@N x",), lane=f"ourcc_decode_{name}({code})")
+        whole = _encoded(mantissa, bias, largest, over, nan, zero)
+        yield f"encode_{name}", LibraryFunction("u8x@N", ("f32x@N x",), whole, scalar=f"return {code};")
+        both = f"return decode_{name}_@N(encode_{name}_@N(x));"
+        yield f"round_{name}", LibraryFunction("f32x@N", ("f32x@N x",), both, scalar=f"return ourcc_decode_{name}({code});")
 
 
 _ROUND_BF16 = """

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 
 from ourcc.codegen.c.printer import SourceFile
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims, scalar
 from ourcc.ir.errors import UnsupportedError
+from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuLevel
 from ourcc.ir.tile.program import GridAxis, Launch, Load, Param, Store, TileApply, TileProgram, TileType
-from ourcc.ir.types import DTYPES, DType, boolean
+from ourcc.ir.types import DTYPES, DType, TensorType, boolean, f8e4m3, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f32
+from ourcc.runtime.engine import Engine
 
 Array = Any
 HERE = dims.symbol("i")
@@ -330,3 +334,23 @@ def test_formats_without_rounding_are_refused(source: str, target: str, message:
 def test_bitcast_between_widths_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="does not bitcast f32 to i64"):
         SourceFile(AVX2).add(pointwise([DTYPES["f32"]], DTYPES["i64"], "bitcast", "refused"), "refused", ("N",))
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", [f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz], ids=str)
+def test_every_rounding_to_eight_bits(dtype: DType, target: str) -> None:
+    """Of each number of 16 upper bits: it, its neighbours, the middle of it and the next one, and those beside that."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    x = np.concatenate([upper + np.uint32(lower) for lower in (0, 1, 0x4000, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).view(np.float32)
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    codes = b.cast(graph.add_input("x", TensorType(f32, x.shape)), dtype=dtype)
+    graph.set_outputs([codes, b.cast(codes, dtype=f32)])
+    stored, read = (np.asarray(part) for part in Engine(compile_module(module, build_options({"target": target})), threads=1)(x))
+    with np.errstate(all="ignore"):
+        expected = x.astype(dtype.numpy)
+    np.testing.assert_array_equal(read, expected.astype(np.float32))
+    number = ~np.isnan(read)
+    np.testing.assert_array_equal(stored.view(np.uint8)[number], expected.view(np.uint8)[number])
+    assert np.isnan(stored.view(dtype.numpy)[~number].astype(np.float32)).all()
