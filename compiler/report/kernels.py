@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,11 +34,13 @@ def kernel_rows(
     """One row a kernel, a kind of host step, and an ATen operator, at the workload's sizes, with its share of the predicted time.
 
     `resources` is what the assembler or compiler reported, by kernel. Unless `floored`, a prediction below the time that the rates
-    allow stands as it is: its roofline is above 1, as where bytes come from a cache.
+    allow stands as it is: its roofline is above 1, as where bytes come from a cache. Of a program of several launches each has as much
+    of its work and time as the others: nobody predicts them apart.
     """
     sizes = (workload or default_workload(lowered.plan.symbols)).sizes
     calls = list(lowered.launches)
     rows: list[dict[str, Any]] = []
+    programs = Counter(id(unit.program) for unit in lowered.scheduled.values())
     for name, unit in lowered.scheduled.items():
         at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
         region = changes(whole) if _is_in_place(lowered, unit) else whole
@@ -46,7 +49,9 @@ def kernel_rows(
         floor = cost.seconds(*rates)
         # The schedule's cost is that of the whole region.
         left = floor / max(cost_of(whole, at).seconds(*rates), 1e-12)
-        seconds = max(unit.cost * left, floor if floored else 0.0)
+        together = min(programs[id(unit.program)], len(unit.program.launches))
+        floor = floor / together
+        seconds = max(unit.cost * left / together, floor if floored else 0.0)
         operations, bits = symbolic_cost(region)
         found = (resources or {}).get(name, {})
         uses = [step for step in calls if any(variant.kernel == name for variant in step.variants)]
@@ -70,8 +75,8 @@ def kernel_rows(
                 "notes": found.get("notes"),
                 "operations": str(operations),
                 "bits": str(bits),
-                "megaflop": round(cost.operations / 1e6, 3),
-                "megabytes": round(cost.bytes / 1e6, 3),
+                "megaflop": round(cost.operations / together / 1e6, 3),
+                "megabytes": round(cost.bytes / together / 1e6, 3),
                 "predicted_us": round(seconds * 1e6, 2),
                 "roofline": round(floor / max(seconds, 1e-12), 3),
             }

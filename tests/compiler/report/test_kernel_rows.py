@@ -64,3 +64,13 @@ def test_predictions_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["predicted_us"] == pytest.approx(usual["predicted_us"] / 100, rel=0.01) and found["roofline"] > 50
     assert any("a roofline above 1" in note for note in kernel_table("h200", [found], NOTHING).notes)
     assert not any("a roofline above 1" in note for note in kernel_table("h200", [usual], NOTHING).notes)
+
+
+def test_launches_of_one_program_have_its_time_once() -> None:
+    """A product in parts and the launch that adds them up: together they are predicted to take what the schedule does."""
+    inputs = torch.zeros((64, 16384), dtype=torch.bfloat16), torch.zeros((16384, 64), dtype=torch.bfloat16)
+    (rows,) = ourcc.build(torch.export.export(Product(), inputs), targets=["h100"], tune="off").contents.report["kernels"].values()
+    parts, sums = rows
+    assert parts["strategy"] == sums["strategy"] and parts["strategy"].startswith("split_k")
+    assert parts["share"] == sums["share"] == 0.5 and parts["predicted_us"] < 40
+    assert 2 * parts["megaflop"] == pytest.approx(2 * 64 * 64 * 16384 / 1e6, rel=0.01)
