@@ -8,11 +8,11 @@ from typing import Any
 
 from ...ir.errors import EngineError, ModelError
 from ...ir.extras import is_installed
-from ...runtime.language.facts import CHUNK, FACTS, TOKENIZER, LanguageFacts
+from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
 from .caches import CACHES
-from .config import Config
+from .config import Config, chunk_of
 from .tokenizer import tokenizer_json
 
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -27,12 +27,9 @@ def assets_of(checkpoint: Checkpoint, config: Config, context: int, cache: str, 
             raise ModelError(f"{checkpoint.name}: token {token} is said to begin a text, the vocabulary has {config.vocabulary}")
     # A token that the model cannot make ends nothing.
     end = tuple(token for token in end if 0 <= token < config.vocabulary)
-    # Frequencies that hang on how much is seen must be those of the whole prompt.
-    is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
-    chunk = context if is_whole else min(CHUNK, context)
     token = 2 * config.layers * config.groups * CACHES[cache].row_bytes(config.head)
     own = (config.architecture, config.vocabulary, context)
-    facts = LanguageFacts(*own, begin, end, template, chunk, words, cache, token, sequences, places)
+    facts = LanguageFacts(*own, begin, end, template, chunk_of(config, context), words, cache, token, sequences, places)
     if tokenizer is not None and is_installed("tokenizers"):
         try:
             Tokenizer(tokenizer)

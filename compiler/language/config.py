@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ir.errors import ModelError, UnsupportedError
+from ...runtime.language.facts import CHUNK
 
 SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
 KNOWN = frozenset(
@@ -251,3 +252,9 @@ class _Json(_Said):
         bounds = inner.real("low_freq_factor", 1.0), inner.real("high_freq_factor", 4.0)
         speeds = inner.real("beta_fast", 32.0), inner.real("beta_slow", 1.0)
         return Rotation(size, base, scaling, factor, original, *bounds, *speeds, amplitude, *lists)
+
+
+def chunk_of(config: Config, length: int) -> int:
+    """The tokens of a sequence that a call reads at most: frequencies that hang on how much is seen are those of a whole prompt."""
+    is_whole = config.rotation is not None and config.rotation.scaling in ("dynamic", "longrope")
+    return length if is_whole else min(CHUNK, length)

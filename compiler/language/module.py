@@ -17,7 +17,7 @@ from . import gpt2, llama
 from .assets import assets_of
 from .blocks import Step, Weights
 from .caches import CACHES
-from .config import Config, config_of
+from .config import Config, chunk_of, config_of
 
 Decoder = Callable[[Step], tuple[Value, str]]
 ARCHITECTURES: Mapping[str, Decoder] = MappingProxyType(
@@ -101,7 +101,7 @@ def add_sample(config: Config, weights: Weights, length: int, cache: str = "f32"
     changes = weights.module.declare("E", 0, min(length * batch * (length + config.vocabulary), MOST_EDITS))
     edited = graph.add_input("edited", TensorType(i64, (changes, 2)))
     edits = graph.add_input("edits", TensorType(f64, (changes, 2)))
-    shown = graph.add_input("shown", TensorType(i64, (weights.module.declare("L", 0, length * batch),)))
+    shown = graph.add_input("shown", TensorType(i64, (weights.module.declare("L", 0, chunk_of(config, length) * batch),)))
     token, _ = b.sample_token(logits, *rows, edited, edits)
     step.at("logits")
     graph.set_outputs([token, b.take(logits, shown, axis=0)], ["token", "logits"], step.after)
@@ -111,8 +111,9 @@ def _logits(name: str, config: Config, weights: Weights, length: int, cache: str
     """A function that is begun: its step, and the logits of the wanted tokens."""
     module = weights.module
     graph = module.functions[name] = Graph(name)
-    count, seen = (module.declare(name, 1, length) for name in ("S", "T"))
-    wanted = module.declare("R", 1, length * batch)
+    most = chunk_of(config, length)
+    count, seen = module.declare("S", 1, most), module.declare("T", 1, length)
+    wanted = module.declare("R", 1, most * batch)
     rows_held = module.declare("B", 1, batch) if batch > 1 else 1
     tokens = graph.add_input("tokens", TensorType(i64, (rows_held, count)))
     positions = graph.add_input("positions", TensorType(i64, (rows_held, count)))
@@ -141,6 +142,7 @@ def language_module(checkpoint: Checkpoint, length: int | None = None, cache: st
             f"{checkpoint.name}: tensor {unread[0]!r} has no place in {config.architecture}, nor have {len(unread) - 1} others"
         )
     one, all_of = (f"B={count},R={count},E=0,L=0" if batch > 1 else "R=1,E=0,L=0" for count in (1, batch))
-    module.workload = f"S=1,T={min(ANSWER, length)},{all_of}:4", f"S={min(PROMPT, length)},T={min(PROMPT, length)},{one}"
+    prompt = min(PROMPT, chunk_of(config, length))
+    module.workload = f"S=1,T={min(ANSWER, length)},{all_of}:4", f"S={prompt},T={prompt},{one}"
     module.assets.update(assets_of(checkpoint, config, length, cache, batch, math.prod(cache_sizes(length, batch))))
     return module

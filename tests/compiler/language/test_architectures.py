@@ -138,7 +138,7 @@ def test_a_window_is_that_of_models_that_have_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
 def test_a_long_prompt_is_turned_by_one_length(rope: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ourcc.compiler.language.assets.CHUNK", 8)
+    monkeypatch.setattr("ourcc.compiler.language.config.CHUNK", 8)
     model, tokens = model_of("llama", rope), tokens_of(40)
     engine = ourcc.build(save(model, tmp_path / "m"), tune="off")
     np.testing.assert_allclose(engine.sequence().logits(tokens), logits_of(model, tokens)[-1], atol=2e-5)  # type: ignore[attr-defined]

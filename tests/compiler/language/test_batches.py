@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ourcc
-from ourcc.compiler.language import assets
+from ourcc.compiler.language import config
 from ourcc.compiler.language.module import PAGE
 from ourcc.ir import dims
 from ourcc.ir.plan import Copy
@@ -237,7 +237,7 @@ def test_bad_batches(batched: Any) -> None:
 
 
 def test_a_prompt_in_parts_beside_others(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "CHUNK", 8)
+    monkeypatch.setattr(config, "CHUNK", 8)
     engine: Any = ourcc.build(both[2].parent, tune="off", batch=2)
     assert engine.facts.chunk == 8
     sequences = engine.sequences()
