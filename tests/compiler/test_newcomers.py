@@ -19,7 +19,7 @@ from ourcc.compiler.cli.main import run
 from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options, known_options
 from ourcc.compiler.requests import parse_requirement
 from ourcc.compiler.targets.registry import parse_target
-from ourcc.ir.errors import EngineError, UnsupportedError, UsageError
+from ourcc.ir.errors import EngineError, UsageError
 from ourcc.ir.workload import Point, Workload
 from ourcc.runtime.kinds import kind_of
 
@@ -153,13 +153,11 @@ def test_lists_of_formats_name_what_works() -> None:
         build_options({"quantize": "int4"})
     message = str(caught.value)
     assert message.startswith("unknown quantize format: got 'int4', expected one of int8-weight, int8, int4-weight")
-    assert not {"fp8", "mxfp4", "nvfp4"} & set(re.findall(r"[\w-]+", message))
+    assert {"fp8", "mxfp4", "nvfp4", "nvfp4-weight"} <= set(re.findall(r"[\w-]+", message))
     with pytest.raises(UsageError) as caught:
         parse_requirement("linear:int9")
     words = set(re.findall(r"[\w-]+", str(caught.value)))
-    assert not {"fp8", "mxfp4", "nvfp4"} & words and {"int8-weight", "nvfp4-weight"} <= words
-    with pytest.raises(UnsupportedError, match="quantize fp8 is not supported yet"):
-        ourcc.build("m.onnx", quantize="fp8")  # type: ignore[arg-type]
+    assert {"int8-weight", "nvfp4-weight", "mxfp4-activation"} <= words and "fp9" not in words
 
 
 def test_targets_by_the_names_of_others(capsys: pytest.CaptureFixture[str]) -> None:
