@@ -26,7 +26,7 @@ def _format_help() -> str:
     return (
         f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them, with or without"
         f" -weight: {coded}. Those of"
-        " int8 and NAME-a8 are multiplied by activations in int8, and so are with a8 those that come coded. Default: as stored."
+        " int8, NAME-a8, mxfp4 and nvfp4 are multiplied as integers of 8 bits, and so are with a8 those that come coded. Default: as stored."
     )
 
 
