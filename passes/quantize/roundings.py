@@ -21,6 +21,8 @@ from . import activation_name
 from .rows import LEAST, row_scales
 
 Scales = Callable[[Builder, Value, tuple[Dim, Dim]], Value]
+BLOCK = 32
+"""Numbers of a token that share a scale in int8, where those of a weight's channel do not all share one either; at most."""
 EXPONENTS = {f8e4m3: 8, f4e2m1: 2}
 """The exponent of the largest number of a dtype: MX's shared scale brings a block's largest number to it."""
 
@@ -129,10 +131,6 @@ def block_of(name: str, group: int | None) -> int:
     if group is None:
         return 0
     return group if group < BLOCK and BLOCK % group == 0 else BLOCK
-
-
-BLOCK = 32
-"""Numbers of a token that share a scale in int8, where those of a weight's channel do not all share one either; at most."""
 
 
 def rounded_as(made: Op) -> str | None:

@@ -141,6 +141,12 @@ def test_codes_that_are_integers_are_multiplied_as_integers(name: str) -> None:
     assert rows and all(" dot" in row["instructions"] for row in rows)
 
 
+def test_the_table_says_which_codes_are_integers() -> None:
+    assert set(INTEGERS) == {name for name, each in ROUNDINGS.items() if each.is_integer}
+    served = {each.activations: each for each in QUANTIZATIONS.values() if each.name == each.activations}
+    assert set(served) == set(ROUNDINGS) and all(ROUNDINGS[name].format in (None, each.format) for name, each in served.items())
+
+
 def test_weights_in_another_format_are_left_alone() -> None:
     module = linear(256)
     PassManager(parse_pipeline("encode_weights{format=int4.g32}, quantize_activations{format=mxfp4}"), strict=True).run(module)
