@@ -25,8 +25,8 @@ def _format_help() -> str:
     coded = "; ".join(f"{', '.join(names)}: {format_of(name).bits:.3g} bits a number" for name, names in stored.items())
     return (
         f"{', '.join(PLAIN)}: all weights in this dtype. Weights of products as --quantize of ourcc build stores them, with or without"
-        f" -weight: {coded}. Those of"
-        " int8, NAME-a8, mxfp4 and nvfp4 are multiplied as integers of 8 bits, and so are with a8 those that come coded. Default: as stored."
+        f" -weight: {coded}. Those of int8, NAME-a8, mxfp4 and nvfp4 are multiplied as integers of 8 bits, and so are with a8 those that"
+        " come coded. Default: as stored."
     )
 
 
