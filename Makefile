@@ -49,8 +49,11 @@ demo-lm: $(LM_INSTALLED) ## Build engines of a language model, ask them two ques
 	@$(RUN) examples/demo_lm.py
 
 # Hundreds of processes import the package: byte code is kept, whatever the caller's shell says.
+# One more than there are processors, up to 5: some tests wait for others' processes.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 5)))
+
 test: install ## Run the tests (no GPU, no network)
-	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: install ## Check format, lint, types, layers and generated docs
 	$(RUN) -m ruff format --check .
