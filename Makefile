@@ -48,10 +48,10 @@ $(LM_INSTALLED): $(INSTALLED)
 demo-lm: $(LM_INSTALLED) ## Build engines of a language model, ask them two questions, measure them beside llama.cpp
 	@$(RUN) examples/demo_lm.py
 
-# Hundreds of processes import the package: byte code is kept, whatever the caller's shell says.
 # One more than there are processors, up to 5: some tests wait for others' processes.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 5)))
 
+# Hundreds of processes import the package: byte code is kept, whatever the caller's shell says.
 test: install ## Run the tests (no GPU, no network)
 	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal
 
