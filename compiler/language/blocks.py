@@ -40,10 +40,11 @@ class Weights:
         return name in self.checkpoint.tensors
 
     def stored(self, name: str, shape: tuple[int, ...]) -> Stored:
-        """A tensor of this shape; ModelError if there is none."""
+        """A tensor of floats of this shape; ModelError if there is none."""
         found = self.checkpoint.tensors.get(name)
         if found is None:
             raise ModelError(f"{self.checkpoint.name}: tensor {name!r} is missing")
+        check_floats(self.checkpoint, found)
         if found.shape != shape:
             raise ModelError(f"{self.checkpoint.name}: tensor {name!r} is {list(found.shape)}, expected {list(shape)}")
         return found
@@ -203,6 +204,13 @@ class Step:
         part = b.slice(held, starts=(0, 0, 0, 0), sizes=(batch, seen, *sizes), steps=(1, 1, 1, 1))
         result: Value = b.transpose(part, permutation=(0, 2, 1, 3))
         return result
+
+
+def check_floats(checkpoint: Checkpoint, stored: Stored) -> None:
+    """ModelError for a weight that is stored as anything but floats: as whole numbers it would be codes whose scales are elsewhere."""
+    if not stored.dtype.is_float:
+        hint = "save the model in f32, f16 or bf16"
+        raise ModelError(f"{checkpoint.name}: tensor {stored.name!r} is stored as {stored.dtype}, expected floats", hint=hint)
 
 
 def paired(heads: int, x: Array) -> Array:

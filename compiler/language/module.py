@@ -15,7 +15,7 @@ from ...ir.types import TensorType, f64, i64
 from ..importers.checkpoints.stored import Checkpoint
 from . import gpt2, llama
 from .assets import assets_of
-from .blocks import Step, Weights
+from .blocks import Step, Weights, check_floats
 from .caches import CACHES
 from .config import Config, chunk_of, config_of
 
@@ -42,6 +42,7 @@ def _with_divisors(config: Config, checkpoint: Checkpoint) -> Config:
     stored, rotation = checkpoint.tensors.get(DIVISORS), config.rotation
     if stored is None or rotation is None:
         return config
+    check_floats(checkpoint, stored)
     if stored.format is not None or stored.shape != (rotation.size // 2,) or rotation.scaling not in ("none", "linear"):
         raise UnsupportedError(f"{checkpoint.name}: {DIVISORS} of {list(stored.shape)} beside a rotation scaled by {rotation.scaling!r}")
     divisors = tuple(float(each) for each in stored.read())

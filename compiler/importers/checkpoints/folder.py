@@ -1,6 +1,7 @@
 """Folders as Hugging Face keeps models: config.json, safetensors files, a tokenizer; tensors are mapped, nothing is unpickled.
 
-Source of the tensor format: safetensors' README (a length, a JSON header, bytes).
+Source of the tensor format: safetensors' README (a length, a JSON header, bytes). Tensors fill all bytes behind the header, one after the
+other, none shares a byte with another, and `__metadata__` maps texts to texts.
 """
 
 from __future__ import annotations
@@ -60,25 +61,51 @@ def read_safetensors(file: Path) -> dict[str, Stored]:
     if size > min(MAX_HEADER, len(data) - 8):
         raise damaged(f"its header of {size} bytes does not fit into {len(data)} bytes")
     try:
-        header = json.loads(data[8 : 8 + size].tobytes())
+        header = json.loads(data[8 : 8 + size].tobytes(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise damaged(f"its header is no JSON: {error}") from error
     if not isinstance(header, dict):
         raise damaged("its header is no object")
-    found = {}
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
+        raise damaged(f"__metadata__ is {metadata!r:.80}, expected texts by name")
+    found, taken = {}, []
     for name, said in header.items():
-        if name == "__metadata__":
-            continue
         try:
-            dtype, shape, (first, last) = DTYPES[SAFETENSORS[said["dtype"]]].numpy, tuple(said["shape"]), said["data_offsets"]
+            dtype, shape, (first, last) = DTYPES[SAFETENSORS[said["dtype"]]], tuple(said["shape"]), said["data_offsets"]
             if not all(type(each) is int and each >= 0 for each in (*shape, first, last)):
                 raise ValueError("a negative size")
         except (KeyError, TypeError, ValueError) as error:
-            raise damaged(f"tensor {name!r} is said to be {said!r}") from error
+            raise damaged(f"tensor {name!r} is said to be {said!r:.200}") from error
         if last - first != math.prod(shape) * dtype.itemsize or 8 + size + last > len(data):
             raise damaged(f"tensor {name!r} of {list(shape)} does not lie at bytes {first} to {last}")
-        found[name] = Stored(name, shape, partial(part, data, 8 + size + first, last - first, dtype, shape))
+        taken.append((first, last, name))
+        found[name] = Stored(name, shape, dtype, partial(part, data, 8 + size + first, last - first, dtype.numpy, shape))
+    fault = _unfilled(sorted(taken), len(data) - 8 - size)
+    if fault:
+        raise damaged(fault)
     return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a header whose names are said once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is said twice")
+    return found
+
+
+def _unfilled(taken: list[tuple[int, int, str]], size: int) -> str:
+    """What is wrong where tensors, by first and last byte, do not fill so many bytes one after the other; nothing where they do."""
+    end, before = 0, ""
+    for first, last, name in taken:
+        if first < end:
+            return f"tensors {before!r} and {name!r} overlap: the first ends at byte {end}, the second begins at {first}"
+        if first > end:
+            return f"bytes {end} to {first} belong to no tensor"
+        end, before = last, name
+    return f"bytes {end} to {size} belong to no tensor" if end < size else ""
 
 
 def _text(file: Path) -> str:

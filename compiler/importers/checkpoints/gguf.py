@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ....ir.errors import ModelError, Source
 from ....ir.formats import format_of
+from ....ir.types import bf16, f16, f32, f64, i8, i16, i32, i64, u8
 from .stored import Array, Checkpoint, Stored, mapped, part
 
 MAGIC = b"GGUF"
@@ -29,16 +29,7 @@ MOST_ALIGNMENT = 1 << 20
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-_PLAIN: dict[int, np.dtype[Any]] = {
-    0: np.dtype(np.float32),
-    1: np.dtype(np.float16),
-    24: np.dtype(np.int8),
-    25: np.dtype(np.int16),
-    26: np.dtype(np.int32),
-    27: np.dtype(np.int64),
-    28: np.dtype(np.float64),
-    30: np.dtype(ml_dtypes.bfloat16),
-}
+_PLAIN = {0: f32, 1: f16, 24: i8, 25: i16, 26: i32, 27: i64, 28: f64, 30: bf16}
 _CODED = {
     **{2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k"},
     **{20: "iq4_nl", 39: "ggml_mxfp4"},
@@ -145,8 +136,8 @@ class _Reader:
                 raise self.damaged(f"tensor {name!r} of {size} bytes at {begin} + {offset} does not lie in the {len(self.data)} bytes")
             taken.append((begin + offset, size, name))
             rows = (*shape[:-1], row) if format is not None else shape
-            dtype = np.dtype(np.uint8) if format is not None else _PLAIN[kind]
-            found[name] = Stored(name, shape, partial(part, self.data, begin + offset, size, dtype, rows), format)
+            dtype, held = (f32, u8) if format is not None else (_PLAIN[kind], _PLAIN[kind])
+            found[name] = Stored(name, shape, dtype, partial(part, self.data, begin + offset, size, held.numpy, rows), format)
         end, before = begin, ""
         for first, size, name in sorted(taken):
             if first < end and size:

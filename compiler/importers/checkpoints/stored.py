@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 
 from ....ir.errors import ModelError
+from ....ir.types import DType
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a checkpoint, sizes outermost first: plain numbers, or records of a number format along the last axis.
+    """A tensor of a checkpoint, sizes outermost first: numbers of a dtype, or (f32) records of a number format along the last axis.
 
     `read` gives the numbers, or u8 of [..., bytes of a row]; until then nothing of the file is touched.
     """
 
     name: str
     shape: tuple[int, ...]
+    dtype: DType
     read: Callable[[], Array]
     format: str | None = None
 

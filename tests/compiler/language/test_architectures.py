@@ -198,3 +198,19 @@ def test_every_projection_is_a_product_in_the_contract(tmp_path: Path) -> None:
     engine = ourcc.build(folder, precision="bf16", require=[f"{name}:bf16" for name in names])
     rows = {row.source: row for row in engine.contract}
     assert [(rows[name].op, rows[name].realised.split(", ")[0]) for name in names] == [("linear", "bf16")] * 3
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int32, np.int8, np.uint8, np.int64])
+def test_weights_are_floats(dtype: Any, tmp_path: Path) -> None:
+    folder = save(model_of("llama"), tmp_path / "m")
+    held = load_file(folder / "model.safetensors")
+    name = str(np.random.default_rng(np.dtype(dtype).num).choice(sorted(held)))
+    save_file({**held, name: held[name].astype(dtype)}, folder / "model.safetensors")
+    with pytest.raises(ourcc.ModelError, match=rf"tensor '{name}' is stored as \w+, expected floats"):
+        ourcc.build(folder)
+
+
+def test_divisors_of_frequencies_are_floats(tmp_path: Path) -> None:
+    path = write_gguf(model_of("llama"), tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(8, np.int32)})
+    with pytest.raises(ourcc.ModelError, match="'rope_freqs.weight' is stored as i32, expected floats"):
+        ourcc.build(path)

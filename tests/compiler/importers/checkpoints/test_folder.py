@@ -9,7 +9,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from ourcc.compiler.importers.checkpoints import read_folder
 from ourcc.compiler.importers.checkpoints.folder import read_safetensors
@@ -67,6 +68,65 @@ def test_damaged_headers(header: object, tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
     with pytest.raises(ModelError):
         read_safetensors(tmp_path / "m.safetensors")
+
+
+def stored(tmp_path: Path, header: object, data: bytes) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return tmp_path / "m.safetensors"
+
+
+WHOLE = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({**entry(), "__metadata__": {"a": 1}}, "__metadata__ is {'a': 1}, expected texts by name"),
+        ({**entry(), "__metadata__": ["a"]}, r"__metadata__ is \['a'\], expected texts by name"),
+        ({**entry(), "__metadata__": None}, "__metadata__ is None, expected texts by name"),
+        (entry(shape=[1], data_offsets=[0, 4]), "bytes 4 to 8 belong to no tensor"),
+        (entry(shape=[1], data_offsets=[4, 8]), "bytes 0 to 4 belong to no tensor"),
+        ({**entry(), "y": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "tensors 'x' and 'y' overlap"),
+        ({**entry(), "y": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, "tensors 'x' and 'y' overlap"),
+        ({**entry(), "y": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]}}, "tensors 'x' and 'y' overlap"),
+        ({}, "bytes 0 to 8 belong to no tensor"),
+        (WHOLE, "'a' is said twice"),
+    ],
+)
+def test_bytes_belong_to_one_tensor_each(header: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_safetensors(stored(tmp_path, header, bytes(8)))
+
+
+def test_a_layout_is_read_where_the_format_s_own_reader_takes_it(tmp_path: Path) -> None:
+    """Drawn tensors at drawn places: what safetensors reads is read, with its numbers, and what it refuses is refused."""
+    random = np.random.default_rng(5)
+    taken = 0
+    for _ in range(400):
+        sizes = random.integers(0, 4, random.integers(1, 4)).tolist()
+        places = np.cumsum([0, *sizes])
+        header, order = {}, random.permutation(len(sizes)).tolist()
+        for n in order:
+            first = int(places[n]) + int(random.choice([0, 0, 0, 0, 0, 0, 1, -1]))
+            header[f"t{n}"] = {"dtype": "U8", "shape": [sizes[n]], "data_offsets": [first, first + sizes[n]]}
+        metadata = random.choice([None, None, None, 1, 2])
+        if metadata:
+            header["__metadata__"] = {"format": "pt" if metadata == 1 else 2}  # type: ignore[dict-item]
+        data = bytes(range(sum(sizes) + int(random.choice([0, 0, 0, 0, 1]))))
+        path = stored(tmp_path, header, data)
+        try:
+            theirs = load_file(path)
+        except SafetensorError:
+            with pytest.raises(ModelError):
+                read_safetensors(path)
+            continue
+        taken += 1
+        ours = read_safetensors(path)
+        assert ours.keys() == theirs.keys()
+        for name, array in theirs.items():
+            np.testing.assert_array_equal(ours[name].read(), array)
+    assert 100 < taken < 300
 
 
 @pytest.mark.parametrize(
