@@ -19,7 +19,7 @@ from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
-from .backends.built import Built, PackedConstants
+from .backends.built import Built, PackedConstants, faults_of
 from .backends.reopen import exchange, module_of
 from .backends.tuning import Tuning
 from .contract import (
@@ -88,6 +88,7 @@ def compile_simplified(
     notes = [*idle, *unmet(contract, options)]
     for note in notes:
         progress.note(note)
+    notes += faults_of(parts)
     report = {
         "contract": [*contract.to_json(), *tuning.contract()],
         "kernels": {part.name: part.rows for part in parts},
@@ -184,6 +185,8 @@ def compile_parts(module: Module, options: BuildOptions, progress: Progress, tun
                 done.add(machine.name)
                 with _compiling_for(machine.name):
                     built = backend.compile(module, target, machine, options, progress, tuning, packed)
+                for note in faults_of([built]):
+                    progress.note(note)
                 yield built
 
 

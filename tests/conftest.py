@@ -40,6 +40,31 @@ def log_levels_kept() -> Iterator[None]:
     assert [logger.level for logger in loggers] == before
 
 
+class _Kept(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def faults(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """The mistakes of strategies and printers that another choice hid: a test that is marked `faults` may, no other."""
+    from ourcc.passes.faults import LOG
+
+    kept, level = _Kept(), LOG.level
+    LOG.addHandler(kept)
+    LOG.setLevel(logging.INFO)
+    yield kept.said
+    LOG.removeHandler(kept)
+    LOG.setLevel(level)
+    assert request.node.get_closest_marker("faults") is not None or kept.said == []
+
+
 @pytest.fixture(scope="session")
 def object_files() -> Path:
     """The folder of object files of whoever runs the tests."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Built:
     decisions: tuple[Decision, ...] = ()
     in_tf32: frozenset[str] = frozenset()
     """The user's ops in kernels that round the factors of products to tf32."""
+    faults: tuple[str, ...] = ()
+    """Mistakes of our own that another choice was taken for."""
 
     def kept_rows(self) -> list[dict[str, str]]:
         """What fusion had to keep in memory, as the report holds it."""
@@ -37,6 +39,11 @@ class Built:
     def fusion_rows(self) -> list[dict[str, Any]]:
         """What fusion decided for each value, as the report holds it."""
         return [{**vars(row), "where": list(row.where)} for row in self.decisions]
+
+
+def faults_of(parts: Sequence[Built]) -> list[str]:
+    """The notes of parts that were made in spite of a mistake of our own."""
+    return [f"{part.name}: {fault}" for part in parts for fault in part.faults]
 
 
 class PackedConstants:

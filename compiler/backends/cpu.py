@@ -71,7 +71,8 @@ class CpuBackend:
         operations, moved = nominal_rates(machine)
         rows = kernel_rows(lowered, lambda _: operations, moved, _resources(compiled), workload)
         contents = PartContents(lowered.plans, files, requires=machine.features)
-        return Built(machine.name, target.name, contents, packed.of(lowered.constants), rows, lowered.kept, lowered.decisions)
+        weights = packed.of(lowered.constants)
+        return Built(machine.name, target.name, contents, weights, rows, lowered.kept, lowered.decisions, faults=lowered.faults)
 
     def lower(self, module: Module, machine: CpuLevel, workload: Workload | None = None) -> Lowered:
         """Kernels and plans with the schedules of least predicted cost."""

@@ -111,6 +111,7 @@ class CudaBackend:
             lowered.kept,
             lowered.decisions,
             _sources_in_tf32(lowered),
+            lowered.faults,
         )
 
     def lower(self, module: Module, machine: GpuTarget, workload: Workload | None = None) -> Lowered:

@@ -17,7 +17,7 @@ from ...ir.plan import storage
 from ...ir.types import TensorType
 from ...runtime.contents import EngineContents
 from ...runtime.weights import Constant
-from .built import Built, unpack
+from .built import Built, faults_of, unpack
 from .tuning import Tuning
 
 
@@ -68,8 +68,11 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Built], tuning: Tuning) ->
     before = old.get("tuning", {})
     rows = [row for row in before.get("rows", ()) if row["architecture"] not in tuned]
     contract = [row for row in old.get("contract", ()) if row["op"] != "schedules" or row["source"] not in tuned]
+    notes = [note for note in old.get("notes", ()) if note.partition(": internal error: ")[0] not in new]
+    notes += faults_of(list(new.values()))
     return {
-        **old,
+        **{name: rows for name, rows in old.items() if name != "notes"},
+        **({"notes": notes} if notes else {}),
         "contract": [*contract, *tuning.contract()],
         "kernels": {**old.get("kernels", {}), **{name: part.rows for name, part in new.items()}},
         "kept": {**old.get("kept", {}), **{name: part.kept_rows() for name, part in new.items()}},

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ...ir.errors import is_own, reason
+from ...ir.errors import InternalError, is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
 from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
+from ..faults import Faults
 from ..regions.compose import CannotInline, Group, compose
 from ..regions.hoist_scales import hoist_scales
 from ..regions.narrow_factors import narrow_factors
@@ -132,6 +133,7 @@ class Fusion:
     narrow: bool = False
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
+    faults: Faults = field(default_factory=Faults, init=False)
 
     def __post_init__(self) -> None:
         workload = self.workload or default_workload(self.module.facts)
@@ -194,6 +196,8 @@ class Fusion:
             except Exception as failure:
                 if not is_own(failure) or not self._shrink(op, attempts, reason(failure)):
                     raise
+                if not isinstance(failure, InternalError):  # which says that no strategy takes the group: what failed in one is noted there
+                    self.faults.add(f"the kernel that ends in {op.name} %{op.results[0].name}" + (f" at {op.source}" if op.source else ""), failure)
                 attempts += 1
 
     def _shrink(self, op: Op, attempts: int, failure: str) -> bool:

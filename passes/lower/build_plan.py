@@ -60,13 +60,17 @@ class Kept:
 
 @dataclass
 class Lowered(Planned):
-    """The plans of a module's functions, their kernels by name (tile launches), what fusion had to give up, and all that it decided."""
+    """The plans of a module's functions, their kernels by name (tile launches), what fusion had to give up, and all that it decided.
+
+    `faults` are the mistakes of our own that it was made in spite of.
+    """
 
     plans: Mapping[str, Plan]
     kernels: dict[str, TileLaunch]
     scheduled: dict[str, Scheduled]
     kept: tuple[Kept, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
     def launches(self) -> Iterator[Launch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from ...ir.errors import InternalError, VerifyError, is_own, reason
@@ -21,7 +22,7 @@ from ...ir.workload import Workload
 from ..fusion.decision import Decision, decisions
 from ..fusion.partition import Fusion, HostOp
 from .build_plan import Kept, Kernels, Lowered, build_plan
-from .schedule import Scheduled, Scheduler
+from .schedule import Scheduled, Scheduler, place_of
 from .shared_layouts import share_layouts
 
 P = TypeVar("P")
@@ -54,7 +55,8 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
         except VerifyError as error:
             raise InternalError(f"plan of {fusion.graph.name} for {target} is wrong: {error.message}") from error
         decided += decisions(fusion.choices, _computing(units, kernels))
-    lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions), tuple(decided))
+    faults = tuple(dict.fromkeys(note for each in (scheduler, *fusions) for note in each.faults.notes))
+    lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions), tuple(decided), faults)
     launched = {variant.kernel for step in lowered.launches for variant in step.variants}
     lowered.kernels = {name: launch for name, launch in kernels.launches.items() if name in launched}
     lowered.scheduled = {name: kernels.scheduled[name] for name in lowered.kernels}
@@ -72,25 +74,26 @@ def _computing(units: Sequence[Scheduled | HostOp], kernels: Kernels) -> dict[Op
 
 
 class BadKernels(Exception):
-    """Kernels that their printer refuses, by name, and why."""
+    """Kernels that their printer refuses, by name, and why; `failures` are what it raised, where that is known."""
 
-    def __init__(self, why: Mapping[str, str]) -> None:
+    def __init__(self, why: Mapping[str, str], failures: Mapping[str, Exception] = MappingProxyType({})) -> None:
         super().__init__("; ".join(f"kernel {name} cannot be printed: {reason}" for name, reason in why.items()))
         self.why = why
+        self.failures = failures
 
 
 def print_each(lowered: Lowered, print_kernel: Callable[[str, Launch], P]) -> dict[str, P]:
     """The text of every kernel, by name. `BadKernels` names all that fail where another schedule may not."""
-    printed, bad = dict[str, P](), dict[str, str]()
+    printed, bad = dict[str, P](), dict[str, Exception]()
     for name, launch in lowered.kernels.items():
         try:
             printed[name] = print_kernel(name, launch)
         except Exception as failure:
             if not is_own(failure):
                 raise
-            bad[name] = reason(failure)
+            bad[name] = failure
     if bad:
-        raise BadKernels(bad)
+        raise BadKernels({name: reason(failure) for name, failure in bad.items()}, bad)
     return printed
 
 
@@ -102,7 +105,11 @@ def lower_printed(fusions: Fusions, scheduler: Scheduler, target: str, print_all
             return lowered, print_all(lowered)
         except BadKernels as bad:
             for name, why in bad.why.items():
-                scheduler.refuse(lowered.scheduled[name], why)
+                unit = lowered.scheduled[name]
+                if name in bad.failures:
+                    what = f"strategy {unit.schedule.strategy}, printing {unit.schedule}, for {place_of(unit.group)}"
+                    scheduler.faults.add(what, bad.failures[name])
+                scheduler.refuse(unit, why)
 
 
 def kept(fusions: Fusions) -> tuple[Kept, ...]:

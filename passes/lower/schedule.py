@@ -20,6 +20,7 @@ from ...ir.layout import Layout
 from ...ir.region import Region
 from ...ir.tile.program import TileProgram
 from ...ir.workload import Point, Workload, default_sizes, default_workload, merged, nearest_size
+from ..faults import Faults
 from ..regions.compose import Group
 from ..regions.own_symbols import canonical
 from ..tile.schedule import Candidate, Match, Order, Problem, Refusal, Schedule, Strategy, seconds
@@ -109,7 +110,8 @@ class _Choice:
 class Scheduler:
     """Schedules groups for one target level; remembers problems it has met.
 
-    A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried.
+    A strategy or a schedule that fails is passed over, with the reason among the refusals, and the next one is tried; what is a
+    mistake of its own, and no limit that it knows, is one of the `faults`.
     `made` is told of each choice when it is made, so that its kernel can be printed while others are still chosen. `finish` changes
     the programs that strategies make.
     """
@@ -131,6 +133,9 @@ class Scheduler:
     tiled: dict[Any, _Choice] = field(default_factory=dict)
     wholes: dict[Any, set[Any]] = field(default_factory=dict)
     """The problems of which one is a class of sizes, by their keys."""
+    faults: Faults = field(default_factory=Faults)
+    _at: str = ""
+    """What is scheduled, as a fault names it."""
 
     def refuse(self, scheduled: Scheduled, why: str, harm: int | None = None) -> None:
         """Never choose this schedule for this problem again: its kernel turned out bad (it spills, it does not fit).
@@ -162,7 +167,7 @@ class Scheduler:
     def schedule(self, group: Group, symbols: dims.Facts, given: Mapping[Value, Layout] = MappingProxyType({})) -> Scheduled:
         """The group's schedules and tile programs; `given` are layouts of constants that it would read otherwise."""
         problem, binding = problem_of(group, symbols, self.layouts, self.workload, given)
-        key = _key(problem, group)
+        key, self._at = _key(problem, group), place_of(group)
         if key in self.failed:
             raise InternalError(self.failed[key])
         is_new = key not in self.known
@@ -200,6 +205,9 @@ class Scheduler:
                 self.wholes.setdefault(part, set()).add(key)
                 yield replace(made, when=offer.size_class)
 
+    def _fault(self, strategy: str, what: str, failure: Exception) -> None:
+        self.faults.add(f"strategy {strategy}, {what}, for {self._at}", failure)
+
     def _order(self, choice: _Choice) -> Order:
         return choice.match.strategy.order(choice.match, choice.schedule, self.target)
 
@@ -214,6 +222,7 @@ class Scheduler:
         except Exception as failure:
             if not is_own(failure):
                 raise
+            self._fault(usual.match.strategy.name, "classes of sizes", failure)
             return
         every = [(offer, self.choose(offer.problem, iter([offer.candidates]))) for offer in found]
         chosen = [(offer, candidate) for offer, candidate in every if candidate[1] != usual.schedule]
@@ -242,6 +251,7 @@ class Scheduler:
             except Exception as failure:
                 if not is_own(failure):
                     raise
+                self._fault(match.strategy.name, str(schedule), failure)
                 self.refused.setdefault(key, {})[schedule] = reason(failure)
                 return None
             self.tiled[made_of] = _Choice(match, schedule, (), program)
@@ -280,6 +290,7 @@ class Scheduler:
             except Exception as failure:
                 if not is_own(failure):
                     raise
+                self._fault(match.strategy.name, f"the price of {schedule}", failure)
                 found[schedule] = reason(failure)
         self.refused.setdefault(key, {}).update(found)
         return bool(found)
@@ -295,6 +306,7 @@ class Scheduler:
             except Exception as failure:
                 if not is_own(failure):
                     raise
+                self._fault(strategy.name, "what it offers", failure)
                 match, space = Refusal(reason(failure)), []
             if isinstance(match, Refusal):
                 refusals.append((strategy.name, match.why))
@@ -306,6 +318,12 @@ class Scheduler:
                 continue
             bad = sorted({refused[schedule] for schedule in space})
             refusals.append((strategy.name, f"every schedule is bad: {'; '.join(bad)}"))
+
+
+def place_of(group: Group) -> str:
+    """The region of a group, and where in the model it ends."""
+    source = group.outputs[0].source if group.outputs else None
+    return f"region {group.region.name}" + (f" at {source}" if source else "")
 
 
 def _key(problem: Problem, group: Group) -> Any:

@@ -11,11 +11,13 @@ import pytest
 
 from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
-from ourcc.compiler.pipeline import compile_module
+from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.ir.errors import EngineError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuInstruction
 from ourcc.ir.types import TensorType, f32
+from ourcc.passes.tile.cpu import STRATEGIES
+from ourcc.passes.tile.cpu.nest import Nest
 from ourcc.runtime import Engine
 from ourcc.runtime.native import cpu_flags
 
@@ -79,3 +81,27 @@ def test_states_are_of_no_use_after_a_kernel_that_may_have_written_them(make: An
         step(X)
     session.reset()
     np.testing.assert_array_equal(step(X), np.ones_like(X))
+
+
+class Mistaken(Nest):
+    """Offers what it cannot tell the price of."""
+
+    def __init__(self) -> None:
+        super().__init__(name="mistaken")
+
+    def cost(self, *_: Any) -> Any:
+        raise KeyError("lost")
+
+
+@pytest.mark.faults
+def test_a_mistake_that_another_strategy_hides_is_a_note_of_the_build(monkeypatch: pytest.MonkeyPatch, faults: list[str]) -> None:
+    options = build_options({"targets": ["x86-64-v3"], "tune": "off"})
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu, "STRATEGIES", [Mistaken(), *STRATEGIES])
+        contents = compile_module(counting(), options)
+    notes = contents.report["notes"]
+    assert notes == [f"{part}: {fault}" for part in contents.parts for fault in faults] and len(notes) >= 2
+    for note in notes:
+        assert "internal error: strategy mistaken, the price of " in note and ", for region " in note
+        assert note.endswith("failed, and another choice was taken: KeyError: 'lost'")
+    assert "notes" not in compile_again(contents, options).report

@@ -197,6 +197,7 @@ def broken_build(case: Case, seed: int, patch: pytest.MonkeyPatch) -> tuple[Lowe
     return lower_printed(fuse(case.module), scheduler, "cpu", printed)[0], failed
 
 
+@pytest.mark.faults
 def test_a_compiler_that_fails_at_random_still_builds_what_is_right(
     drawn_cases: list[tuple[str, Case]], request: pytest.FixtureRequest
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_compiler_that_fails_at_random_still_builds_what_is_right(
     assert injected > len(share) // 2
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(3600)
 def test_engines_of_a_compiler_that_fails_at_random_are_right(
     drawn_cases: list[tuple[str, Case]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

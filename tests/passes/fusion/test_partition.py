@@ -290,6 +290,7 @@ def failing_over(most: int, failure: Exception) -> Callable[[Group], Group]:
     return make
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("body", [chain(100), branches(40), repeated(doubled, 30), repeated(twice, 4)])
 @pytest.mark.parametrize("most", [1, 3])
 def test_what_fails_as_one_kernel_is_made_smaller(body: Body, most: int) -> None:
@@ -313,6 +314,7 @@ module @case symbols { B in 0.., S in 0.. } {
 }"""
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_what_fails_may_take_back_what_it_stores_for_others(most: int) -> None:
     """The smallest of the means gets a kernel of its own, in front of the product that was to store the means: they get one too."""
@@ -323,6 +325,7 @@ def test_what_fails_may_take_back_what_it_stores_for_others(most: int) -> None:
     assert max(len(group.ops) for group in made if isinstance(group, Group)) <= most
 
 
+@pytest.mark.faults
 def test_what_is_folded_inside_is_kept_first() -> None:
     module = program(lambda b, x: softmax_then_sum(b, b.abs(b.neg(x))), 4, 5, 5)
     fusion = Fusion(module, module.main)
@@ -330,6 +333,7 @@ def test_what_is_folded_inside_is_kept_first() -> None:
     assert [row.value for row in kept((fusion,))] == [next(op for op in module.main if op.name == "softmax").result.name]
 
 
+@pytest.mark.faults
 def test_halving_needs_few_attempts() -> None:
     module, attempts = program(chain(128), 4), []
 
@@ -341,6 +345,7 @@ def test_halving_needs_few_attempts() -> None:
     assert len(attempts) < 4 * 128
 
 
+@pytest.mark.faults
 def test_views_behind_a_sum_become_kernels_of_their_own() -> None:
     module = program(lambda b, x: b.transpose(b.sum(x, axes=(0,), keepdims=False), permutation=(1, 0)), 3, 4, 5)
     assert len(groups(module)) == 1
@@ -376,8 +381,9 @@ class Bad(Nest):
         return object.__getattribute__(self, name)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("where", ["match", "space", "cost", "tile"])
-def test_a_strategy_that_fails_is_passed_over_with_its_reason(where: str) -> None:
+def test_a_strategy_that_fails_is_passed_over_with_its_reason(where: str, faults: list[str]) -> None:
     module = program(chain(4), 4)
     scheduler = Scheduler([Bad(where), *STRATEGIES], AVX2, cheapest(AVX2), lambda region, constants: {})
     lowered = lower(fuse(module), scheduler, "cpu")
@@ -385,8 +391,40 @@ def test_a_strategy_that_fails_is_passed_over_with_its_reason(where: str) -> Non
     assert unit.schedule.strategy == "nest"
     assert any(f"RuntimeError: no {where}" in why for _, why in unit.refusals)
     assert lowered.kept == ()
+    assert lowered.faults == tuple(faults) != ()
+    for note in faults:
+        assert note.startswith("internal error: strategy bad, ") and f"for region {unit.group.region.name}" in note
+        assert note.endswith(f"failed, and another choice was taken: RuntimeError: no {where}")
 
 
+def test_what_a_strategy_says_that_it_does_not_take_is_no_mistake() -> None:
+    class Refusing(Bad):
+        def __getattribute__(self, name: str):  # type: ignore[no-untyped-def]
+            if name == "tile":
+                raise UnsupportedError("too wide")
+            return Nest.__getattribute__(self, name)
+
+    scheduler = Scheduler([Refusing("tile"), *STRATEGIES], AVX2, cheapest(AVX2), lambda region, constants: {})
+    assert lower(fuse(program(chain(4), 4)), scheduler, "cpu").faults == ()
+
+
+@pytest.mark.faults
+def test_a_printer_s_mistake_is_a_note(faults: list[str]) -> None:
+    def print_all(lowered: Lowered) -> dict[str, str]:
+        def print_kernel(name: str, launch: Launch) -> str:
+            if len(lowered.scheduled[name].group.ops) > 2:
+                raise KeyError("lost")
+            return "printed"
+
+        return print_each(lowered, print_kernel)
+
+    scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
+    lowered, _ = lower_printed(fuse(program(chain(4), 4)), scheduler, "cpu", print_all)
+    assert lowered.faults == tuple(faults)
+    assert all("printing" in note and note.endswith("KeyError: 'lost'") for note in faults) and "strategy nest, printing nest" in faults[0]
+
+
+@pytest.mark.faults
 def test_no_strategy_left_is_an_error_for_one_op_only() -> None:
     scheduler = Scheduler([Bad("tile")], AVX2, cheapest(AVX2), lambda region, constants: {})
     with pytest.raises(InternalError, match="no strategy takes region region: bad: every schedule is bad: RuntimeError: no tile"):
