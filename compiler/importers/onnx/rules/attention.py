@@ -23,13 +23,13 @@ def _attention(n: Node) -> list[Value]:
     if n.given(4):
         past = n.x(4).shape[2]
         k, v = n.b.concat(n.x(4), k, axis=2), n.b.concat(n.x(5), v, axis=2)
-    scale = n.attr_float("scale", 1.0 / math.sqrt(head_size(n, q.shape[3])))
+    scale = score_scale(n, q) if n.has("scale") else usual_scale(n, q)
     causal = n.attr_flag("is_causal")
     window = (n.attr_int("left_window_size", -1), n.attr_int("right_window_size", -1))
     # The op knows causality from the upper left corner; every other kind is a mask.
     plain_causal = causal and past == 0 and not n.given(6)
     mask = joined(n, _operand_mask(n, k.shape[2]), _kept(n, q, k, past, causal and not plain_causal, window))
-    cap = n.attr_float("softcap")
+    cap = score_cap(n)
     if cap == 0.0 and len(n.outputs) < 4 and n.attr_int("softmax_precision", 1) == 1:
         y: Value = n.b.attention(q, k, v, mask, scale=scale, causal=plain_causal, safe=True)
         scores: Value | None = None
@@ -41,6 +41,27 @@ def _attention(n: Node) -> list[Value]:
         y = merged(n, y)
     results = [y, k, v]
     return [*results, scores] if scores is not None else results
+
+
+def score_scale(n: Node, q: Value, usual_at_zero: bool = False) -> float:
+    """What scores are multiplied by: any number, below 0 too; 0 may ask for the usual one. No number is an error."""
+    scale = n.attr_float("scale")
+    if not math.isfinite(scale):
+        raise n.fail(f"scale is {scale}, expected a finite number")
+    return usual_scale(n, q) if usual_at_zero and scale == 0.0 else scale
+
+
+def usual_scale(n: Node, q: Value) -> float:
+    """One over the root of the size of a head."""
+    return 1.0 / math.sqrt(head_size(n, q.shape[3]))
+
+
+def score_cap(n: Node) -> float:
+    """What scores are bent to stay below; 0 for none, which anything that is not above 0 asks for."""
+    cap = n.attr_float("softcap")
+    if cap == math.inf:
+        raise n.fail("softcap is inf, expected a finite number, or 0 for none")
+    return cap if cap > 0 else 0.0
 
 
 def head_size(n: Node, size: Dim) -> int:
@@ -131,8 +152,8 @@ def spelled(n: Node, q: Value, k: Value, v: Value, mask: Value | None, scale: fl
     groups = q.shape[1] // k.shape[1]
     if groups != 1:
         k, v = (repeated(n, x, groups) for x in (k, v))
-    root = math.sqrt(scale)
-    raw = n.b.matmul(n.b.mul(q, root), n.b.mul(k, root), transpose_b=True)
+    root = math.sqrt(abs(scale))
+    raw = n.b.matmul(n.b.mul(q, math.copysign(root, scale)), n.b.mul(k, root), transpose_b=True)
     bias: Value | None = None
     if mask is not None and mask.dtype == boolean:
         bias = n.b.where(mask, n.b.scalar(0.0, raw.dtype), n.b.scalar(-math.inf, raw.dtype))

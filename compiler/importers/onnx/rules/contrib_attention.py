@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 
 from .....ir import dims
 from .....ir.dims import Dim
@@ -11,7 +10,7 @@ from .....ir.graph import Value
 from .....ir.types import i64
 from ..broadcasting import stretched
 from ..context import Node, cast, rule
-from .attention import head_size, joined, merged, size_value, split_heads
+from .attention import head_size, joined, merged, score_scale, size_value, split_heads
 from .movement import slice_axis
 from .quantization import MICROSOFT
 from .quantized_products import along, factor, integer_product, scaled
@@ -134,7 +133,7 @@ def _biased(n: Node, x: Value, part: str) -> Value:
 
 def _answer(n: Node, q: Value, k: Value, v: Value, before: Dim, mask: Value | None) -> Value:
     """The attention, with as many keys from `before` as that."""
-    causal, scale = n.attr_flag("unidirectional"), n.attr_float("scale") or 1.0 / math.sqrt(head_size(n, q.shape[3]))
+    causal, scale = n.attr_flag("unidirectional"), score_scale(n, q, usual_at_zero=True)
     if causal and before != 0:
         row, column = (n.b.iota(shape=(q.shape[2], k.shape[2]), axis=axis, dtype=i64) for axis in (0, 1))
         mask = joined(n, mask, n.b.le(column, n.b.add(row, size_value(n, before))))

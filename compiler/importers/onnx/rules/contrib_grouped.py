@@ -11,7 +11,7 @@ from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
 from .....ir.types import boolean, f32, i64
 from ..context import Node, cast, rule
-from .attention import head_size, joined, merged, rotated, size_value, spelled, split_heads
+from .attention import joined, merged, rotated, score_cap, score_scale, size_value, spelled, split_heads
 from .contrib_attention import fitted
 from .indexing import checked
 from .movement import slice_axis
@@ -168,7 +168,7 @@ def _rotated(n: Node, q: Value, k: Value, lengths: _Lengths) -> tuple[Value, Val
 
 def _answer(n: Node, q: Value, k: Value, v: Value, lengths: _Lengths) -> Value:
     """The attention; a sink, or a smooth softmax, is one more key of which no value comes."""
-    scale, cap = n.attr_float("scale") or 1.0 / math.sqrt(head_size(n, q.shape[3])), n.attr_float("softcap")
+    scale, cap = score_scale(n, q, usual_at_zero=True), score_cap(n)
     sink = n.optional(11)
     if sink is not None or n.attr_int("smooth_softmax", -1) == 1:
         sink = n.b.scalar(0.0, q.dtype) if sink is None else n.b.reshape(sink, shape=(1, q.shape[1], 1, 1))

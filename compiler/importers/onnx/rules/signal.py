@@ -130,7 +130,7 @@ def _stft(n: Node) -> Value:
 def _mel(n: Node) -> Value:
     names = ("the number of bands", "the length", "the sample rate", "the lower edge", "the upper edge")
     bands, length, rate, low, high = (float(n.array(k, what).reshape(-1)[0]) for k, what in enumerate(names))
-    if not (1 <= bands <= POINTS and 1 <= length <= POINTS * 8 and rate > 0 and 0 <= low < high):
+    if not (1 <= bands <= POINTS and 1 <= length <= POINTS * 8 and rate > 0 and 0 <= low < high < math.inf):
         raise n.fail(f"got {bands:g} bands of {length:g} points at {rate:g} from {low:g} to {high:g}")
     dtype = element_type(n.attr_int("output_datatype", 1), n.source)
     spectrum, count = int(length) // 2 + 1, int(bands)
