@@ -27,6 +27,7 @@ from .checked import Checked, same_file
 from .contents import EngineContents, Lazy, PartContents, Port, Ports, WrittenPlans
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
+from .replace import path_text
 from .sign import KeySignature
 from .weights import Array, Constant, aligned_bytes, decode
 
@@ -55,7 +56,7 @@ class Reading:
 
 def read_engine(path: str | os.PathLike[str], reading: Reading = Reading()) -> EngineContents:
     """Open an engine file; EngineError unless it is what was written, byte by byte."""
-    name = os.fspath(path)
+    name = path_text(path, "the engine")
     keys = None if reading.trusted_keys is None else sign.trusted(reading.trusted_keys)
     with contextlib.ExitStack() as stack:
         try:

@@ -12,6 +12,23 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable
+from typing import Any
+
+from ..ir.errors import UsageError
+
+
+def path_text(path: Any, what: str) -> str:
+    """A path as text; UsageError for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"got a {type(path).__name__} for {what}, expected a path")
+    name = os.fsdecode(path)
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the path {name!r} for {what} holds {name[error.start]!r}, which no file's name has") from error
+    if b"\0" in encoded:
+        raise UsageError(f"the path {name!r} for {what} holds a NUL, which no file's name has")
+    return name
 
 
 def replace_file(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview], mode: int = 0o666, durable: bool = True) -> None:

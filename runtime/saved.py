@@ -21,7 +21,7 @@ from ..ir.errors import EngineError
 from ..ir.types import TensorType
 from .digests import read_into
 from .memory import allocate
-from .replace import replace_file
+from .replace import path_text, replace_file
 from .weights import ALIGNMENT, Array, Constant, decode, encode, nbytes
 
 MAGIC = b"ourcc session 1\n"
@@ -42,6 +42,7 @@ class Saved:
 
 def write_saved(path: str | os.PathLike[str], saved: Saved) -> None:
     """Write a file all or nothing; EngineError where it cannot be written."""
+    name = path_text(path, "the session")
     about = json.dumps({"program": saved.program, "about": dict(saved.about)}).encode()
     constants = {name: Constant.of(array) for name, array in saved.arrays.items()}
     head, pieces = encode({**constants, ABOUT: Constant.of(np.frombuffer(about, np.uint8))})
@@ -49,15 +50,15 @@ def write_saved(path: str | os.PathLike[str], saved: Saved) -> None:
     for piece in pieces:
         digest.update(piece)
     try:
-        replace_file(path, [MAGIC, digest.digest(), head, *pieces])
+        replace_file(name, [MAGIC, digest.digest(), head, *pieces])
     except OSError as error:
         hint = "nothing was changed; free space or choose another folder"
-        raise EngineError(f"cannot write session {os.fspath(path)}: {error.strerror or error}", hint=hint) from error
+        raise EngineError(f"cannot write session {name}: {error.strerror or error}", hint=hint) from error
 
 
 def read_saved(path: str | os.PathLike[str], program: str, types: Mapping[str, TensorType]) -> Saved:
     """What a file holds; EngineError unless it is what was written, for this program, each array a part of a state of its type."""
-    name = os.fspath(path)
+    name = path_text(path, "the session")
     data = _read(name, types)
     if data[: len(MAGIC)].tobytes() != MAGIC:
         raise EngineError(f"{name}: not a session: it does not start as one")

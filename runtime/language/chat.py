@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ...ir.errors import EngineError, InputError, UsageError
+from .answer import Answer
 from .options import Generation
 from .sequence import TokenSequence
 from .template import Message, is_message
@@ -36,11 +37,15 @@ class Chat:
 
     def send(self, text: str, **options: Unpack[Generation]) -> Iterator[str]:
         """Say something, and yield the answer; an answer that is cut short is kept as far as it went."""
+        told = Told()
+        return Answer(self._answer(text, told, options), [told])
+
+    def _answer(self, text: str, told: Told, options: Generation) -> Iterator[str]:
         if options.get("raw"):
             raise UsageError("raw leaves out the chat template, which a conversation is made of", hint="lm.generate(text, raw=True)")
         asked = [*self.messages, _said("user", text)]
         tokens = self._model.chat_tokens(asked)
-        self.told = told = Told()
+        self.told = told
         answer = ""
         try:
             for piece in self._model.follow(self._sequence, tokens, told, **options):

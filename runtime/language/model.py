@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from ...ir.errors import CompilerError, InputError, UsageError
 from ..engine import Engine
+from .answer import Answer
 from .chat import Chat
 from .facts import FACTS, STEP, TOKENIZER, LanguageFacts
-from .options import Generation, Wanted, read_generation
-from .sequence import Sequences, TokenSequence, checked_tokens, whole_numbers
-from .template import Message, is_message, render
+from .given import checked_tokens, listed, messages_of, whole_numbers
+from .options import Generation, Wanted, flag, read_generation
+from .sequence import Sequences, TokenSequence
+from .template import Message, render
 from .tokens import Tokenizer
 from .writing import Told, Writing, written, written_together
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """A text, tokens, or messages."""
-P = TypeVar("P")
 GUESSLESS: Generation = {"speculate": 0}
 
 
@@ -81,7 +82,7 @@ class LanguageModel(Engine):
         `each` has options for each prompt, which come before those for all. A text does not depend on the other prompts.
         """
         asked = _prompts(prompts)
-        own = [{} for _ in asked] if each is None else list(each)
+        own = [{} for _ in asked] if each is None else listed(each, f"each: expected a mapping of options for each of {len(asked)} prompts")
         if len(own) != len(asked) or not all(isinstance(one, Mapping) for one in own):
             raise InputError(f"each: expected a mapping of options for each of {len(asked)} prompts")
         writings, tolds = [], [Told() for _ in asked]
@@ -106,12 +107,10 @@ class LanguageModel(Engine):
     def prompt_tokens(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """The tokens that the model is given for a prompt."""
         if isinstance(prompt, str):
-            if raw or self.facts.template is None:
+            if flag("raw", raw) or self.facts.template is None:
                 return [*self.facts.begin, *self.tokenizer.encode(prompt)]
             return self.chat_tokens([{"role": "user", "content": prompt}])
-        if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Iterable):
-            raise InputError(f"a prompt is a text, a list of messages or a list of tokens, got {type(prompt).__name__}")
-        items: list[Any] = list(prompt)
+        items = listed(prompt, "a prompt is a text, a list of messages or a list of tokens")
         if items and all(isinstance(item, Mapping) for item in items):
             return self.chat_tokens(items)
         try:
@@ -123,16 +122,15 @@ class LanguageModel(Engine):
         """A conversation as tokens, with the beginning of an answer."""
         if self.facts.template is None:
             raise UsageError("the model has no chat template", hint="ourcc generate, and lm.generate, take the prompt as one text")
-        for message in messages:
-            if not is_message(message):
-                raise InputError(f"a message is {{'role': ..., 'content': ...}} with two texts, got {message!r:.200}")
-        text = render(self.facts.template, messages, *self.facts.words)
+        text = render(self.facts.template, messages_of(messages), *self.facts.words)
         tokens = self.tokenizer.encode(text)
         # A template that spells out what begins a text has begun it.
         return tokens if tokens[: len(self.facts.begin)] == list(self.facts.begin) else [*self.facts.begin, *tokens]
 
     def follow(self, sequence: TokenSequence, tokens: Sequence[int], told: Told, **options: Unpack[Generation]) -> Iterator[str]:
         """Yield the text that follows tokens, and note in `told` how it went."""
+        if not isinstance(sequence, TokenSequence) or not isinstance(told, Told):
+            raise InputError(f"expected a sequence of this model and a Told, got {type(sequence).__name__} and {type(told).__name__}")
         return written(sequence, self._writing(checked_tokens(tokens, self.facts), read_generation(options), told))
 
     def _prompt(self, prompt: Prompt, wanted: Wanted) -> list[int]:
@@ -142,41 +140,8 @@ class LanguageModel(Engine):
         return Writing(tokens, self.facts, self.tokenizer if TOKENIZER in self.contents.assets else None, wanted, told)
 
 
-class Answer(Generic[P], Iterator[P]):
-    """Pieces of text as they are made; `close()` ends them early, and `with` does so at its end.
-
-    `told` says how it goes, `all_told` does of each prompt of a batch.
-    """
-
-    def __init__(self, pieces: Iterator[P], told: list[Told]) -> None:
-        self._pieces = pieces
-        self.all_told = told
-
-    @property
-    def told(self) -> Told:
-        """How the text goes, or the first of several."""
-        return self.all_told[0]
-
-    def __next__(self) -> P:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """Make no more of it."""
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
-
-    def __enter__(self) -> Answer[P]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def _prompts(prompts: Any) -> list[Any]:
-    if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable):
-        raise InputError(f"prompts are a list of them, got {type(prompts).__name__}")
-    asked = list(prompts)
+    asked = listed(prompts, "prompts are a list of them")
     if asked and all(isinstance(each, Mapping) or isinstance(each, int) for each in asked):
         raise InputError("prompts are a list of them, got one prompt", hint="lm.generate_batch([prompt])")
     return asked

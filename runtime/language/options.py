@@ -54,12 +54,12 @@ MOST_GUESSES = 64
 def read_generation(options: Generation) -> Wanted:
     """The options, checked; UsageError names one that there is not, InputError one that is of no use."""
     given: dict[str, Any] = dict(options)
-    flags = {name: _flag(name, given.pop(name, False)) for name in ("raw", "ignore_end")}
+    flags = {name: flag(name, given.pop(name, False)) for name in ("raw", "ignore_end")}
     most, stop = given.pop("max_tokens", MOST_TOKENS), given.pop("stop", ())
     logprobs, guesses = given.pop("logprobs", None), given.pop("speculate", None)
     unknown = given.keys() - Sampling.__dataclass_fields__.keys()
     if unknown:
-        raise UsageError(f"generate() has no option {sorted(unknown)[0]!r}", hint=f"there are {', '.join(Generation.__annotations__)}")
+        raise UsageError(f"generate() has no option {sorted(map(str, unknown))[0]!r}", hint=f"there are {', '.join(Generation.__annotations__)}")
     return Wanted(
         Sampling(**given),
         _whole("max_tokens", most, 1),
@@ -70,7 +70,8 @@ def read_generation(options: Generation) -> Wanted:
     )
 
 
-def _flag(name: str, value: Any) -> bool:
+def flag(name: str, value: Any) -> bool:
+    """A choice of two; InputError for anything else, which is as good as a mistake."""
     if not isinstance(value, bool):
         raise InputError(f"{name} {value!r:.80}: expected True or False")
     return value

@@ -107,7 +107,7 @@ def operands(draws: Sequence[Draw]) -> list[Array]:
 
 def _is_bias(item: tuple[Any, Any]) -> bool:
     token, value = item
-    return isinstance(token, (int, np.integer)) and _is_number(value) and bool(value < float("inf"))
+    return isinstance(token, (int, np.integer)) and not isinstance(token, bool) and _is_number(value) and bool(value < float("inf"))
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ir.errors import InputError, UsageError
+from .given import whole_numbers
 
 Array = np.ndarray[Any, Any]
 ROWS = 32
@@ -123,6 +124,9 @@ def compare(
 def sizes_of(models: Sequence[Predictor], window: int | None, stride: int | None) -> tuple[int, int]:
     """Window and stride, checked; UsageError for what the models cannot read."""
     most = min(model.facts.context for model in models)
+    for name, size in (("window", window), ("stride", stride)):
+        if size is not None and type(size) is not int:
+            raise UsageError(f"{name} {size!r:.80}: expected a whole number")
     window = most if window is None else window
     if not 2 <= window <= most:
         raise UsageError(f"window {window}: expected 2 to {most} tokens, which a session holds", hint="build with a larger --context")
@@ -153,12 +157,12 @@ def _scored(
     row: _Row,
 ) -> Iterator[tuple[Array, ...]]:
     """What `row` says of the models' logits [n, vocabulary] and the tokens [n] that follow, for some places after the other."""
-    if len(tokens) < 2:
-        raise InputError(f"the text has {len(tokens)} tokens: the first one follows nothing, so there is nothing to predict")
+    held = whole_numbers(tokens)
+    if len(held) < 2:
+        raise InputError(f"the text has {len(held)} tokens: the first one follows nothing, so there is nothing to predict")
     window, stride = sizes_of(models, window, stride)
     piece = max(model.facts.chunk for model in models)
     sequences = [model.sequence() for model in models]
-    held = list(tokens)
     for begin, first, end in windows(len(held), window, stride):
         for low in range(first, end, piece):
             high = min(low + piece, end)

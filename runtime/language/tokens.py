@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...ir.errors import EngineError, InputError
 from ...ir.extras import need
+from .given import whole_numbers
 
 
 class Tokenizer:
@@ -22,6 +23,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; special tokens that it spells out are themselves."""
+        if not isinstance(text, str):
+            raise InputError(f"expected a text, got {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -36,7 +39,10 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """The text of tokens, without special ones unless asked for."""
-        text: str = self._held.decode(list(tokens), skip_special_tokens=not special)
+        held = whole_numbers(tokens)
+        if held and not 0 <= min(held) <= max(held) < 1 << 32:
+            raise InputError(f"tokens from {min(held)} to {max(held)}: expected whole numbers from 0 on that a vocabulary has")
+        text: str = self._held.decode(held, skip_special_tokens=not special)
         return text
 
 

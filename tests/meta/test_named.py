@@ -110,7 +110,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     "tests/compiler/language/test_generation.py": (
         "compiler/cli/generation.py",
         "compiler/commands/language.py",
-        "runtime/language/facts.py",
     ),
     "tests/compiler/test_sparse_formats.py": ("passes/tile/expand.py",),
     "tests/runtime/language/test_template.py": ("runtime/language/template_worker.py",),
