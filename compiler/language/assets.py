@@ -13,6 +13,7 @@ from ...runtime.language.tokens import Tokenizer
 from ..importers.checkpoints.stored import Checkpoint
 from .caches import CACHES
 from .config import Config, chunk_of
+from .said import Said
 from .tokenizer import tokenizer_json
 
 _ENDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -44,51 +45,44 @@ _Made = tuple[tuple[int, ...], tuple[int, ...], str | None, str | None, tuple[st
 
 
 def _of_gguf(checkpoint: Checkpoint) -> _Made:
-    metadata = checkpoint.metadata
-    ends = tuple(dict.fromkeys(int(metadata[name]) for name in _ENDS if isinstance(metadata.get(name), int)))
-    is_piece = metadata.get("tokenizer.ggml.model") == "llama"
-    begins = metadata.get("tokenizer.ggml.add_bos_token", is_piece) and isinstance(metadata.get("tokenizer.ggml.bos_token_id"), int)
-    template = metadata.get("tokenizer.chat_template")
+    metadata, said = checkpoint.metadata, Said(checkpoint.metadata, checkpoint.name)
+    ends = tuple(dict.fromkeys(token for name in _ENDS for token in said.tokens(name)))
+    first, last = (said.token(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    begins = said.flag("tokenizer.ggml.add_bos_token", said.word("tokenizer.ggml.model", "") == "llama")
     text = tokenizer_json(metadata, checkpoint.name) if "tokenizer.ggml.model" in metadata else None
-    begin = (int(metadata["tokenizer.ggml.bos_token_id"]),) if begins else ()
-    tokens = metadata.get("tokenizer.ggml.tokens", [])
-    numbers = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")]
-    begun, ended = (tokens[n] if isinstance(n, int) and 0 <= n < len(tokens) else "" for n in numbers)
-    return begin, ends, _template(template, checkpoint), text, (begun, ended)
+    tokens = metadata.get("tokenizer.ggml.tokens", []) if text is not None else []
+    begun, ended = (tokens[n] if n is not None and n < len(tokens) else "" for n in (first, last))
+    begin = (first,) if begins and first is not None else ()
+    return begin, ends, _template(metadata.get("tokenizer.chat_template"), checkpoint), text, (begun, ended)
 
 
 def _of_folder(checkpoint: Checkpoint) -> _Made:
     texts = checkpoint.texts
-    said = _object(checkpoint, "tokenizer_config.json")
-    generation = _object(checkpoint, "generation_config.json")
-    ends = generation.get("eos_token_id", checkpoint.metadata.get("eos_token_id"))
-    numbers = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
-    template = texts.get("chat_template.jinja", said.get("chat_template"))
-    begun, ended = (_word(said.get(f"{name}_token")) for name in ("bos", "eos"))
-    tokenizer = _object(checkpoint, "tokenizer.json")
-    return _prefix(tokenizer), numbers, _template(template, checkpoint), texts.get("tokenizer.json"), (begun, ended)
+    said = _said(checkpoint, "tokenizer_config.json")
+    generation = _said(checkpoint, "generation_config.json")
+    own = Said(checkpoint.metadata, f"{checkpoint.name}/config.json")
+    ends = (generation if "eos_token_id" in generation.data else own).tokens("eos_token_id")
+    template = texts.get("chat_template.jinja", said.data.get("chat_template"))
+    words = said.special("bos_token"), said.special("eos_token")
+    tokenizer = _said(checkpoint, "tokenizer.json")
+    return _prefix(tokenizer), ends, _template(template, checkpoint), texts.get("tokenizer.json"), words
 
 
-def _word(said: Any) -> str:
-    """A special token as a config says it: its text, or an object with it."""
-    text = said.get("content") if isinstance(said, Mapping) else said
-    return text if isinstance(text, str) else ""
-
-
-def _prefix(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
+def _prefix(tokenizer: Said) -> tuple[int, ...]:
     """The tokens that a tokenizer.json puts before every text."""
-    step = tokenizer.get("post_processor")
-    steps = step.get("processors", [step]) if isinstance(step, Mapping) else []
+    step = tokenizer.inner("post_processor")
     found: list[int] = []
-    for each in steps if isinstance(steps, list) else []:
-        if not isinstance(each, Mapping) or each.get("type") != "TemplateProcessing":
-            continue
-        for part in each.get("single", []):
-            special = part.get("SpecialToken") if isinstance(part, Mapping) else None
-            if special is None:
-                break
-            found += each.get("special_tokens", {}).get(special.get("id"), {}).get("ids", [])
-    return tuple(token for token in found if isinstance(token, int))
+    try:
+        for each in step.get("processors", [step]):
+            if each.get("type") != "TemplateProcessing":
+                continue
+            for part in each["single"]:
+                if "SpecialToken" not in part:
+                    break
+                found += Said(each["special_tokens"][part["SpecialToken"]["id"]], tokenizer.file).tokens("ids")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise tokenizer.bad("post_processor", step, "steps as the tokenizers library writes them") from error
+    return tuple(found)
 
 
 def _template(said: Any, checkpoint: Checkpoint) -> str | None:
@@ -102,11 +96,11 @@ def _template(said: Any, checkpoint: Checkpoint) -> str | None:
     return said
 
 
-def _object(checkpoint: Checkpoint, name: str) -> Mapping[str, Any]:
+def _said(checkpoint: Checkpoint, name: str) -> Said:
     try:
         found = json.loads(checkpoint.texts.get(name, "{}"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{checkpoint.name}: {name} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ModelError(f"{checkpoint.name}: {name} is no object")
-    return found
+    return Said(found, f"{checkpoint.name}/{name}")

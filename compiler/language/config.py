@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...ir.errors import ModelError, UnsupportedError
 from ...runtime.language.facts import CHUNK
+from .said import LARGEST, Said
 
 SCALINGS = ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
 KNOWN = frozenset(
@@ -15,8 +16,8 @@ KNOWN = frozenset(
     "beta_fast beta_slow attention_factor short_factor long_factor".split()
 )
 """What a scaling may say of itself: anything else would change it silently."""
-LARGEST = 1 << 24
-"""No size of a model is larger: what says so is damaged."""
+GGUF_SCALINGS = ("none", "linear", "yarn")
+"""What a GGUF file says all of: the lists of others it keeps as tensors."""
 
 
 @dataclass(frozen=True)
@@ -60,65 +61,63 @@ class Config:
     tied: bool = False
 
 
-def config_of(kind: str, metadata: Mapping[str, Any], file: str) -> Config:
-    """The config of a checkpoint of this kind: `gguf`, or `folder` with a config.json."""
-    return (_Gguf if kind == "gguf" else _Json)(metadata, file).config()
+def config_of(kind: str, metadata: Mapping[str, Any], name: str, known: Collection[str]) -> Config:
+    """The config of a checkpoint of this kind: `gguf`, or `folder` with a config.json; of one of the known architectures."""
+    read = _Gguf(metadata, name) if kind == "gguf" else _Json(metadata, f"{name}/config.json")
+    architecture = read.architecture()
+    if architecture not in known:
+        raise UnsupportedError(f"{name}: architecture {architecture!r:.80} is not supported, only {', '.join(known)}")
+    return read.checked(read.config())
 
 
-@dataclass(frozen=True)
-class _Said:
-    """Facts of a checkpoint by name, each checked for its type and range."""
+class _Read(Said):
+    """Fields that make a config."""
 
-    data: Mapping[str, Any]
-    file: str
-
-    def bad(self, name: str, value: Any, expected: str) -> ModelError:
-        return ModelError(f"{self.file}: {name} is {value!r}, expected {expected}")
-
-    def integer(self, name: str, default: int | None = None, least: int = 1) -> int:
-        value = self.data.get(name, default)
-        if value is None:
-            raise ModelError(f"{self.file}: {name} is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
-            raise self.bad(name, value, f"a whole number from {least} to {LARGEST}")
-        return value
-
-    def real(self, name: str, default: float | None = None) -> float:
-        value = self.data.get(name, default)
-        if value is None:
-            raise ModelError(f"{self.file}: {name} is missing")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise self.bad(name, value, "a number above 0")
-        return float(value)
-
-    def word(self, name: str, default: str) -> str:
-        value = self.data.get(name, default)
-        if not isinstance(value, str):
-            raise self.bad(name, value, "a word")
-        return value
-
-    def divisors(self, name: str, count: int) -> tuple[float, ...]:
-        """So many numbers above 0."""
-        value = self.data.get(name)
-        good = isinstance(value, list) and len(value) == count and all(isinstance(each, (int, float)) and 0 < each < 1e30 for each in value)
-        if not good or not isinstance(value, list):
-            raise self.bad(name, value, f"{count} numbers above 0")
-        return tuple(float(each) for each in value)
-
-    def scaling(self, name: str) -> str:
-        if name not in SCALINGS:
-            raise UnsupportedError(f"{self.file}: rotation is scaled by {name!r}, which is not supported, only {', '.join(SCALINGS)}")
+    def scaling(self, name: str, known: Sequence[str] = SCALINGS) -> str:
+        if name not in known:
+            raise UnsupportedError(f"{self.file}: rotation is scaled by {name!r}, which is not supported, only {', '.join(known)}")
         return name
 
+    def checked(self, config: Config) -> Config:
+        """The config, whose sizes fit to each other and whose rotation can be computed."""
+        rotation = config.rotation
+        if config.heads % config.groups:
+            raise ModelError(f"{self.file}: {config.heads} heads of queries and {config.groups} of keys, expected a multiple")
+        if not 2 <= config.context <= LARGEST:
+            raise ModelError(f"{self.file}: the context has {config.context} tokens, expected 2 to {LARGEST}")
+        if rotation is None:
+            return config
+        if rotation.size < 2 or rotation.size % 2 or rotation.size > config.head:
+            raise UnsupportedError(f"{self.file}: {rotation.size} of {config.head} numbers of a head are turned, which are no pairs of them")
+        if not 1 <= rotation.base <= 1e12:
+            raise ModelError(f"{self.file}: positions are turned by powers of {rotation.base}, expected 1 to 1e12")
+        if rotation.scaling != "none" and (rotation.base == 1 or rotation.size < 4):
+            raise UnsupportedError(f"{self.file}: a rotation of {rotation.size} numbers with base {rotation.base} cannot be scaled")
+        bounds = (
+            ("llama3", "low_freq_factor", rotation.low, "high_freq_factor", rotation.high),
+            ("yarn", "beta_slow", rotation.slow, "beta_fast", rotation.fast),
+        )
+        for kind, less, low, more, high in bounds:
+            if rotation.scaling == kind and not low < high:
+                raise ModelError(f"{self.file}: {less} is {low} and {more} is {high}, expected the second to be greater")
+        if rotation.scaling == "longrope" and rotation.original < 2:
+            raise ModelError(f"{self.file}: original_max_position_embeddings is {rotation.original}, expected at least 2")
+        return config
 
-class _Gguf(_Said):
+
+class _Gguf(_Read):
+    def architecture(self) -> str:
+        return self.word("general.architecture", "")
+
     def config(self) -> Config:
-        architecture = self.word("general.architecture", "")
+        architecture = self.architecture()
 
         def of(name: str) -> str:
             return f"{architecture}.{name}"
 
         heads, width = self.integer(of("attention.head_count")), self.integer(of("embedding_length"))
+        if width % heads and of("attention.key_length") not in self.data:
+            raise ModelError(f"{self.file}: {of('embedding_length')} is {width}, expected a multiple of the {heads} heads, or their key_length")
         head = self.integer(of("attention.key_length"), width // heads)
         if self.integer(of("attention.value_length"), head) != head:
             raise UnsupportedError(f"{self.file}: keys and values of different sizes are not supported")
@@ -143,7 +142,7 @@ class _Gguf(_Said):
         )
 
     def _rotation(self, of: Any, head: int) -> Rotation:
-        scaling = self.scaling(self.word(of("rope.scaling.type"), "none"))
+        scaling = self.scaling(self.word(of("rope.scaling.type"), "none"), GGUF_SCALINGS)
         return Rotation(
             self.integer(of("rope.dimension_count"), head),
             self.real(of("rope.freq_base"), 10_000.0),
@@ -154,12 +153,19 @@ class _Gguf(_Said):
         )
 
 
-class _Json(_Said):
-    def config(self) -> Config:
+class _Json(_Read):
+    def architecture(self) -> str:
         if "model_type" not in self.data:
             raise ModelError(f"{self.file}: model_type is missing", hint="it says what the model is, like llama")
-        architecture = self.word("model_type", "")
+        return self.word("model_type", "")
+
+    def config(self) -> Config:
+        architecture = self.architecture()
         self._check_coding()
+        for name in ("attention_bias", "mlp_bias"):
+            self.flag(name)
+        for name in ("bos_token_id", "eos_token_id"):
+            self.tokens(name)
         if architecture == "gpt2":
             return self._gpt2()
         heads, width = self.integer("num_attention_heads"), self.integer("hidden_size")
@@ -168,7 +174,7 @@ class _Json(_Said):
         head = self.integer("head_dim") if self.data.get("head_dim") is not None else width // heads
         if self.word("hidden_act", "silu") != "silu":
             raise UnsupportedError(f"{self.file}: hidden_act {self.data['hidden_act']!r} is not supported, only silu")
-        if architecture.startswith("qwen") and self.data.get("use_sliding_window", False):
+        if architecture.startswith("qwen") and self.flag("use_sliding_window"):
             raise UnsupportedError(f"{self.file}: use_sliding_window is not supported: some layers have a window, and others have not")
         said = None if self.data.get("sliding_window") is None else self.integer("sliding_window")
         window = said if architecture == "mistral" else None
@@ -185,7 +191,7 @@ class _Json(_Said):
             self.real("rms_norm_eps", 1e-6),
             self._rotation(head),
             window,
-            bool(self.data.get("tie_word_embeddings", False)),
+            self.flag("tie_word_embeddings"),
         )
 
     def _check_coding(self) -> None:
@@ -199,9 +205,12 @@ class _Json(_Said):
     def _gpt2(self) -> Config:
         if self.word("activation_function", "gelu_new") != "gelu_new":
             raise UnsupportedError(f"{self.file}: activation_function {self.data['activation_function']!r} is not supported, only gelu_new")
-        if self.data.get("scale_attn_weights", True) is not True or self.data.get("scale_attn_by_inverse_layer_idx", False) is not False:
+        self.flag("tie_word_embeddings", True)
+        if not self.flag("scale_attn_weights", True) or self.flag("scale_attn_by_inverse_layer_idx"):
             raise UnsupportedError(f"{self.file}: scores of attention that are scaled otherwise are not supported")
         heads, width = self.integer("n_head"), self.integer("n_embd")
+        if width % heads:
+            raise ModelError(f"{self.file}: n_embd is {width}, expected a multiple of the {heads} heads")
         inner = self.integer("n_inner") if self.data.get("n_inner") is not None else 4 * width
         sizes = self.integer("n_layer"), width, heads, heads, width // heads, inner, self.integer("vocab_size"), self.integer("n_positions")
         return Config("gpt2", *sizes, self.real("layer_norm_epsilon", 1e-5), None, tied=True)
@@ -215,9 +224,7 @@ class _Json(_Said):
 
     def _turning(self) -> Mapping[str, Any]:
         """What is said of rotation and its scaling: `rope_scaling`, or as newer files have it `rope_parameters`."""
-        said = self.data.get("rope_scaling") or self.data.get("rope_parameters") or {}
-        if not isinstance(said, Mapping):
-            raise self.bad("rope_scaling", said, "an object")
+        said = self.inner("rope_scaling") or self.inner("rope_parameters")
         unknown = sorted(said.keys() - KNOWN)
         if unknown:
             raise UnsupportedError(f"{self.file}: {unknown[0]!r} of a scaled rotation is not supported, only {', '.join(sorted(KNOWN))}")
@@ -234,16 +241,13 @@ class _Json(_Said):
         kind = inner.word("rope_type", inner.word("type", "default"))
         scaling = self.scaling("none" if kind == "default" else kind)
         size = int(head * part)
-        if size < 2 or size % 2:
-            raise UnsupportedError(f"{self.file}: {size} numbers of a head are turned, which are no pairs")
-        if scaling != "none" and (base == 1 or size < 4):
-            raise UnsupportedError(f"{self.file}: a rotation of {size} numbers with base {base} cannot be scaled")
         if scaling == "none":
             return Rotation(size, base)
         # Of these two the library asks the config itself; the others are said what they were trained on.
         own = scaling in ("dynamic", "longrope")
         original = self.integer("original_max_position_embeddings", context)
-        original = original if own else inner.integer("original_max_position_embeddings", original)
+        inside = inner.integer("original_max_position_embeddings", original)
+        original = original if own else inside
         stretched = scaling == "longrope" and "original_max_position_embeddings" in self.data
         factor = context / original if stretched else inner.real("factor")
         amplitude = inner.real("attention_factor") if said.get("attention_factor") is not None else None

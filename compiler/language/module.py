@@ -61,9 +61,7 @@ def config_for(checkpoint: Checkpoint, length: int | None) -> tuple[Config, int]
     """The config of a checkpoint whose architecture is known, and the tokens that a sequence holds (default: what the model allows up
     to `CONTEXT`).
     """
-    config = config_of(checkpoint.kind, checkpoint.metadata, checkpoint.name)
-    if config.architecture not in ARCHITECTURES:
-        raise UnsupportedError(f"{checkpoint.name}: architecture {config.architecture!r} is not supported, only {', '.join(ARCHITECTURES)}")
+    config = config_of(checkpoint.kind, checkpoint.metadata, checkpoint.name, ARCHITECTURES)
     length = min(config.context, CONTEXT) if length is None else length
     if not 2 <= length <= config.context:
         raise UsageError(f"context {length}: expected 2 to {config.context} tokens, for which the model was made")

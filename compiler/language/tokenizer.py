@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.errors import ModelError, UnsupportedError
+from .said import Said
 
 LONGEST = 1024
 """No token of a vocabulary has more characters."""
@@ -89,6 +90,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], file: str) -
 
 def _sentence_piece(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int], file: str) -> dict[str, Any]:
     """Pieces joined by their scores, the best first; what no piece holds is spelled in bytes."""
+    said = Said(metadata, file)
     scores = [float(each) for each in _numbers(metadata, "scores", file)]
     if len(scores) != len(tokens):
         raise ModelError(f"{file}: tokenizer.ggml.scores has {len(scores)} entries for {len(tokens)} tokens")
@@ -101,15 +103,15 @@ def _sentence_piece(metadata: Mapping[str, Any], tokens: Sequence[str], types: S
         if token[:cut] in places and token[cut:] in places
     ]
     space = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
-    begin = [{"type": "Prepend", "prepend": "\u2581"}] if metadata.get("tokenizer.ggml.add_space_prefix", True) else []
+    begin = [{"type": "Prepend", "prepend": "\u2581"}] if said.flag("tokenizer.ggml.add_space_prefix", True) else []
     back: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if begin else []
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    named = tokens[unknown] if isinstance(unknown, int) and 0 <= unknown < len(tokens) else None
+    unknown = said.integer("tokenizer.ggml.unknown_token_id", 0, least=0)
+    named = tokens[unknown] if unknown < len(tokens) else None
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*begin, *space]},
         "pre_tokenizer": None,

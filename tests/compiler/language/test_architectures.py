@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a part that is no number": ("llama", {"partial_rotary_factor": "x"}, "partial_rotary_factor is 'x'"),
     "a part that is more than all": ("llama", {"partial_rotary_factor": 2.0}, "at most 1"),
-    "a base of nothing": ("llama", {"rope_theta": 1e-300}, "1 or more"),
+    "a base of nothing": ("llama", {"rope_theta": 0.5}, "1 or more"),
     "an object that is none": ("llama", {"rope_scaling": [1]}, "expected an object"),
 }
 
