@@ -101,11 +101,9 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "runtime/sizes.py",
     ),
     "tests/compiler/language/test_architectures.py": (
-        "compiler/language/assets.py",
         "compiler/language/blocks.py",
         "compiler/language/gpt2.py",
         "compiler/language/llama.py",
-        "compiler/language/rotary.py",
     ),
     "tests/compiler/language/test_generation.py": (
         "compiler/cli/generation.py",
