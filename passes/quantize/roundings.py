@@ -54,8 +54,8 @@ def _shared(dtype: DType) -> Scales:
 
     def scales(b: Builder, rows: Value, shape: tuple[Dim, Dim]) -> Value:
         size = _sizes(b, rows)
-        power = b.exp2(b.floor(b.log2(size)))
-        # The logarithm of a number beside a power of two may be that of its neighbour.
+        # The logarithm of a number beside a power of two may be that of its neighbour: of the largest ones it is 128.
+        power = b.exp2(b.minimum(b.floor(b.log2(size)), 127.0))
         power = b.where(b.gt(power, size), b.mul(power, 0.5), power)
         power = b.where(b.le(b.mul(power, 2.0), size), b.mul(power, 2.0), power)
         result: Value = b.maximum(b.mul(power, 2.0 ** -EXPONENTS[dtype]), LEAST)

@@ -162,7 +162,7 @@ def _rewritten(region: Region, reduce: Reduce, found: _Factors, columns: set[str
     if found.offset is not None:
         total = Apply("add", (total, Apply("mul", (_cast(beside, f32), found.offset), f32)), f32)
     # Weights bring sums down before the scales of activations, which may be of any size, bring them up.
-    for factor in sorted(found.outside, key=lambda factor: bool(axes_of(factor) & set(rows))):
+    for factor in sorted(reversed(found.outside), key=lambda factor: bool(axes_of(factor) & set(rows))):
         total = Apply("mul", (total, factor), factor.dtype)
     whole = replace(reduce, over=found.outer, value=total)
     return replace(region, body=tuple(part for s in region.body for part in ((*parts, whole) if s is reduce else (s,))))

@@ -18,6 +18,9 @@ def hoist_scales(region: Region) -> Region:
 
     Before: s = sum k: mul(x[i, k], mul(cast(w[j, k]), scale[j]))
     After:  t = sum k: mul(x[i, k], cast(w[j, k]))   s = mul(t, scale[j])
+
+    Scales of the right factor come first: weights bring a sum of codes down before the scales of activations, which may be of any size,
+    bring it up. For the same reason they stay in the sum where activations have scales for blocks of it, which cannot leave it.
     """
     taken = {statement.name for statement in region.body if not isinstance(statement, Store)}
     body: list[Statement] = []
@@ -31,7 +34,7 @@ def hoist_scales(region: Region) -> Region:
         taken.add(name)
         body.append(replace(statement, name=name, value=rest))
         value: Scalar = Ref(name, statement.dtype)
-        for scale in scales:
+        for scale in reversed(scales):
             value = Apply("mul", (value, scale), statement.dtype)
         body.append(Let(statement.name, statement.axes, value))
     return replace(region, body=tuple(body))
@@ -47,7 +50,11 @@ def _scales(statement: Reduce) -> list[Scalar]:
     if statement.kind != "sum" or not statement.dtype.is_float:
         return []
     factors = factors_of(statement.value, statement.dtype.name)
-    fixed = [factor for factor in factors if is_scale(factor, statement.over)]
+    movable = factors
+    if isinstance(statement.value, Apply) and statement.value.primitive == "mul":
+        left = factors_of(statement.value.args[0], statement.dtype.name)
+        movable = left if any(_is_of_blocks(factor, statement.over) for factor in left) else factors
+    fixed = [factor for factor in movable if is_scale(factor, statement.over)]
     return fixed if len(factors) - len(fixed) >= 2 else []
 
 
@@ -68,12 +75,27 @@ def factors_of(value: Scalar, dtype: str) -> list[Scalar]:
 
 def is_scale(value: Scalar, over: tuple[str, ...]) -> bool:
     """Whether a factor is one loaded number, under conversions, at subscripts that do not vary along the sum."""
+    load = _loaded(value)
+    return load is not None and not any(dims.symbols(subscript) & set(over) for subscript in load.subscripts)
+
+
+def _is_of_blocks(value: Scalar, over: tuple[str, ...]) -> bool:
+    """Whether a factor is one loaded number for each of several neighbours along the sum."""
+    load = _loaded(value)
+    if load is None or is_scale(value, over):
+        return False
+    first, second = (dict.fromkeys(over, place) for place in (0, 1))
+    return all(dims.substitute(subscript, first) == dims.substitute(subscript, second) for subscript in load.subscripts)
+
+
+def _loaded(value: Scalar) -> Load | None:
+    """The one number that is loaded, under conversions alone."""
     parts = list(walk(value))
     loads = [part for part in parts if isinstance(part, Load)]
     plain = all(isinstance(part, Load) or (isinstance(part, Apply) and part.primitive in ("cast", "round")) for part in parts)
     if not plain or len(loads) != 1 or loads[0].gathers or loads[0].other is not None:
-        return False
-    return not any(dims.symbols(subscript) & set(over) for subscript in loads[0].subscripts)
+        return None
+    return loads[0]
 
 
 def _without(value: Scalar, scales: list[Scalar]) -> Scalar | None:
