@@ -88,7 +88,9 @@ class _Read(Said):
         if rotation is None:
             return config
         if rotation.size < 2 or rotation.size % 2 or rotation.size > config.head:
-            raise UnsupportedError(f"{self.file}: {rotation.size} of {config.head} numbers of a head are turned, which are no pairs of them")
+            raise UnsupportedError(
+                f"{self.file}: {rotation.size} of {config.head} numbers of a head are turned, which are no pairs of them"
+            )
         if not 1 <= rotation.base <= 1e12:
             raise ModelError(f"{self.file}: positions are turned by powers of {rotation.base}, expected 1 to 1e12")
         if rotation.scaling != "none" and (rotation.base == 1 or rotation.size < 4):
@@ -117,7 +119,9 @@ class _Gguf(_Read):
 
         heads, width = self.integer(of("attention.head_count")), self.integer(of("embedding_length"))
         if width % heads and of("attention.key_length") not in self.data:
-            raise ModelError(f"{self.file}: {of('embedding_length')} is {width}, expected a multiple of the {heads} heads, or their key_length")
+            raise ModelError(
+                f"{self.file}: {of('embedding_length')} is {width}, expected a multiple of the {heads} heads, or their key_length"
+            )
         head = self.integer(of("attention.key_length"), width // heads)
         if self.integer(of("attention.value_length"), head) != head:
             raise UnsupportedError(f"{self.file}: keys and values of different sizes are not supported")

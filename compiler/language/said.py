@@ -88,6 +88,10 @@ class Said:
     def divisors(self, name: str, count: int) -> tuple[float, ...]:
         """So many numbers above 0."""
         value = self.data.get(name)
-        if not isinstance(value, list) or len(value) != count or not all(type(each) in (int, float) and LEAST <= each < 1e30 for each in value):
+        if (
+            not isinstance(value, list)
+            or len(value) != count
+            or not all(type(each) in (int, float) and LEAST <= each < 1e30 for each in value)
+        ):
             raise self.bad(name, value, f"{count} numbers above 0")
         return tuple(float(each) for each in value)

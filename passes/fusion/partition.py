@@ -197,7 +197,9 @@ class Fusion:
                 if not is_own(failure) or not self._shrink(op, attempts, reason(failure)):
                     raise
                 if not isinstance(failure, InternalError):  # which says that no strategy takes the group: what failed in one is noted there
-                    self.faults.add(f"the kernel that ends in {op.name} %{op.results[0].name}" + (f" at {op.source}" if op.source else ""), failure)
+                    self.faults.add(
+                        f"the kernel that ends in {op.name} %{op.results[0].name}" + (f" at {op.source}" if op.source else ""), failure
+                    )
                 attempts += 1
 
     def _shrink(self, op: Op, attempts: int, failure: str) -> bool:

@@ -55,7 +55,7 @@ def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:
         except VerifyError as error:
             raise InternalError(f"plan of {fusion.graph.name} for {target} is wrong: {error.message}") from error
         decided += decisions(fusion.choices, _computing(units, kernels))
-    faults = tuple(dict.fromkeys(note for each in (scheduler, *fusions) for note in each.faults.notes))
+    faults = tuple(dict.fromkeys(note for each in (scheduler.faults, *(f.faults for f in fusions)) for note in each.notes))
     lowered = Lowered(plans, kernels.launches, kernels.scheduled, kept(fusions), tuple(decided), faults)
     launched = {variant.kernel for step in lowered.launches for variant in step.variants}
     lowered.kernels = {name: launch for name, launch in kernels.launches.items() if name in launched}

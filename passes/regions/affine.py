@@ -161,8 +161,9 @@ def _rewritten(region: Region, reduce: Reduce, found: _Factors, columns: set[str
         total = Apply("mul", (total, found.scale), f32)
     if found.offset is not None:
         total = Apply("add", (total, Apply("mul", (_cast(beside, f32), found.offset), f32)), f32)
-    # Weights bring sums down before the scales of activations, which may be of any size, bring them up.
-    for factor in sorted(reversed(found.outside), key=lambda factor: bool(axes_of(factor) & set(rows))):
+    # Weights bring sums down before the scales of activations, which may be of any size, bring them up: of equals the right factor's.
+    rightmost = found.outside[::-1]
+    for factor in sorted(rightmost, key=lambda factor: bool(axes_of(factor) & set(rows))):
         total = Apply("mul", (total, factor), factor.dtype)
     whole = replace(reduce, over=found.outer, value=total)
     return replace(region, body=tuple(part for s in region.body for part in ((*parts, whole) if s is reduce else (s,))))

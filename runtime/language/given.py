@@ -1,4 +1,4 @@
-"""What callers of a language model give, read: tokens and messages; what is none is one error that says what was got and what was expected."""
+"""What callers of a language model give, read: tokens, messages, lists; what is none is one error with what was got and expected."""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def read_generation(options: Generation) -> Wanted:
     logprobs, guesses = given.pop("logprobs", None), given.pop("speculate", None)
     unknown = given.keys() - Sampling.__dataclass_fields__.keys()
     if unknown:
-        raise UsageError(f"generate() has no option {sorted(map(str, unknown))[0]!r}", hint=f"there are {', '.join(Generation.__annotations__)}")
+        raise UsageError(
+            f"generate() has no option {sorted(map(str, unknown))[0]!r}", hint=f"there are {', '.join(Generation.__annotations__)}"
+        )
     return Wanted(
         Sampling(**given),
         _whole("max_tokens", most, 1),

@@ -212,5 +212,5 @@ def test_weights_are_floats(dtype: Any, tmp_path: Path) -> None:
 
 def test_divisors_of_frequencies_are_floats(tmp_path: Path) -> None:
     path = write_gguf(model_of("llama"), tmp_path / "m.gguf", tensors={"rope_freqs.weight": np.ones(8, np.int32)})
-    with pytest.raises(ourcc.ModelError, match="'rope_freqs.weight' is stored as i32, expected floats"):
+    with pytest.raises(ourcc.ModelError, match=r"'rope_freqs\.weight' is stored as i32, expected floats"):
         ourcc.build(path)

@@ -69,7 +69,7 @@ def test_what_is_wrong_is_one_of_our_errors(name: str, both: Both) -> None:
 
 
 def test_a_bias_is_of_a_token(both: Both) -> None:
-    with pytest.raises(ourcc.InputError, match="bias {True: 1.0}: expected numbers by token"):
+    with pytest.raises(ourcc.InputError, match=r"bias {True: 1\.0}: expected numbers by token"):
         both[0].generate("a", bias={True: 1.0})
 
 

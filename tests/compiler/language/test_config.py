@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: every field that is read, ill-typed and out of range, is refused by file and name, or means something."""
+"""What a checkpoint says of itself: any value of a field that is read is refused by file and name, or means something."""
 
 from __future__ import annotations
 
@@ -128,7 +128,11 @@ def test_any_value_of_a_field_is_read_or_refused_by_name(what: str) -> None:
         ({"tie_word_embeddings": "no"}, {}, "m/config.json: tie_word_embeddings is 'no', expected true or false"),
         ({"num_key_value_heads": 3}, {}, "m/config.json: 4 heads of queries and 3 of keys, expected a multiple"),
         ({"rope_scaling": {**ROPES["llama3"], "low_freq_factor": 4.0}}, {}, "low_freq_factor is 4.0 and high_freq_factor is 4.0, expected"),
-        ({"rope_scaling": {**ROPES["yarn"], "beta_fast": 1}}, {}, "beta_slow is 1.0 and beta_fast is 1.0, expected the second to be greater"),
+        (
+            {"rope_scaling": {**ROPES["yarn"], "beta_fast": 1}},
+            {},
+            "beta_slow is 1.0 and beta_fast is 1.0, expected the second to be greater",
+        ),
         ({"rope_scaling": ""}, {}, "m/config.json: rope_scaling is '', expected an object"),
         ({"rope_theta": 10**400}, {}, "m/config.json: rope_theta is 1000"),
     ],
@@ -168,5 +172,7 @@ def test_an_architecture_that_is_not_known_is_said_to_be(name: str, tmp_path: Pa
 def test_a_gguf_file_scales_rotations_as_its_metadata_can_say() -> None:
     assert outcome({**GGUF, "llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, {}, "gguf")[0].rotation is not None
     for kind in ("longrope", "dynamic", "llama3"):
-        with pytest.raises(ourcc.UnsupportedError, match=f"rotation is scaled by '{kind}', which is not supported, only none, linear, yarn"):
+        with pytest.raises(
+            ourcc.UnsupportedError, match=f"rotation is scaled by '{kind}', which is not supported, only none, linear, yarn"
+        ):
             outcome({**GGUF, "llama.rope.scaling.type": kind}, {}, "gguf")

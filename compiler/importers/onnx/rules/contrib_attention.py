@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError

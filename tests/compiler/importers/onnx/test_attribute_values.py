@@ -54,7 +54,9 @@ def answer(what, **attributes):
     names = [f"x{n}" for n in range(len(operands))]
     outputs = ["y", "k", "v"] if what.startswith("Group") else ["y"]
     node = helper.make_node(what.partition(" ")[0], names, outputs, domain=domain, **{**usual, **attributes})
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in zip(names, operands, strict=True)]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in zip(names, operands, strict=True)
+    ]
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     module = import_onnx(helper.make_model(graph, opset_imports=imports, ir_version=10))
@@ -73,7 +75,7 @@ def test_any_number_is_taken_or_refused_by_name(what, name):
             assert f"{name} is {value}, expected" in error.message and not math.isfinite(value)
             continue
         assert found.dtype == np.float32
-        if math.isfinite(value) and name == "softcap" or abs(value) < 1 and name == "scale":
+        if (math.isfinite(value) and name == "softcap") or (abs(value) < 1 and name == "scale"):
             assert np.isfinite(found).all()
 
 
