@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .. import dims
 from ..dims import Dim, Expr, Function
-from .program import Load, Store
+from .program import Load, Local, Store
 from .proof import at_most, non_negative, simplify, starts
 from .scope import Axis, Scope, launch_scope
 
@@ -115,6 +115,20 @@ def checks_of(scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
     scattered = [n for n, subscript in enumerate(access.subscripts) if names_value(subscript)]
     bounds = bounds_checks(scope, tuple(shape[n] for n in scattered), tuple(access.subscripts[n] for n in scattered))
     return domain_checks(scope, absolute_axes(scope, access.subscripts)) + bounds
+
+
+def stores_outside(scope: Scope, store: Store) -> tuple[Dim, Dim] | None:
+    """A subscript of a store to a local that is not proved to be inside, with the local's extent; None if each is, or is tested.
+
+    Of a local, whose extents are numbers chosen beside its subscripts, this can be proved; the shapes of operands may depend on
+    what only their makers know.
+    """
+    if not isinstance(scope.operands[store.operand], Local):
+        return None
+    for index, size in zip(store.subscripts, scope.shape(store.operand), strict=True):
+        if not names_value(index) and bounds_checks(scope, (size,), (index,)):
+            return index, size
+    return None
 
 
 def names_value(subscript: Dim) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .attention_factors import sharing
-from .attention_launch import AttentionLaunch
+from .attention_launch import LANES, AttentionLaunch
 from .price import Priced
 
 WIDEST = 512
@@ -46,7 +47,9 @@ class CpuAttention(Priced):
         shared = sharing(match.problem, match.found)
         for mr, nr in _blocks(match.problem, match.found, target):
             for heads in (1,) if shared is None else (1, shared[1]):
-                for blocks, t in ((16, 128), (8, 128), (16, 64)):
+                # Register blocks and the squares that are turned both fill a step of columns.
+                whole = math.lcm(nr, LANES)
+                for blocks, t in dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in ((16, 128), (8, 128), (16, 64))):
                     yield Schedule(self.name, (("m", max(1, blocks // heads) * mr), ("t", t), ("mr", mr), ("nr", nr), ("heads", heads)))
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:

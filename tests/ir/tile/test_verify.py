@@ -90,6 +90,11 @@ RULES = {
     "local dtype": ("local %r: c64[r 8] in cache", "local %r is c64, which tile programs do not hold"),
     "copy operand": ("local %r: f32[r 8] in cache copy %r = %x", "copy %r = %x, expected two locals"),
     "copy type": ("local %r: f32[r 8] in cache local %q: f32[r 9] in cache copy %r = %q", "expected the same type"),
+    "store outside": (
+        "local %r: f32[r 1] in cache store %r[i.lane] = full(1) : f32[i]",
+        "store to %r: subscript i.lane is not proved to be below 1",
+    ),
+    "store below": ("local %r: f32[r 64] in cache store %r[i.lane - 1] = full(1) : f32[i]", "store to %r: subscript .* is not proved"),
     "store input": ("store %x[i, 0] = full(1) : f32[i]", "store to %x, which is an input"),
     "store counter": ("store %f[0] = full(1) : i32", "%f is a counter, expected an operand or a local"),
     "store rank": ("store %y[i] = full(1) : f32[i]", "store to %y has 1 subscripts, expected 2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,40 @@ def test_heads_that_share_keys(heads: int, groups: int, depth: int, dtype: DType
         (step,), (exact,) = interpret(network(), given), interpret(network(), given, wide=True)
         verdict = judge(np.asarray(engine(*given)), step, exact)
         assert verdict.passed, f"{size} x {length}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize("seed", range(12))
+def test_few_rows_of_any_head_size(seed: int, target: str) -> None:
+    """Drawn problems of one row or few, whose head sizes fill no whole number of vectors, and whose keys end anywhere."""
+    draw = random.Random(seed)
+    groups, members, rows = draw.randint(1, 4), draw.randint(1, 5), draw.choice([1, 1, 1, 2, 3, 5])
+    depth, features, columns = draw.randint(1, 150), draw.choice([20, 24, 33, 40, 48, 72, 96, 100, 112, 136, 200]), draw.randint(1, 300)
+    heads = groups * members
+    shapes = [(1, heads, rows, depth), (1, groups, columns, depth), (1, groups, columns, features)]
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    values = [graph.add_input(name, TensorType(f32, shape)) for name, shape in zip("qkv", shapes, strict=True)]
+    graph.set_outputs([Builder(module, graph).attention(*values, scale=depth**-0.5)])
+    numbers = np.random.default_rng(seed)
+    given = [numbers.standard_normal(shape).astype(np.float32) for shape in shapes]
+    (step,), (exact,) = interpret(module, given), interpret(module, given, wide=True)
+    verdict = judge(np.asarray(Engine(compile_module(module, build_options({"target": target})), threads=1)(*given)), step, exact)
+    assert verdict.passed, f"{shapes}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize("rows", [1, 2, 13])
+@pytest.mark.parametrize("depth", [8, 20, 24, 33, 40, 80, 96, 112, 136, 500])
+def test_register_blocks_fill_steps_of_columns(depth: int, rows: int, level: CpuLevel) -> None:
+    """The verifier proves of every schedule that what it stores lies inside its tiles."""
+    whole = region_of(OPS["attention"], types(4, 2, depth, rows=rows), {"scale": 0.125, "causal": False, "safe": False})
+    assert whole is not None
+    problem = Problem(simplify_region(whole, FACTS), FACTS, {})
+    (match,) = matches([CpuAttention()], problem, level)
+    for schedule in CpuAttention().space(match, level):
+        assert schedule["t"] % schedule["nr"] == 0
+        verify(CpuAttention().tile(match, schedule, level), FACTS)
 
 
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
