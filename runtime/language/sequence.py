@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from ...ir.types import TensorType
 from ..saved import Saved, read_saved, write_saved
 from ..session import Session
 from .facts import SAMPLE, STEP, LanguageFacts
+from .given import checked_tokens
 from .pages import Held, Pages, Writing
 from .sampling import Draw, Sampling, operands
 
@@ -38,7 +40,8 @@ class Sequences:
     """The sequences of one session, whose keys and values lie in pages of its caches; a call reads some of them.
 
     What a sequence is told does not depend on the others, to the bit: every token is computed as if it were alone. A session of an
-    engine for one sequence holds one; any other as many as its pages have room for.
+    engine for one sequence holds one; any other as many as its pages have room for. Threads may share them: each waits for the
+    others' calls to end.
     """
 
     def __init__(self, session: Session, facts: LanguageFacts) -> None:
@@ -47,74 +50,81 @@ class Sequences:
         self.pages = Pages(session)
         self._begun = 0
         self._context = np.arange(facts.context)
+        self._turn = threading.RLock()
+        """Held from when pages are counted until they are read or written: who reads on must not meet another's change."""
 
     def begin(self) -> TokenSequence:
         """A new sequence, which takes pages as it grows; UsageError where the engine is one for a single sequence, and there is one."""
-        if self.facts.sequences == 1 and self._begun:
-            hint = "end it, or build the engine with a larger --batch"
-            raise UsageError("the session holds 1 sequence, and it is taken", hint=hint)
-        self._begun += 1
-        return TokenSequence(self, Held())
+        with self._turn:
+            if self.facts.sequences == 1 and self._begun:
+                hint = "end it, or build the engine with a larger --batch"
+                raise UsageError("the session holds 1 sequence, and it is taken", hint=hint)
+            self._begun += 1
+            return TokenSequence(self, Held())
 
     def end(self, sequence: TokenSequence) -> None:
         """Give back what a sequence holds."""
-        if sequence.ended:
-            return
-        sequence.ended = True
-        self._begun -= 1
-        self.pages.give_back(sequence.held)
+        with self._turn:
+            if sequence.ended:
+                return
+            sequence.ended = True
+            self._begun -= 1
+            self.pages.give_back(sequence.held)
 
     def fork(self, sequence: TokenSequence) -> TokenSequence:
         """Another sequence that has read the same, and shares its pages until one of the two writes them."""
-        if sequence.ended:
-            raise UsageError(ENDED)
-        if self.facts.sequences > 1:
-            self._begun += 1
-            other = TokenSequence(self, self.pages.share(sequence.held, len(sequence.tokens)))
-        else:
-            other = Sequences(self.session.fork(), self.facts).begin()
-            other.owner.pages.prepare([Writing(other.held, 0, len(sequence.tokens))])
-            if not self.pages.is_sound(sequence.held):
-                other.owner.pages.doubt(other.held, len(sequence.tokens))
-        other.tokens = list(sequence.tokens)
-        return other
+        with self._turn:
+            if sequence.ended:
+                raise UsageError(ENDED)
+            if self.facts.sequences > 1:
+                self._begun += 1
+                other = TokenSequence(self, self.pages.share(sequence.held, len(sequence.tokens)))
+            else:
+                other = Sequences(self.session.fork(), self.facts).begin()
+                other.owner.pages.prepare([Writing(other.held, 0, len(sequence.tokens))])
+                if not self.pages.is_sound(sequence.held):
+                    other.owner.pages.doubt(other.held, len(sequence.tokens))
+            other.tokens = list(sequence.tokens)
+            return other
 
     def save(self, sequence: TokenSequence, path: str | os.PathLike[str], about: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Write what a sequence has read, and what is said `about` it, all or nothing."""
-        if sequence.ended:
-            raise UsageError(ENDED)
-        arrays = {}
-        for name, type in self.session.states.items():
-            held = np.zeros(self._saved_sizes(type, len(sequence.tokens)), self.session.state(name, (0, slice(0, 0))).dtype)
-            for number, (page, places) in enumerate(self._places(sequence)):
-                held[number, places] = self.session.state(name, (page, places))
-            arrays[name] = held
-        write_saved(path, Saved(self.session.program, {**about, "tokens": sequence.tokens}, arrays))
+        with self._turn:
+            if sequence.ended:
+                raise UsageError(ENDED)
+            arrays = {}
+            for name, type in self.session.states.items():
+                held = np.zeros(self._saved_sizes(type, len(sequence.tokens)), self.session.state(name, (0, slice(0, 0))).dtype)
+                for number, (page, places) in enumerate(self._places(sequence)):
+                    held[number, places] = self.session.state(name, (page, places))
+                arrays[name] = held
+            write_saved(path, Saved(self.session.program, {**about, "tokens": sequence.tokens}, arrays))
 
     def load(self, path: str | os.PathLike[str]) -> tuple[TokenSequence, Mapping[str, Any]]:
         """The sequence of a file and what was said about it; EngineError for a file that holds none of this engine's."""
-        saved = read_saved(path, self.session.program, self.session.states)
-        try:
-            tokens = checked_tokens(saved.about.get("tokens"), self.facts) if saved.about.get("tokens") != [] else []
-        except InputError as error:
-            raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
-        for name, type in self.session.states.items():
-            held = saved.arrays.get(name)
-            if held is None or held.shape != self._saved_sizes(type, len(tokens)):
-                got = "nothing" if held is None else f"sizes {list(held.shape)}"
-                raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
-        sequence = self.begin()
-        try:
-            self.pages.prepare([Writing(sequence.held, 0, len(tokens))])
-        except UsageError:
-            self.end(sequence)
-            raise
-        self.pages.doubt(sequence.held, len(tokens))  # a file may hold what is no number
-        sequence.tokens = tokens
-        for name, array in saved.arrays.items():
-            for number, (page, places) in enumerate(self._places(sequence)):
-                self.session.set_state(name, array[number, places], (page, places))
-        return sequence, saved.about
+        with self._turn:
+            saved = read_saved(path, self.session.program, self.session.states)
+            try:
+                tokens = checked_tokens(saved.about.get("tokens"), self.facts) if saved.about.get("tokens") != [] else []
+            except InputError as error:
+                raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
+            for name, type in self.session.states.items():
+                held = saved.arrays.get(name)
+                if held is None or held.shape != self._saved_sizes(type, len(tokens)):
+                    got = "nothing" if held is None else f"sizes {list(held.shape)}"
+                    raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
+            sequence = self.begin()
+            try:
+                self.pages.prepare([Writing(sequence.held, 0, len(tokens))])
+            except UsageError:
+                self.end(sequence)
+                raise
+            self.pages.doubt(sequence.held, len(tokens))  # a file may hold what is no number
+            sequence.tokens = tokens
+            for name, array in saved.arrays.items():
+                for number, (page, places) in enumerate(self._places(sequence)):
+                    self.session.set_state(name, array[number, places], (page, places))
+            return sequence, saved.about
 
     def _saved_sizes(self, type: TensorType, count: int) -> tuple[int, ...]:
         """What a file holds of a state for so many tokens: pages, places of each, and the sizes of a place."""
@@ -131,13 +141,15 @@ class Sequences:
 
         Of the tokens only those are read that the cache does not hold; None asks for the logits behind all that are read.
         """
-        return [each.logits for each in self._read([self._reading(*each) for each in asked])]
+        with self._turn:
+            return [each.logits for each in self._read([self._reading(*each) for each in asked])]
 
     def sample(self, asked: Sequence[AskedTokens]) -> list[tuple[list[int], Array]]:
         """For each sequence the tokens that are chosen behind the last of its tokens, -1 where logits are no numbers, and f32[n,
         vocabulary]: the logits that they were chosen by, or none.
         """
-        return [(each.chosen, each.logits) for each in self._read([self._reading(*each) for each in asked])]
+        with self._turn:
+            return [(each.chosen, each.logits) for each in self._read([self._reading(*each) for each in asked])]
 
     def _read(self, todo: Sequence[_Reading]) -> Sequence[_Reading]:
         """Read what is to be read, in as many calls as it takes."""
@@ -312,32 +324,3 @@ class _Reading:
 def _lengthened(numbers: Sequence[int], length: int) -> list[int]:
     """Numbers, and the last of them again up to a length."""
     return [*numbers, *[numbers[-1]] * (length - len(numbers))]
-
-
-def checked_tokens(tokens: Any, facts: LanguageFacts, before: int = 0) -> list[int]:
-    """Tokens that the model can read behind some `before`, as plain numbers; InputError names what it cannot."""
-    held = whole_numbers(tokens)
-    if not held:
-        raise InputError("a text of no tokens: a model continues at least one")
-    if min(held) < 0 or max(held) >= facts.vocabulary:
-        outside = next(token for token in held if not 0 <= token < facts.vocabulary)
-        raise InputError(f"token {outside}: the vocabulary has 0 to {facts.vocabulary - 1}")
-    if before + len(held) > facts.context:
-        raise InputError(
-            f"the text has {before + len(held)} tokens, and a session of this engine holds {facts.context}",
-            hint="shorten it, or build the engine with a larger --context",
-        )
-    return held
-
-
-def whole_numbers(tokens: Any) -> list[int]:
-    """Tokens as Python's whole numbers; InputError for anything else."""
-    if isinstance(tokens, (str, bytes, bytearray, Mapping)) or not isinstance(tokens, Iterable):
-        raise InputError(f"tokens are a list of whole numbers, got {type(tokens).__name__}")
-    held = list(tokens)
-    if {*map(type, held)} <= {int}:
-        return held
-    other = next((item for item in held if not isinstance(item, (int, np.integer)) or isinstance(item, bool)), None)
-    if other is not None:
-        raise InputError(f"tokens are whole numbers, got {other!r:.80}")
-    return [int(item) for item in held]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ourcc.ir import dims
 from ourcc.ir.plan import Copy
 from ourcc.ir.plan.storage import Arena
 from ourcc.runtime.language.model import LanguageModel
+from ourcc.runtime.language.pages import Pages
 from ourcc.runtime.language.sequence import TOGETHER, Sequences
 
 from .conftest import model_of, save
@@ -51,6 +54,30 @@ def test_a_sequence_is_told_what_it_is_told_alone(kind: str, rope: str, cache: s
         for number, rows in zip(chosen, found, strict=True):
             np.testing.assert_array_equal(rows[-1], single[number].logits(texts[number]))
     assert [each.tokens for each in several] == [each.tokens for each in single]
+
+
+def test_threads_share_sequences(batched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread is told what it would be told alone, and no page is lost, though all others come by while pages are counted."""
+    found, count = list[str](), Pages._pages_for
+    monkeypatch.setattr(Pages, "_pages_for", lambda self, *given: (time.sleep(0.002), count(self, *given))[1])
+    sequences, shared = batched.sequences(), tokens_of(10)
+    base = sequences.begin()
+    base.logits(shared)
+    texts = [[[*shared, *tokens_of(4, seed=20 * number + step)] for step in range(5)] for number in range(COUNT - 1)]
+    expected = [[batched.sequence().logits(text) for text in each] for each in texts]
+
+    def work(number: int) -> None:
+        for text, rows in zip(texts[number], expected[number], strict=True):
+            for sequence in (base.fork(), sequences.begin()):
+                if not np.array_equal(sequence.logits(text), rows):
+                    found.append(f"thread {number} was told something else")
+                sequence.end()
+
+    with ThreadPoolExecutor(COUNT - 1) as pool:
+        list(pool.map(work, range(COUNT - 1)))
+    base.end()
+    assert not found
+    assert sequences.pages.free == sequences.pages.count
 
 
 def test_calls_are_shared(batched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
