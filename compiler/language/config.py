@@ -92,7 +92,7 @@ class _Read(Said):
                 f"{self.file}: {rotation.size} of {config.head} numbers of a head are turned, which are no pairs of them"
             )
         if not 1 <= rotation.base <= 1e12:
-            raise ModelError(f"{self.file}: positions are turned by powers of {rotation.base}, expected 1 to 1e12")
+            raise ModelError(f"{self.file}: positions are turned by powers of {rotation.base}, expected 1 or more, up to 1e12")
         if rotation.scaling != "none" and (rotation.base == 1 or rotation.size < 4):
             raise UnsupportedError(f"{self.file}: a rotation of {rotation.size} numbers with base {rotation.base} cannot be scaled")
         bounds = (
@@ -240,8 +240,8 @@ class _Json(_Read):
         base = inner.real("rope_theta", self.real("rope_theta", 10_000.0))
         context = self.integer("max_position_embeddings", 2048)
         part = inner.real("partial_rotary_factor", self.real("partial_rotary_factor", 1.0))
-        if not 1 <= base <= 1e12 or part > 1:
-            raise self.bad("rope_theta and partial_rotary_factor", (base, part), "1 or more, and at most 1")
+        if part > 1:
+            raise self.bad("partial_rotary_factor", part, "at most 1")
         kind = inner.word("rope_type", inner.word("type", "default"))
         scaling = self.scaling("none" if kind == "default" else kind)
         size = int(head * part)

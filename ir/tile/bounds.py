@@ -109,26 +109,25 @@ def checks_of(scope: Scope, access: Load | Store) -> tuple[BoundsCheck, ...]:
     A store tests its domain; outside the operand it is an error, but for subscripts that name a value (a scatter),
     which are tested: what such a subscript puts outside is not written.
     """
-    shape = scope.shape(access.operand)
     if isinstance(access, Load):
-        return access_checks(scope, shape, access.subscripts)
-    scattered = [n for n, subscript in enumerate(access.subscripts) if names_value(subscript)]
-    bounds = bounds_checks(scope, tuple(shape[n] for n in scattered), tuple(access.subscripts[n] for n in scattered))
-    return domain_checks(scope, absolute_axes(scope, access.subscripts)) + bounds
+        return access_checks(scope, scope.shape(access.operand), access.subscripts)
+    return domain_checks(scope, absolute_axes(scope, access.subscripts)) + _store_bounds(scope, access, scattered=True)
 
 
-def stores_outside(scope: Scope, store: Store) -> tuple[Dim, Dim] | None:
-    """A subscript of a store to a local that is not proved to be inside, with the local's extent; None if each is, or is tested.
+def unproved(scope: Scope, store: Store) -> tuple[BoundsCheck, ...]:
+    """What is not proved of a store to a local, and not tested either: a program with such a store is wrong.
 
-    Of a local, whose extents are numbers chosen beside its subscripts, this can be proved; the shapes of operands may depend on
+    Of a local, whose extents are numbers chosen beside its subscripts, all can be proved; the shapes of operands may depend on
     what only their makers know.
     """
-    if not isinstance(scope.operands[store.operand], Local):
-        return None
-    for index, size in zip(store.subscripts, scope.shape(store.operand), strict=True):
-        if not names_value(index) and bounds_checks(scope, (size,), (index,)):
-            return index, size
-    return None
+    return _store_bounds(scope, store, scattered=False) if isinstance(scope.operands[store.operand], Local) else ()
+
+
+def _store_bounds(scope: Scope, store: Store, scattered: bool) -> tuple[BoundsCheck, ...]:
+    """The operand's bounds for the subscripts that name a value of the program, or for the others."""
+    shape = scope.shape(store.operand)
+    places = [n for n, subscript in enumerate(store.subscripts) if names_value(subscript) is scattered]
+    return bounds_checks(scope, tuple(shape[n] for n in places), tuple(store.subscripts[n] for n in places))
 
 
 def names_value(subscript: Dim) -> bool:

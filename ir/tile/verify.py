@@ -12,7 +12,7 @@ from .. import dims
 from ..dims import NO_FACTS, Dim, Facts
 from ..errors import UnsupportedError, VerifyError
 from ..types import DType
-from .bounds import stores_outside, varies_over
+from .bounds import unproved, varies_over
 from .program import AxisDecl, Copy, For, If, Launch, Let, Local, Param, Signal, Statement, Store, TileProgram, Wait, statements
 from .proof import at_most
 from .scope import Scope, launch_scope
@@ -201,10 +201,10 @@ class _Verifier:
             raise VerifyError(f"store to %{target.name}: all lanes of {_names(missing)} would write one element")
         if statement.atomic is not None:
             self.atomic(statement, target)
-        outside = stores_outside(scope, statement)
-        if outside is not None:
+        for check in unproved(scope, statement):
+            end = "0 or more" if check.high is None else f"below {check.high}"
             hint = "declare a larger local, or steps that divide it"
-            raise VerifyError(f"store to %{target.name}: subscript {outside[0]} is not proved to be below {outside[1]}", hint=hint)
+            raise VerifyError(f"store to %{target.name}: subscript {check.index} is not proved to be {end}", hint=hint)
 
     def atomic(self, statement: Store, target: Param | Local) -> None:
         if statement.atomic not in ATOMICS:

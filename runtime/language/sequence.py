@@ -98,21 +98,22 @@ class Sequences:
                 for number, (page, places) in enumerate(self._places(sequence)):
                     held[number, places] = self.session.state(name, (page, places))
                 arrays[name] = held
-            write_saved(path, Saved(self.session.program, {**about, "tokens": sequence.tokens}, arrays))
+            tokens = sequence.tokens
+        write_saved(path, Saved(self.session.program, {**about, "tokens": tokens}, arrays))
 
     def load(self, path: str | os.PathLike[str]) -> tuple[TokenSequence, Mapping[str, Any]]:
         """The sequence of a file and what was said about it; EngineError for a file that holds none of this engine's."""
+        saved = read_saved(path, self.session.program, self.session.states)
+        try:
+            tokens = checked_tokens(saved.about.get("tokens"), self.facts) if saved.about.get("tokens") != [] else []
+        except InputError as error:
+            raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
+        for name, type in self.session.states.items():
+            held = saved.arrays.get(name)
+            if held is None or held.shape != self._saved_sizes(type, len(tokens)):
+                got = "nothing" if held is None else f"sizes {list(held.shape)}"
+                raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
         with self._turn:
-            saved = read_saved(path, self.session.program, self.session.states)
-            try:
-                tokens = checked_tokens(saved.about.get("tokens"), self.facts) if saved.about.get("tokens") != [] else []
-            except InputError as error:
-                raise EngineError(f"{os.fspath(path)}: the file holds no sequence of this engine: {error.message}") from error
-            for name, type in self.session.states.items():
-                held = saved.arrays.get(name)
-                if held is None or held.shape != self._saved_sizes(type, len(tokens)):
-                    got = "nothing" if held is None else f"sizes {list(held.shape)}"
-                    raise EngineError(f"{os.fspath(path)}: the file holds {got} of state {name!r} for {len(tokens)} tokens")
             sequence = self.begin()
             try:
                 self.pages.prepare([Writing(sequence.held, 0, len(tokens))])

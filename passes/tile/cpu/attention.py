@@ -46,10 +46,11 @@ class CpuAttention(Priced):
         """Row blocks by registers, steps by cache size; heads that read the same keys together, or each by itself."""
         shared = sharing(match.problem, match.found)
         for mr, nr in _blocks(match.problem, match.found, target):
+            # Register blocks and the squares that are turned both fill a step of columns.
+            whole = math.lcm(nr, LANES)
+            steps = dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in ((16, 128), (8, 128), (16, 64)))
             for heads in (1,) if shared is None else (1, shared[1]):
-                # Register blocks and the squares that are turned both fill a step of columns.
-                whole = math.lcm(nr, LANES)
-                for blocks, t in dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in ((16, 128), (8, 128), (16, 64))):
+                for blocks, t in steps:
                     yield Schedule(self.name, (("m", max(1, blocks // heads) * mr), ("t", t), ("mr", mr), ("nr", nr), ("heads", heads)))
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:

@@ -94,7 +94,10 @@ RULES = {
         "local %r: f32[r 1] in cache store %r[i.lane] = full(1) : f32[i]",
         "store to %r: subscript i.lane is not proved to be below 1",
     ),
-    "store below": ("local %r: f32[r 64] in cache store %r[i.lane - 1] = full(1) : f32[i]", "store to %r: subscript .* is not proved"),
+    "store below": (
+        "local %r: f32[r 64] in cache store %r[i.lane - 1] = full(1) : f32[i]",
+        "store to %r: subscript .* is not proved to be 0 or more",
+    ),
     "store input": ("store %x[i, 0] = full(1) : f32[i]", "store to %x, which is an input"),
     "store counter": ("store %f[0] = full(1) : i32", "%f is a counter, expected an operand or a local"),
     "store rank": ("store %y[i] = full(1) : f32[i]", "store to %y has 1 subscripts, expected 2"),

@@ -367,6 +367,20 @@ def test_a_single_op_that_fails_is_an_error() -> None:
         Fusion(module, module.main).units(failing_over(0, UnsupportedError("never")))
 
 
+def printing_at_most(most: int, failure: Exception) -> Callable[[Lowered], dict[str, str]]:
+    """A printer that fails on kernels of more ops."""
+
+    def print_all(lowered: Lowered) -> dict[str, str]:
+        def print_kernel(name: str, launch: Launch) -> str:
+            if len(lowered.scheduled[name].group.ops) > most:
+                raise failure
+            return "printed"
+
+        return print_each(lowered, print_kernel)
+
+    return print_all
+
+
 class Bad(Nest):
     """Fails where it is told to."""
 
@@ -410,16 +424,8 @@ def test_what_a_strategy_says_that_it_does_not_take_is_no_mistake() -> None:
 
 @pytest.mark.faults
 def test_a_printer_s_mistake_is_a_note(faults: list[str]) -> None:
-    def print_all(lowered: Lowered) -> dict[str, str]:
-        def print_kernel(name: str, launch: Launch) -> str:
-            if len(lowered.scheduled[name].group.ops) > 2:
-                raise KeyError("lost")
-            return "printed"
-
-        return print_each(lowered, print_kernel)
-
     scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
-    lowered, _ = lower_printed(fuse(program(chain(4), 4)), scheduler, "cpu", print_all)
+    lowered, _ = lower_printed(fuse(program(chain(4), 4)), scheduler, "cpu", printing_at_most(2, KeyError("lost")))
     assert lowered.faults == tuple(faults)
     assert all("printing" in note and note.endswith("KeyError: 'lost'") for note in faults) and "strategy nest, printing nest" in faults[0]
 
@@ -473,18 +479,9 @@ def test_all_kernels_that_cannot_be_printed_are_refused_at_once() -> None:
 
 def test_what_is_refused_of_a_group_is_not_refused_of_its_op() -> None:
     """An op and the reshape that reads it pose the problem that the op alone poses; a group can be made smaller, an op cannot."""
-
-    def print_all(lowered: Lowered) -> dict[str, str]:
-        def print_kernel(name: str, launch: Launch) -> str:
-            if len(lowered.scheduled[name].group.ops) > 1:
-                raise UnsupportedError("too heavy")
-            return "printed"
-
-        return print_each(lowered, print_kernel)
-
     scheduler = Scheduler(STRATEGIES, AVX2, cheapest(AVX2), lambda region, constants: {})
     module = program(lambda b, x: b.reshape(b.reduce_max(x, axes=(1,), keepdims=True), shape=(6,)), 6, 40)
-    lowered, text = lower_printed(fuse(module), scheduler, "cpu", print_all)
+    lowered, text = lower_printed(fuse(module), scheduler, "cpu", printing_at_most(1, UnsupportedError("too heavy")))
     assert set(text.values()) == {"printed"} and len(lowered.scheduled) == 2
     (row,) = lowered.kept
     assert "too heavy" in row.why
