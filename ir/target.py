@@ -93,12 +93,12 @@ _IN_PIECES = {**VECTOR_CYCLES, "erf": 12.0}
 
 
 @functools.cache
-def _rates_of(vector_bits: int, level1: int, level2: int, level3: int) -> CpuRates:
+def _rates_of(vector_bits: int, level1: int, level2: int, level3: int, moves: tuple[tuple[int, float], ...]) -> CpuRates:
     """512 bits go through units of 256 in two halves, on the processors that were measured first. Others take them whole, twice as
     many in a cycle, but no more single elements: per multiply-add so many as these measured, the fewer the better for both.
     """
     share = 256 / max(256, vector_bits)
-    caches = Cache(level1, 8, 2.0), Cache(level2, 8, 0.5), Cache(level3, 16, 4.0)
+    caches = tuple(Cache(held, *move) for held, move in zip((level1, level2, level3), moves, strict=True))
     operations = _IN_PIECES if vector_bits >= 512 else VECTOR_CYCLES
     return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, single_loads=1.7 * share, operations=operations)
 
@@ -119,6 +119,8 @@ class CpuLevel:
     level2_bytes: int = 512 * 1024
     level3_bytes: int = 4 * 1024 * 1024
     instructions: tuple[CpuInstruction, ...] = ()
+    moves: tuple[tuple[int, float], ...] = ((8, 2.0), (8, 0.5), (16, 4.0))
+    """Of each cache in how many places a line can lie, and the cycles that a line takes which comes from beyond it."""
 
     @property
     def lanes(self) -> int:
@@ -139,7 +141,7 @@ class CpuLevel:
     @property
     def rates(self) -> CpuRates:
         """What a core of the level is reckoned with."""
-        return _rates_of(self.vector_bits, self.level1_bytes, self.level2_bytes, self.level3_bytes)
+        return _rates_of(self.vector_bits, self.level1_bytes, self.level2_bytes, self.level3_bytes, self.moves)
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -200,8 +202,10 @@ AVX512_BF16 = CpuLevel(
 )
 AVX512_AMX = CpuLevel(
     *("x86-64-v4-amx", "x86-64-v4", 512, 32, (*AVX512_BF16.features, "amx_tile", "amx_int8", "amx_bf16")),
+    level1_bytes=48 * 1024,
     level2_bytes=2048 * 1024,
     instructions=(FMA_V4, VNNI, DOT_BF16, AMX_U8, AMX_I8, AMX_BF16),
+    moves=((12, 2.0), (16, 6.0), (16, 6.0)),
 )
 
 CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX)

@@ -15,11 +15,11 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import domain_checks
-from ...ir.tile.program import Dot, Full, Launch, Let, Load, Param, Ref, Store, Value, statements, walk
+from ...ir.tile.program import AxisDecl, Dot, For, Full, Launch, Let, Load, Param, Ref, Statement, Store, Value, statements, walk
 from .access import Spot, Test
 from .amx import ROW, SIDE, TILES
 from .quads import widened_load
-from .tiles import Tile
+from .tiles import Held, Tile
 from .values import Values
 from .writer import LANE, at_lane, lane_stride
 
@@ -63,6 +63,24 @@ def accumulated_rows(launch: Launch, level: CpuLevel) -> Iterator[str]:
             found = _factors(value, level, operands) if isinstance(value, Dot) else None
             if found is not None:
                 yield found.rows
+
+
+def summed(loop: For) -> str | None:
+    """The name that a loop adds one product to in each step, and does nothing else; None for other loops."""
+    if len(loop.carries) != 1:
+        return None
+    (name,) = loop.carries
+    body: Sequence[Statement] = loop.body
+    while True:
+        inner = [statement for statement in body if not isinstance(statement, AxisDecl)]
+        if len(inner) != 1:
+            return None
+        (only,) = inner
+        if isinstance(only, For) and only.carries == loop.carries:
+            body = only.body
+            continue
+        adds = isinstance(only, Let) and only.name == name and isinstance(only.value, Dot) and only.value.acc == Ref(name, only.value.type)
+        return name if adds else None
 
 
 # --- where the factors lie --------------------------------------------------------------------------------------------
@@ -203,7 +221,9 @@ def multiply(values: Values, tile: Tile, value: Dot) -> bool:
     block = _block(values, value) if tile.array and start is not None else None
     if block is None:
         return False
-    _Printer(values, block, tile).print(start or "")
+    held = values.held if values.held is not None and isinstance(value.acc, Ref) and values.held.name == value.acc.name else None
+    _Printer(values, block, tile).print("" if held is not None and tile.is_zero else start or "", held)
+    tile.is_zero = False
     return True
 
 
@@ -221,14 +241,19 @@ class _Printer:
         self.block, self.tile = block, tile
         self.bytes = ROW // block.step
 
-    def print(self, start: str) -> None:
+    def print(self, start: str, held: Held | None) -> None:
+        """The product added to what lies at `start`, or to zeros; sums that are `held` come into tiles and leave them elsewhere."""
         block, writer = self.block, self.writer
         writer.once("int tile_rows = 16;")
-        writer.line(f"if (tile_rows != {block.rows}) ourcc_tile_rows({block.rows}, {block.few}), tile_rows = {block.rows};")
-        writer.open("")
+        before = [f"if (tile_rows != {block.rows}) ourcc_tile_rows({block.rows}, {block.few}), tile_rows = {block.rows};"]
+        after = []
         for tile, at in self._sums():
             place = f"{start} + {at}, {self.tile.pitch * 4}"
-            writer.line(f"ourcc_tile_load({tile}, {block.rows}, {place});" if start else f"ourcc_tile_zero({tile});")
+            before.append(f"ourcc_tile_load({tile}, {block.rows}, {place});" if start else f"ourcc_tile_zero({tile});")
+            after.append(f"ourcc_tile_store({tile}, {block.rows}, {self.tile.array} + {at}, {self.tile.pitch * 4});")
+        for line in before:
+            writer.line(line, None if held is None else held.depth)
+        writer.open("")
         if any(panel.condition for panel in block.panels):
             writer.line(f"static const uint8_t nothing[{ROW}];")
         rights = [self._right(panel) for panel in block.panels]
@@ -237,9 +262,12 @@ class _Printer:
             self._whole(rights, whole)
         if rest:
             self._rest(rights, whole, rest)
-        for tile, at in self._sums():
-            writer.line(f"ourcc_tile_store({tile}, {block.rows}, {self.tile.array} + {at}, {self.tile.pitch * 4});")
         writer.close()
+        if held is not None:
+            held.after += after
+            return
+        for line in after:
+            writer.line(line)
 
     def _sums(self) -> Iterator[tuple[int, int]]:
         """The tiles of the accumulator, and where each begins in its memory."""

@@ -13,6 +13,7 @@ from ...ir.errors import UnsupportedError
 from ...ir.tile import Rearranged, rearranged
 from ...ir.tile.program import (
     Dot,
+    Full,
     Load,
     Reduce,
     Ref,
@@ -119,12 +120,14 @@ class Placement:
             self._set(tile, spot, text, known, pending)
 
         self._each(value.type, one, tile.lane_axis)
+        tile.is_zero = bool(tile.array) and isinstance(value, Full) and value.value.value == 0
         for name, text in pending:
             self.writer.line(f"{name} = {text};")
 
     def _set(self, tile: Tile, spot: Spot, text: str, known: bool, pending: list[tuple[str, str]]) -> None:
         dtype = tile.type.dtype
         if tile.array:
+            tile.is_zero = False
             at = self.writer.index(self._array_start(tile, spot))
             self.writer.line(f"{self.library.call(f'store_{register(dtype)}', spot.lanes, f'{tile.array} + {at}', text)};")
             return

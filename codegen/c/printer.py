@@ -31,7 +31,7 @@ from .basics import basics
 from .elementary import elementary
 from .library import ELEMENTS, Library, LibraryFunction
 from .placement import Placement, c_name
-from .tiles import LaunchPlan, plan_launch
+from .tiles import Held, LaunchPlan, plan_launch
 from .values import Values
 from .weight import functions_called
 from .writer import Writer
@@ -235,7 +235,9 @@ class _Printer:
         inner = self.scope.enter(loop)
         axis: Axis = inner.axis(loop.name)
         low, high = self.writer.index(axis.low), self.writer.index(axis.high)
-        name = self.writer.fresh("s")
+        name, held = self.writer.fresh("s"), None
+        if self.values.held is None and (added := matrix.summed(loop)) is not None:
+            held = self.values.held = Held(added, self.writer.depth)
         self.writer.open(f"for (int64_t {name} = {low}; {name} < {high}; {name} += {loop.step})")
         self._enter(inner)
         self.writer.bind(axis.first, name)
@@ -244,6 +246,10 @@ class _Printer:
         self._block(loop.body)
         self.scope = outer
         self.writer.close()
+        if held is not None:
+            self.values.held = None
+            for line in held.after:
+                self.writer.line(line)
         self._carry(loop.carries)
 
     def _if(self, statement: If) -> None:
@@ -264,9 +270,11 @@ class _Printer:
         self._carry(statement.carries)
 
     def _carry(self, names: Iterable[str]) -> None:
-        """Carried integers change in here: index expressions over them hold in this block only."""
+        """Carried values change in here: index expressions over integers hold in this block only."""
         for name in names:
             tile = self.values.tile(name)
+            if tile is not None and self.values.held is None:
+                tile.is_zero = False
             if tile is not None and not tile.type.axes and tile.type.dtype.is_integer:
                 self.writer.rebind(f"%{name}", f"(int64_t){tile.names[()]}")
 

@@ -62,13 +62,28 @@ class LaunchPlan:
 
 @dataclass
 class Tile:
-    """A named value: `names` by position (registers), or `array` (memory); a scalar has the empty position."""
+    """A named value: `names` by position (registers), or `array` (memory); a scalar has the empty position.
+
+    `is_zero` says that an array was filled with zeros, and not written since.
+    """
 
     type: TileType
     lane_axis: str | None
     array: str = ""
     pitch: int = 0
+    is_zero: bool = False
     names: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+
+@dataclass
+class Held:
+    """Sums that a loop only adds to: they come into the registers of the instruction before the loop, at the end of what the block
+    of text at `depth` holds so far, and `after` are the lines that bring them back.
+    """
+
+    name: str
+    depth: int
+    after: list[str] = field(default_factory=list)
 
 
 def plan_launch(launch: Launch, level: CpuLevel, in_memory: Iterable[str] = ()) -> LaunchPlan:

@@ -16,7 +16,7 @@ from ...ir.types import DType, bf16, boolean, f32, i32
 from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
-from .tiles import LaunchPlan, Tile, tiles_read
+from .tiles import Held, LaunchPlan, Tile, tiles_read
 from .writer import LANE, LOADED, Writer, at_lane, lane_stride
 
 Code = tuple[str, int]
@@ -36,6 +36,7 @@ class Values:
         self.scope = scope
         self._fold = fold
         self.tiles: list[dict[str, Tile]] = [{}]
+        self.held: Held | None = None
         self._kept: list[Value] = []
         self._tables: dict[int, tuple[Value, tables.LookupTable | None]] = {}
 

@@ -52,8 +52,9 @@ class Writer:
     def depth(self) -> int:
         return len(self.blocks) - 1
 
-    def line(self, text: str) -> None:
-        self.blocks[-1].lines.append(self.library.scan(text))
+    def line(self, text: str, depth: int | None = None) -> None:
+        """A line of the innermost block; at a `depth` it is one of that block, before what is open in it."""
+        self.blocks[-1 if depth is None else depth].lines.append(self.library.scan(text))
 
     def once(self, text: str) -> None:
         """A line of the function's own block, before all that is open; written the first time that it is asked for."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Iterable, Iterator
 
 from ....ir.target import CpuInstruction, CpuLevel
 from ...regions.contraction import Contraction, plain_load, stride_of
@@ -11,7 +13,7 @@ from ..schedule import Problem
 SIDE = 16
 TILES = 8
 LADDER = (16, 4, 1)
-"""Rows of the blocks that take what larger ones left."""
+"""Rows of the blocks that take what larger ones left, where only calls know how many rows there are."""
 
 
 def matrix_instruction(problem: Problem, found: Contraction, target: CpuLevel) -> CpuInstruction | None:
@@ -27,6 +29,20 @@ def matrix_instruction(problem: Problem, found: Contraction, target: CpuLevel) -
     extent = problem.region.axis(inner).extent
     fits = isinstance(extent, int) and extent % instruction.depth == 0 and stride_of(left, problem.region, inner) == 1
     return instruction if fits else None
+
+
+def ladder(height: int, lengths: Iterable[int]) -> tuple[int, ...]:
+    """Rows of blocks in falling order, for grid tiles of these lengths: a block with few rows takes nearly as long as a whole one, so
+    that what is left is one block wherever it may be.
+    """
+    rests = {length % height for length in lengths}
+    rungs = {height}
+    for rest in rests - {0}:
+        rungs |= {rest} if _is_high(rest) else {SIDE, rest - SIDE}
+    found = sorted(rungs, reverse=True)
+    if not rests or any(functools.reduce(operator.mod, found, rest) for rest in rests):
+        found = sorted(rungs.union(n for n in LADDER if n < height), reverse=True)
+    return tuple(found)
 
 
 def matrix_blocks(problem: Problem, found: Contraction) -> Iterator[tuple[int, int, int, int]]:

@@ -48,7 +48,7 @@ def _price(match: Match[Any], schedule: Schedule, target: CpuLevel, sizes: dict[
     computing = sum(counted.cycles(sizes) for counted in _counted(match, schedule, target))
     moving = 0.0
     for launch in match.program(schedule, target).launches:
-        moved = lines_moved(launch, sizes, rates.caches)
+        moved = lines_moved(launch, sizes, target)
         moving += sum(lines * cache.line for lines, cache in zip(moved, rates.caches, strict=True))
     total = max(computing, moving) + rates.overlap * min(computing, moving)
     return Price(computing / rates.clock, moving / rates.clock, total / rates.clock)

@@ -25,7 +25,7 @@ from ...regions.contraction import Contraction, group_of, in_fours, plain_load, 
 from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
-from .matrix import LADDER
+from .matrix import ladder
 
 WHOLE = 4096
 """The longest contracted axis that one `dot` streams over; longer ones go in steps."""
@@ -35,8 +35,10 @@ root of its length, and this keeps it near that of libraries, which block for th
 as much as a few products of its block, so that one of fewer than LEAST does not pay. Sums of more than 16 * WHOLE
 carry along what is lost: their error is that of one partial sum, which has LEAST.
 """
-
-
+LONGEST = 4 * WHOLE
+"""The longest sum that stays in tiles of matrices: bringing it from there and back costs as much as many products, and the error of a
+plain sum of so many is far below that of factors of 16 bits.
+"""
 LANES = 16
 """Rows and neighbours of a square that is turned at once."""
 OFTEN, APART, NEAR = 4, 256, 32 << 10
@@ -151,7 +153,7 @@ class RegisterBlocks:
         """
         height, width = self.schedule["mr"], self.schedule["nr"]
         if self.in_tiles:
-            return [((height, *(n for n in LADDER if n < height)), width)]
+            return [(ladder(height, self._lengths(self.extents[row])), width)]
         found: list[tuple[tuple[int, ...], int]] = [((height,), width)]
         # What is copied for blocks of `nr` columns is read by these alone.
         fitting = {n for _, vectors in self.few for n in vectors if self._fills(n * self.lanes)} if self._copied_depth() is None else set()
@@ -384,6 +386,8 @@ class RegisterBlocks:
     def _step(self) -> int | None:
         """How many terms of the innermost contracted axis one `dot` takes; None: all of them."""
         extent = self.extents[self.inner]
+        if self.in_tiles and isinstance(extent, int) and extent <= LONGEST:
+            return None
         if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
             # Sums of integers are exact in any order: only the cache bounds a step.
             return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
@@ -399,7 +403,8 @@ class RegisterBlocks:
 
     @property
     def _is_long(self) -> bool:
-        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > CHAIN
+        most = LONGEST if self.in_tiles else CHAIN
+        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > most
 
     def _terms(self, over: Sequence[str]) -> int:
         """How many terms a sum over these axes has."""

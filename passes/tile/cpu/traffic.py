@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.target import Cache
+from ....ir.target import Cache, CpuLevel
 from ....ir.tile.address import flatten
 from ....ir.tile.program import (
     AxisDecl,
@@ -32,7 +32,7 @@ from ....ir.tile.program import (
     Value,
     parts,
 )
-from .work import opened, value_of
+from .work import factors_of, opened, value_of
 
 LINE = 64
 PANELS = (16, 32, 64)
@@ -71,16 +71,16 @@ def _trips(length: int, rungs: Sequence[int]) -> int:
     return max(1, found + (length > 0))
 
 
-def lines_moved(launch: Launch, sizes: Mapping[str, int], caches: Sequence[Cache]) -> list[float]:
+def lines_moved(launch: Launch, sizes: Mapping[str, int], target: CpuLevel) -> list[float]:
     """Lines that each of the caches does not hold when they are asked for, in one run of a launch."""
-    return _moved(_Reader(launch, sizes).read(), caches)
+    return _moved(_Reader(launch, sizes, target).read(), target.rates.caches)
 
 
 class _Reader:
     """Reads the accesses of a launch in their loops, at these sizes."""
 
-    def __init__(self, launch: Launch, sizes: Mapping[str, int]) -> None:
-        self.launch, self.sizes = launch, sizes
+    def __init__(self, launch: Launch, sizes: Mapping[str, int], target: CpuLevel) -> None:
+        self.launch, self.sizes, self.target = launch, sizes, target
         self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
         self.inside: dict[str, set[str]] = {}
         """The axes that walk each axis, by its name."""
@@ -148,13 +148,13 @@ class _Reader:
             self._access(value.operand, value.subscripts, value.type, env, lengths, node, loops)
         elif isinstance(value, Dot):
             self._value(value.acc, env, lengths, node, loops)
-            for axis in dict.fromkeys((*value.left.type.axes, *value.right.type.axes)):
-                if axis not in value.type.axes:
-                    node.inner.append(_Node(axis, max(1, lengths[axis]), max(1.0, lengths[axis]), 1))
-                    node, lengths = node.inner[-1], lengths | {axis: 1}
-                    loops = [*loops, node]
-            for side in (value.left, value.right):
-                self._value(side, env, lengths, node, loops)
+            _, _, depth, matrix = factors_of(value, self.operands, self.target)
+            # An instruction for matrices reads rows of its left factor at once.
+            steps = (depth, depth) if matrix is None else (depth * matrix.groups, depth)
+            if matrix is None:
+                self._summed((value.left, value.right), value, depth, env, lengths, node, loops)
+            for side, step in zip((value.left, value.right), steps, strict=True) if matrix is not None else ():
+                self._summed((side,), value, step, env, lengths, node, loops)
         elif isinstance(value, (Expand2to4, Unpack)) and any(loop.name == value.after for loop in loops):
             loops = self._beside(value.after, value.before, lengths, loops)
             for part in parts(value):
@@ -162,6 +162,26 @@ class _Reader:
         else:
             for part in parts(value):
                 self._value(part, env, lengths, node, loops)
+
+    def _summed(
+        self,
+        sides: Sequence[Value],
+        dot: Dot,
+        step: int,
+        env: dict[str, int],
+        lengths: dict[str, int],
+        node: _Node,
+        loops: list[_Node],
+    ) -> None:
+        """Factors of a product in a loop along its sum, in steps of so many neighbours."""
+        summed = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
+        for axis in summed:
+            own = step if axis == summed[-1] else 1
+            node.inner.append(_Node(axis, max(1, -(-lengths[axis] // own)), max(1.0, lengths[axis] / own), own))
+            node, lengths = node.inner[-1], lengths | {axis: min(own, lengths[axis])}
+            loops = [*loops, node]
+        for side in sides:
+            self._value(side, env, lengths, node, loops)
 
     def _beside(self, after: str, before: str, lengths: dict[str, int], loops: list[_Node]) -> list[_Node]:
         """The loops that hold one along `after`, with one along `before` in its place: what is expanded is read in steps of its own."""

@@ -385,7 +385,7 @@ class _Counter:
         self._value(dot.acc, work, env, extents)
         lane = dot.type.axes[-1] if dot.type.axes else None
         inner = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
-        left, right, depth, instruction = self._factors(dot)
+        left, right, depth, instruction = factors_of(dot, self.operands, self.target)
         each, inside = {**extents, **dict.fromkeys(inner, 1)}, Work(waits=self.rates.latency)
         if instruction is not None:
             self._matrix(dot, instruction, work, inside, extents)
@@ -408,21 +408,26 @@ class _Counter:
         # Sums lie in tiles, from which they are stored and read again.
         work.stores += TILES_BEGIN + 2 * self._count(dot.type, extents, dot.type.dtype.bits, dot.type.axes[-1]) / self.rates.stores
 
-    def _factors(self, dot: Dot) -> tuple[Value, Value, int, CpuInstruction | None]:
-        """The factors as the instruction takes them, how many products it adds up at once, and which one it is if it takes matrices."""
-        left, right = _narrow(dot.left), _narrow(dot.right)
-        names = left.type.dtype.name, right.type.dtype.name, dot.type.dtype.name
-        held = self.operands.get(right.operand) if isinstance(right, Load) else None
-        layout = None if held is None else held.layout
-        matrix = self.target.matrix(*names)
-        if matrix is not None and layout is not None and layout.in_groups(matrix.lanes, matrix.depth) and isinstance(left, Load):
-            return left, right, matrix.depth, matrix
-        if dot.type.dtype.name == "i32" and left.type.dtype.bits == right.type.dtype.bits == 8:
-            return left, right, 4, None
-        found = self.target.dot(*names)
-        if found is not None and layout is not None and layout.in_groups(found.lanes, found.depth):
-            return left, right, found.depth, None
-        return dot.left, dot.right, 1, None
+
+def factors_of(
+    dot: Dot, operands: Mapping[str, Param | Local], target: CpuLevel
+) -> tuple[Value, Value, int, CpuInstruction | None]:
+    """The factors of a product as the instruction takes them, how many products it adds up at once, and which one it is if it takes
+    matrices.
+    """
+    left, right = _narrow(dot.left), _narrow(dot.right)
+    names = left.type.dtype.name, right.type.dtype.name, dot.type.dtype.name
+    held = operands.get(right.operand) if isinstance(right, Load) else None
+    layout = None if held is None else held.layout
+    matrix = target.matrix(*names)
+    if matrix is not None and layout is not None and layout.in_groups(matrix.lanes, matrix.depth) and isinstance(left, Load):
+        return left, right, matrix.depth, matrix
+    if dot.type.dtype.name == "i32" and left.type.dtype.bits == right.type.dtype.bits == 8:
+        return left, right, 4, None
+    found = target.dot(*names)
+    if found is not None and layout is not None and layout.in_groups(found.lanes, found.depth):
+        return left, right, found.depth, None
+    return dot.left, dot.right, 1, None
 
 
 def _steps(dim: Dim, axis: str, most: int) -> int:

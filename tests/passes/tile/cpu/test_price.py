@@ -105,7 +105,7 @@ def moved(size: int, vectors: int) -> list[float]:
     match, space = schedules(problem(TURNED, size=size), "nest", AVX512)
     (schedule,) = (each for each in space if each["vectors"] == vectors)
     (launch,) = match.program(schedule, AVX512).launches
-    return lines_moved(launch, {}, AVX512.rates.caches)
+    return lines_moved(launch, {}, AVX512)
 
 
 def test_what_fits_a_cache_is_not_moved_again() -> None:
