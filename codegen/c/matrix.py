@@ -15,8 +15,8 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import domain_checks
-from ...ir.tile.program import AxisDecl, Dot, For, Full, Launch, Let, Load, Param, Ref, Statement, Store, Value, statements, walk
-from .access import Spot, Test
+from ...ir.tile.program import AxisDecl, Dot, For, Full, Launch, Let, Load, Local, Param, Ref, Statement, Store, Value, statements, walk
+from .access import AccessGuard, Spot, Test
 from .amx import ROW, SIDE, TILES
 from .quads import widened_load
 from .tiles import Held, Tile
@@ -37,6 +37,11 @@ class _Factors:
     columns: str
     axis: str
 
+    @property
+    def step(self) -> int:
+        """Contracted elements that the instruction takes."""
+        return self.instruction.groups * self.instruction.depth
+
 
 def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Factors | None:
     """The factors of a dot that may be taken in tiles: plain loads, the right one of what lies in the instruction's vectors."""
@@ -49,7 +54,7 @@ def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Fa
     if instruction is None or len(over) != 1 or set(left.type.axes) != {rows, *over} or set(right.type.axes) != {columns, *over}:
         return None
     operand = operands.get(right.operand)
-    layout = operand.layout if isinstance(operand, Param) else None
+    layout = operand.layout if isinstance(operand, (Param, Local)) else None
     if layout is None or not layout.in_groups(instruction.lanes, instruction.depth):
         return None
     return _Factors(instruction, left, right, rows, columns, *over)
@@ -58,6 +63,7 @@ def _factors(value: Dot, level: CpuLevel, operands: Mapping[str, object]) -> _Fa
 def accumulated_rows(launch: Launch, level: CpuLevel) -> Iterator[str]:
     """The axes of rows of accumulators that may be tiles: these live in memory."""
     operands: dict[str, object] = {param.name: param for param in launch.params}
+    operands |= {statement.name: statement for statement in statements(launch.body) if isinstance(statement, Local)}
     for statement in statements(launch.body) if any(each.is_matrix for each in level.instructions) else ():
         for value in walk(statement.value) if isinstance(statement, (Let, Store)) else ():
             found = _factors(value, level, operands) if isinstance(value, Dot) else None
@@ -105,16 +111,20 @@ class _Left:
 
 @dataclass(frozen=True)
 class _Panel:
-    """16 columns of the right factor: where they begin, and under which condition they are there at all."""
+    """16 columns of the right factor: where they begin, how far their groups lie apart, and under which condition they are there at all."""
 
     pointer: str
     address: Dim
+    apart: int
     condition: str
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One accumulator in tiles: `down` x `across` of them, each of `rows` rows; how many elements are contracted."""
+    """One accumulator in tiles: `down` x `across` of them, each of `rows` rows; how many elements are contracted.
+
+    `whole` is how many times as many as an instruction takes, and `rest` what is left of them.
+    """
 
     factors: _Factors
     left: _Left
@@ -122,6 +132,8 @@ class _Block:
     down: int
     rows: int
     count: int
+    whole: Dim
+    rest: int
 
     @property
     def across(self) -> int:
@@ -129,8 +141,7 @@ class _Block:
 
     @property
     def step(self) -> int:
-        """Contracted elements that an instruction takes."""
-        return self.factors.instruction.groups * self.factors.instruction.depth
+        return self.factors.step
 
     @property
     def few(self) -> int:
@@ -150,28 +161,47 @@ class _Block:
 def _block(values: Values, value: Dot) -> _Block | None:
     """The block of a dot; None where its sizes or addresses are not what tiles take."""
     found = _factors(value, values.library.level, values.scope.operands)
-    if found is None or any(check.high is not None for check in domain_checks(values.scope, (found.axis,))):
+    if found is None:
         return None
     rows, columns, count = (values.scope.extent(axis) for axis in (found.rows, found.columns, found.axis))
     down, across = 1 if rows <= SIDE else 2, columns // SIDE
     fits = rows % down == 0 and rows <= down * SIDE and columns % SIDE == 0 and count % found.instruction.depth == 0
     if not fits or down * across + down >= TILES:
         return None
+    whole, rest = _steps(values, found, count)
     left = _left(values, found, rows, count)
     panels = [_panel(values, found, number, count) for number in range(across)]
-    if left is None:
+    if left is None or whole is None:
         return None
-    return _Block(found, left, tuple(each for each in panels if each is not None), down, rows // down, count) if all(panels) else None
+    present = tuple(each for each in panels if each is not None)
+    return _Block(found, left, present, down, rows // down, count, whole, rest) if all(panels) else None
+
+
+def _steps(values: Values, found: _Factors, count: int) -> tuple[Dim | None, int]:
+    """How many instructions take the contracted elements, and how many are left; None where only calls know whether any are."""
+    axis = values.scope.axis(found.axis)
+    if not domain_checks(values.scope, (found.axis,)):
+        return divmod(count, found.step)
+    length = axis.high - axis.low
+    is_whole = axis.modulus == 0 and axis.base == axis.low and dims.divides(found.step, length, values.writer.known()) is True
+    return dims.floor_divide(length, found.step) if is_whole else None, 0
+
+
+def _plain(values: Values, found: _Factors, load: Load, spot: Spot) -> tuple[str, Dim, AccessGuard]:
+    """Where a factor lies, without the tests of the contracted axis: what is beyond its end is not read."""
+    tests = values.access.guard(values.scope, domain_checks(values.scope, (found.axis,)), spot).tests
+    with values.access.passing(frozenset(tests)):
+        return values.access.plain(values.scope, load, spot)
 
 
 def _left(values: Values, found: _Factors, rows: int, count: int) -> _Left | None:
     """Where the left factor lies; None where neighbours along the contracted axis are none in memory, or are tested one by one."""
-    writer, access = values.writer, values.access
+    writer = values.writer
     row, place = writer.position(0, rows - 1), writer.position(0, count - 1)
     writer.open("")  # a place for names, of which nothing is kept
     for variable, _ in (row, place):
         writer.bind(f"@{variable}", variable)
-    pointer, address, guard = access.plain(values.scope, found.left, Spot({found.rows: row[1], found.axis: place[1]}, 1))
+    pointer, address, guard = _plain(values, found, found.left, Spot({found.rows: row[1], found.axis: place[1]}, 1))
     writer.drop()
     along = _stepped(values, address, place[0])
     if (
@@ -202,14 +232,15 @@ def _panel(values: Values, found: _Factors, number: int, count: int) -> _Panel |
     writer.bind(f"@{group}", group)
     column = number * lanes + dims.symbol(LANE)
     spots = [Spot({found.columns: column, found.axis: position * depth + n}, lanes) for n in range(depth)]
-    pointer, address, guard = values.access.plain(values.scope, found.right, spots[0])
-    others = [values.access.plain(values.scope, found.right, spot) for spot in spots[1:]]
+    pointer, address, guard = _plain(values, found, found.right, spots[0])
+    others = [_plain(values, found, found.right, spot) for spot in spots[1:]]
     writer.drop()
     together = all(other[1] - address == n and other[2] == guard for n, other in enumerate(others, 1))
     fixed = all(f"@{group}" not in dims.symbols(side) for left, _, right in guard.tests for side in (left, right))
-    if not (together and fixed and guard.whole and lane_stride(address) == depth and _stepped(values, address, group) == lanes * depth):
+    apart = _stepped(values, address, group)
+    if not (together and fixed and guard.whole and lane_stride(address) == depth and isinstance(apart, int)):
         return None
-    return _Panel(pointer, at_lane(dims.substitute(address, {f"@{group}": 0}), 0), guard.condition)
+    return _Panel(pointer, at_lane(dims.substitute(address, {f"@{group}": 0}), 0), apart, guard.condition)
 
 
 # --- the text ---------------------------------------------------------------------------------------------------------
@@ -257,11 +288,10 @@ class _Printer:
         if any(panel.condition for panel in block.panels):
             writer.line(f"static const uint8_t nothing[{ROW}];")
         rights = [self._right(panel) for panel in block.panels]
-        whole, rest = block.count // block.step, block.count % block.step
-        if whole:
-            self._whole(rights, whole)
-        if rest:
-            self._rest(rights, whole, rest)
+        if block.whole != 0:
+            self._whole(rights)
+        if block.rest:
+            self._rest(rights)
         writer.close()
         if held is not None:
             held.after += after
@@ -277,33 +307,33 @@ class _Printer:
 
     def _right(self, panel: _Panel) -> tuple[str, str]:
         """Where a panel is, and how far its groups lie apart: nowhere where it is not there."""
-        place = f"(const uint8_t *)({panel.pointer} + {self.writer.index(panel.address)})"
+        place, apart = f"(const uint8_t *)({panel.pointer} + {self.writer.index(panel.address)})", str(panel.apart * self.bytes)
         if not panel.condition:
-            return self.writer.define("uint8_t *", place), str(ROW)
-        apart = self.writer.define("int64_t", f"{panel.condition} ? {ROW} : 0")
+            return self.writer.define("uint8_t *", place), apart
+        apart = self.writer.define("int64_t", f"{panel.condition} ? {apart} : 0")
         return self.writer.define("uint8_t *", f"{apart} ? {place} : nothing"), apart
 
-    def _whole(self, rights: Sequence[tuple[str, str]], count: int) -> None:
+    def _whole(self, rights: Sequence[tuple[str, str]]) -> None:
         """The loop over all that fills tiles: from where the rows lie, or from copies of those that are there."""
         left = self.block.left
         if left.apart is None or left.ends is None:
-            self._steps(rights, count, True)
+            self._steps(rights, True)
             return
         inside = " && ".join(self.access.test(*test) for test in left.ends)
         if not inside:
-            self._steps(rights, count, False)
+            self._steps(rights, False)
             return
         name = self.writer.define("int", inside)
         for condition, copied in ((name, False), (f"!{name}", True)):
             self.writer.open(f"if ({condition})")
-            self._steps(rights, count, copied)
+            self._steps(rights, copied)
             self.writer.close()
 
-    def _steps(self, rights: Sequence[tuple[str, str]], count: int, copied: bool) -> None:
+    def _steps(self, rights: Sequence[tuple[str, str]], copied: bool) -> None:
         writer, block = self.writer, self.block
         lefts = [] if copied else self._lefts()
-        variable, position = writer.position(0, count - 1)
-        writer.open(f"for (int64_t {variable} = 0; {variable} < {count}; ++{variable})")
+        variable, position = writer.position(0, block.count // block.step - 1)
+        writer.open(f"for (int64_t {variable} = 0; {variable} < {writer.index(block.whole)}; ++{variable})")
         writer.bind(f"@{variable}", variable)
         if copied:
             lefts = self._copied(position * block.step, block.step)
@@ -336,9 +366,10 @@ class _Printer:
         writer.close()
         return [(f"{array} + {ROW * self.block.rows * down}", str(ROW)) for down in range(self.block.down)]
 
-    def _rest(self, rights: Sequence[tuple[str, str]], whole: int, rest: int) -> None:
+    def _rest(self, rights: Sequence[tuple[str, str]]) -> None:
         """What is left of the contracted axis, both factors copied, with zeros up to a whole tile."""
-        writer, groups = self.writer, rest // self.block.factors.instruction.depth
+        writer, whole, rest = self.writer, self.block.count // self.block.step, self.block.rest
+        groups = rest // self.block.factors.instruction.depth
         lefts = self._copied(whole * self.block.step, rest)
         copies = []
         for pointer, apart in rights:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ....ir import dims
 from ....ir.target import CpuLevel
 from ....ir.tile.program import TileProgram
-from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
-from .attention_factors import sharing
+from .attention_factors import groups_of, rows_of, sharing
 from .attention_launch import LANES, AttentionLaunch
+from .matrix import SIDE
 from .price import Priced
 
 WIDEST = 512
@@ -48,7 +48,8 @@ class CpuAttention(Priced):
         for mr, nr in _blocks(match.problem, match.found, target):
             # Register blocks and the squares that are turned both fill a step of columns.
             whole = math.lcm(nr, LANES)
-            steps = dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in ((16, 128), (8, 128), (16, 64)))
+            choices = ((16, 128), (16, 256), (8, 256), (16, 512)) if mr > SIDE else ((16, 128), (8, 128), (16, 64))
+            steps = dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in choices)
             for heads in (1,) if shared is None else (1, shared[1]):
                 for blocks, t in steps:
                     yield Schedule(self.name, (("m", max(1, blocks // heads) * mr), ("t", t), ("mr", mr), ("nr", nr), ("heads", heads)))
@@ -56,7 +57,7 @@ class CpuAttention(Priced):
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
         """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
         launch = AttentionLaunch(match.problem, schedule, match.found, target)
-        groups = tuple(group and (group.dtype.name, group.depth) for group in (launch.scored, launch.summed))
+        groups = tuple(group and (group.dtype.name, group.depth, group.step) for group in (launch.scored, launch.summed))
         return self.name, schedule["t"], launch.rows if match.found.is_causal else 0, groups
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
@@ -67,10 +68,13 @@ class CpuAttention(Priced):
 
 
 def _blocks(problem: Problem, found: Attention, target: CpuLevel) -> Iterator[tuple[int, int]]:
-    """Rows and columns of register blocks: twelve by two vectors or six by two; a single row has as many vectors as a head."""
-    many = target.registers >= 32
-    rows = 1 if found.row is None else upper_bound(problem.region.axis(found.row).extent, problem.symbols)
-    if rows == 1:
+    """Rows and columns of register blocks: twelve by two vectors or six by two, or two tiles by two where matrices are multiplied; a
+    single row has as many vectors as a head.
+    """
+    many, (scored, _) = target.registers >= 32, groups_of(problem, found, target)
+    if scored is not None and scored.is_matrix:
+        yield 2 * SIDE, 2 * SIDE
+    elif rows_of(problem, found) == 1:
         features = dims.number(problem.region.axis(found.feature).extent)
         most = (8 if many else 4) * target.lanes
         yield 1, min(most, max(2 * target.lanes, -(-features // target.lanes) * target.lanes))

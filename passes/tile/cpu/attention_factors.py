@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ....ir import dims
 from ....ir.expression import Apply, Constant, Index
 from ....ir.layout import Factor
 from ....ir.region import Load, Ref, Scalar, walk
-from ....ir.target import CpuLevel
-from ....ir.types import DType, i8
-from ...regions.contraction import unwidened
+from ....ir.target import CpuInstruction, CpuLevel
+from ....ir.types import DType, i8, u8
+from ...regions.contraction import stride_of, unwidened
+from ..lower import upper_bound
 from ..schedule import Problem
 from ..softmax import Attention
 from .codes import CodedScores, read_codes
@@ -18,27 +21,50 @@ from .codes import CodedScores, read_codes
 
 @dataclass(frozen=True)
 class Group:
-    """A product in groups of `depth` neighbours along its sums, whose right factor is `dtype`; of codes if there are `codes`."""
+    """A product in groups of `depth` neighbours along its sums, whose right factor is `dtype`; of codes if there are `codes`.
+
+    `step` neighbours are multiplied at once, more than `depth` where an instruction multiplies matrices.
+    """
 
     dtype: DType
     depth: int
+    step: int
     codes: CodedScores | None = None
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether matrices are multiplied."""
+        return self.step > self.depth
 
-def groups_of(problem: Problem, found: Attention, target: CpuLevel) -> tuple[Group | None, Group | None]:
-    """How the target multiplies queries by keys, and weights by values; None where factors are wider, or computed one by one."""
-    head, codes = dims.number(problem.region.axis(found.inner[0]).extent), read_codes(found)
-    scores = _group(unwidened(found.query).dtype, unwidened(found.key).dtype, found.product.dtype, target)
-    if codes is not None:
-        instruction = target.dot("u8", "i8", "i32")
-        scores = None if instruction is None else Group(i8, instruction.depth, codes)
-    sums = _group(found.weights, unwidened(found.value).dtype, found.product.dtype, target)
+
+Groups: TypeAlias = tuple[Group | None, Group | None]
+
+
+def groups_of(problem: Problem, found: Attention, target: CpuLevel) -> Groups:
+    """How the target multiplies queries by keys, and weights by values; None where factors are wider, or computed one by one.
+
+    Both in matrices, if there are rows to fill them, or none.
+    """
+    tiles = (None, None) if rows_of(problem, found) == 1 else _groups(problem, found, target.matrix)
+    return tiles if all(tiles) else _groups(problem, found, target.dot)
+
+
+def rows_of(problem: Problem, found: Attention) -> int | None:
+    """How many queries there are at most; None where that is not known."""
+    return 1 if found.row is None else upper_bound(problem.region.axis(found.row).extent, problem.symbols)
+
+
+def _groups(problem: Problem, found: Attention, among: Callable[[str, str, str], CpuInstruction | None]) -> Groups:
+    head, codes, total = dims.number(problem.region.axis(found.inner[0]).extent), read_codes(found), found.product.dtype.name
+
+    def group(left: DType, right: DType, total: str, codes: CodedScores | None = None) -> Group | None:
+        instruction = among(left.name, right.name, total)
+        return None if instruction is None else Group(right, instruction.depth, instruction.groups * instruction.depth, codes)
+
+    query, key, value = (unwidened(factor).dtype for factor in (found.query, found.key, found.value))
+    scores = group(u8, i8, "i32", codes) if codes is not None else group(query, key, total) if query == key else None
+    sums = group(found.weights, value, total) if found.weights == value else None
     return scores if scores is not None and head % scores.depth == 0 else None, sums
-
-
-def _group(left: DType, right: DType, total: DType, target: CpuLevel) -> Group | None:
-    instruction = target.dot(left.name, right.name, total.name) if left == right else None
-    return None if instruction is None else Group(right, instruction.depth)
 
 
 def sharing(problem: Problem, found: Attention) -> tuple[str, int] | None:
@@ -67,11 +93,14 @@ def in_type(dtype: DType, value: Scalar) -> Scalar:
     return value if value.dtype == dtype else Apply("cast", (value,), dtype)
 
 
-def is_at_hand(query: Scalar) -> bool:
-    """Whether a query is read as it lies, or widened at most, and not computed."""
+def is_at_hand(problem: Problem, found: Attention, scored: Group | None) -> bool:
+    """Whether a query is read as it lies, or widened at most, and not computed. Matrices want its elements side by side."""
+    query = found.query
     while isinstance(query, Apply) and query.primitive == "cast":
         (query,) = query.args
-    return isinstance(query, Load)
+    if not isinstance(query, Load) or scored is None or not scored.is_matrix:
+        return isinstance(query, Load)
+    return query.other is None and not query.gathers and stride_of(query, problem.region, found.inner[0]) == 1
 
 
 def kept_by(found: Attention) -> Scalar | None:

@@ -24,6 +24,7 @@ from ..schedule import Problem, Schedule
 from ..softmax import Attention
 from .attention_factors import Group, grouped, groups_of, in_type, is_at_hand, kept_by, sharing
 from .codes import CodedScores
+from .matrix import ladder
 from .register_blocks import few_rows, whole_blocks
 
 LANES = 16
@@ -39,6 +40,7 @@ class AttentionLaunch:
         self.problem, self.schedule, self.found, self.target = problem, schedule, found, target
         self.scored, self.summed = groups_of(problem, found, target)
         """How queries are multiplied by keys, and weights by values."""
+        self.in_tiles = self.scored is not None and self.scored.is_matrix
         self.codes = None if self.scored is None else self.scored.codes
         self.query, self.key, self.value = found.query, found.key, found.value
         if self.codes is not None:
@@ -115,7 +117,7 @@ class AttentionLaunch:
     def _locals(self, block: Block) -> None:
         width, rows = -(-self.features // self.nr) * self.nr, self.rows * self.heads
         shape = (("r", rows), ("d", self.depth))
-        at_hand = is_at_hand(self.found.query) and self.codes is None
+        at_hand = is_at_hand(self.problem, self.found, self.scored) and self.codes is None
         self.queries = None if at_hand else block.local("queries", self._wide(self.query, self.scored).dtype, shape)
         self.keys = block.local("keys", self.key.dtype, (("d", self.depth), ("t", self.step)), grouped(self.scored, "d", "t"))
         if self.codes is not None:
@@ -253,8 +255,9 @@ class AttentionLaunch:
         row, usual = self.found.row, self.nr
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.rows, self.extents[row])
-        for height in dict.fromkeys((self.mr, min(4, self.mr), 1)):
-            high = end if height == 1 else whole_blocks(start, end, height)
+        heights = self._heights(self.extents[row])
+        for height in heights:
+            high = end if height == heights[-1] else whole_blocks(start, end, height)
             if height == 1 and self.heads > 1:
                 self.is_asked = False
                 with block.loop(row, "scalar", start, high, 1) as single:
@@ -268,6 +271,13 @@ class AttentionLaunch:
                 body(block, rows)
             start, self.nr = high, usual
 
+    def _heights(self, extent: Dim) -> tuple[int, ...]:
+        """Rows of register blocks, in falling order: the last of them take all that is left."""
+        if not self.in_tiles:
+            return tuple(dict.fromkeys((self.mr, min(4, self.mr), 1)))
+        lengths = {min(self.rows, extent), extent % self.rows} - {0} if isinstance(extent, int) else set[int]()
+        return ladder(self.mr, lengths)
+
     def _heads(self, block: Block, body: Callable[[Block, str | None], None], place: Dim) -> None:
         """`body(rows)` for one row of the heads that share keys and values: theirs are the rows of register blocks."""
         usual, among = self.nr, self.among
@@ -279,6 +289,8 @@ class AttentionLaunch:
 
     def _columns(self, rows: int) -> int:
         """Columns of a block of few rows: as many as the registers hold, or one row of few columns would wait for its own sums."""
+        if self.in_tiles:
+            return self.nr
         fits = (n for _, widths in few_rows(self.target, 1, (rows,)) for n in widths)
         return max(
             (n for n in (vectors * self.target.lanes for vectors in fits) if self.step % n == self.features % n == 0), default=self.nr
@@ -404,9 +416,12 @@ class AttentionLaunch:
     def _weigh(self, block: Block, local: Dim, place: Dim) -> None:
         """The exponentials of a row under its new maximum."""
         if self.summed is not None:
-            # The last group may reach beyond the last column.
-            last = dims.minimum(self._remaining(), self.step - 1)
-            block.store(self.weights, (local, last), block.full(0.0, self.factor))
+            # What is multiplied at once may reach beyond the last column.
+            step = self.summed.step
+            last = dims.minimum(dims.floor_divide(self._remaining(), step) * step, self.step - step)
+            rest = block.axis("rest", 0, step, step)
+            block.store(self.weights, (local, last + dims.symbol(rest)), block.full(0.0, self.factor, (rest,)))
+            block.axes.remove(rest)
         with self._scores_of(block, local) as (lanes, scores):
             base = block.let("base", block.load(self.bases, (local,), self.dtype))
             weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
@@ -426,10 +441,10 @@ class AttentionLaunch:
         return dims.minimum(self.high - dims.symbol(f"{self.columns}.first"), self.step)
 
     def _whole(self) -> Dim:
-        """The same in whole groups."""
-        depth = 1 if self.summed is None else self.summed.depth
-        left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), depth)
-        return dims.minimum(left, self.step // depth) * depth
+        """The same in so many as are multiplied at once."""
+        step = 1 if self.summed is None else self.summed.step
+        left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), step)
+        return dims.minimum(left, self.step // step) * step
 
     def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
         return self._place_of(rows), self._lanes(feature)
