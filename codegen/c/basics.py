@@ -252,22 +252,28 @@ def _compare() -> Iterator[tuple[str, LibraryFunction]]:
 def _folds() -> Iterator[tuple[str, LibraryFunction]]:
     """Folds over the lanes as a tree of halves: one order for each lane count."""
 
-    def tree(name: str, step: str) -> LibraryFunction:
-        def body(lanes: int) -> str:
-            lines, half = [], lanes // 2
-            while half:
-                order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
-                lines += [f"y = __builtin_shufflevector(x, x, {order});", f"x = {step};"]
-                half //= 2
-            return "\n".join([f"{name}x@N y;", *lines, "return x[0];"])
+    def steps(name: str, step: str, lanes: int) -> str:
+        lines, half = [], lanes // 2
+        while half:
+            order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
+            lines += [f"y = __builtin_shufflevector(x, x, {order});", f"x = {step};"]
+            half //= 2
+        return "\n".join([f"{name}x@N y;", *lines, "return x[0];"])
 
-        return LibraryFunction(ELEMENTS[name][0], (f"{name}x@N x",), body, scalar="return x;")
+    def tree(name: str, step: str, kind: str = "") -> LibraryFunction:
+        fast = {}
+        if kind and name in ("f32", "f64"):
+            # Where no lane is NaN, which one instruction tells, one keeps the larger of two.
+            lanes, tail, type_ = (16, "ps", "__m512") if name == "f32" else (8, "pd", "__m512d")
+            test = f"if (__builtin_expect(_mm512_cmp_{tail}_mask(({type_})x, ({type_})x, _CMP_UNORD_Q), 0)) return NAN;\n"
+            fast = {(lanes, "avx512f"): test + steps(name, f"{kind}_number_{name}_@N(x, y)", lanes)}
+        return LibraryFunction(ELEMENTS[name][0], (f"{name}x@N x",), functools.partial(steps, name, step), scalar="return x;", fast=fast)
 
     for name in ELEMENTS:
         yield f"fold_sum_{name}", tree(name, "x + y")
         yield f"fold_prod_{name}", tree(name, "x * y")
-        yield f"fold_max_{name}", tree(name, f"max_{name}_@N(x, y)")
-        yield f"fold_min_{name}", tree(name, f"min_{name}_@N(x, y)")
+        yield f"fold_max_{name}", tree(name, f"max_{name}_@N(x, y)", "max")
+        yield f"fold_min_{name}", tree(name, f"min_{name}_@N(x, y)", "min")
     yield "fold_any_i32", tree("i32", "x | y")
     yield "fold_all_i32", tree("i32", "x & y")
 

@@ -70,12 +70,11 @@ p = fma_f32_@N(p, r * r, r);
 _CLAMP = "{V} c = max_number_f32_@N(splat_f32_@N({low}), min_number_f32_@N(splat_f32_@N({high}), x));\n"
 
 # What is 0 in any case, as masked scores are, is not computed: processors take a hundred cycles for a result below the normal range.
-_CLAMP_ABOVE = """
-i32x@N none = (x < {low});
-{V} c = min_number_f32_@N(splat_f32_@N({high}), select_f32_@N(none, splat_f32_@N(0.0f), x));
-"""
+_CLAMP_ABOVE = "{V} c = min_number_f32_@N(splat_f32_@N({high}), some_f32_@N(x, {low}));\n"
+_SOME_BODY = "return select_f32_@N(x < low, splat_f32_@N(0.0f), x);"
 
-_SCALE = "return select_f32_@N(none, splat_f32_@N(0.0f), scale_f32_@N(p, n));"
+_SCALE = "return scale_some_f32_@N(p, n, x, {low});"
+_SCALE_SOME_BODY = "return select_f32_@N(x < low, splat_f32_@N(0.0f), scale_f32_@N(p, n));"
 
 # p * 2**n in two factors, so that results below the normal range are rounded once more and not lost.
 _SCALE_BODY = """
@@ -84,7 +83,7 @@ i32x@N h = e >> 1;
 return p * (f32x@N)((h + 127) << 23) * (f32x@N)((e - h + 127) << 23);
 """
 
-_EXP_BODY = _CLAMP_ABOVE.format(V=V, high="89.0f", low="-104.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE
+_EXP_BODY = _CLAMP_ABOVE.format(V=V, high="89.0f", low="-104.0f") + _REDUCE + "p = p + 1.0f;\n" + _SCALE.format(low="-104.0f")
 
 _EXP2_BODY = (
     _CLAMP_ABOVE.format(V=V, high="129.0f", low="-150.0f")
@@ -94,7 +93,7 @@ _EXP2_BODY = (
 {_horner("r", "p", *_EXP)}
 p = fma_f32_@N(p, r * r, r) + 1.0f;
 """
-    + _SCALE
+    + _SCALE.format(low="-150.0f")
 )
 
 # 2**n (exp(r) - 1) + (2**n - 1), with half of 2**n so that n = 128 stays finite.
@@ -223,6 +222,11 @@ def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
         (4, "avx512vl"): "(f32x4)_mm_scalef_ps((__m128)p, (__m128)n)",
     }
     yield "scale_f32", LibraryFunction(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=fast)
+    # Where lanes are left out of an instruction, nothing is computed for them, and what their other values are does not matter.
+    kept = "_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(low), _CMP_NLT_UQ)"
+    some = {(16, "avx512f"): f"return (f32x16)_mm512_maskz_scalef_ps({kept}, (__m512)p, (__m512)n);"}
+    yield "some_f32", LibraryFunction(V, (f"{V} x", "float low"), _SOME_BODY, fast={(16, "avx512f"): "return x;"})
+    yield "scale_some_f32", LibraryFunction(V, (f"{V} p", f"{V} n", f"{V} x", "float low"), _SCALE_SOME_BODY, fast=some)
 
 
 _LIBM = (
@@ -303,9 +307,12 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
             # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
             instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
             body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
+            kept = f"_mm512_cmp_{tail}_mask((KIND)x, (KIND)x, _CMP_UNORD_Q)"
+            masked = fast(f"({v})_mm512_mask_mov_{tail}(_mm512_{kind}_{tail}((KIND)x, (KIND)y), {kept}, (KIND)x)")
+            choices = {key: masked[key] if key[0] * size == 64 else text for key, text in fast(instruction).items()}
             yield (
                 f"{kind}_{name}",
-                LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=fast(instruction), scalar=f"return x {symbol} y || x != x ? x : y;"),
+                LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=choices, scalar=f"return x {symbol} y || x != x ? x : y;"),
             )
             # x is a number: one instruction keeps a NaN of y.
             body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"

@@ -48,7 +48,7 @@ class CpuAttention(Priced):
         for mr, nr in _blocks(match.problem, match.found, target):
             # Register blocks and the squares that are turned both fill a step of columns.
             whole = math.lcm(nr, LANES)
-            choices = ((16, 128), (16, 256), (8, 256), (16, 512)) if mr > SIDE else ((16, 128), (8, 128), (16, 64))
+            choices = ((16, 128), (8, 128), (16, 64)) if mr <= SIDE else ((16, 128), (16, 256), (16, 512), (16, _even(match)))
             steps = dict.fromkeys((blocks, -(-t // whole) * whole) for blocks, t in choices)
             for heads in (1,) if shared is None else (1, shared[1]):
                 for blocks, t in steps:
@@ -65,6 +65,12 @@ class CpuAttention(Priced):
         problem = match.problem
         launch = AttentionLaunch(problem, schedule, match.found, target).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def _even(match: Match[Attention]) -> int:
+    """Steps of at most 512 that are as long as each other, where it is known how many columns there are."""
+    extent = match.problem.region.axis(match.found.column).extent
+    return 512 if not isinstance(extent, int) else -(-extent // -(-extent // 512))
 
 
 def _blocks(problem: Problem, found: Attention, target: CpuLevel) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from ....ir.dims import Dim
 from ....ir.expression import Constant
 from ....ir.region import Scalar
 from ....ir.target import CpuLevel
-from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, TileType, Value
+from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileType, Value
 from ....ir.types import DType, boolean, i8, i32, u8
 from ...regions.contraction import unwidened
 from ..lower import Block, parameters, upper_bound
@@ -75,6 +75,8 @@ class AttentionLaunch:
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
             self.rows = schedule["m"] if bound is None else min(schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
+        self.lanes = target.lanes * (2 if all(columns % (2 * target.lanes) == 0 for columns in self._widths()) else 1)
+        """Scores of a row that are looked at together, in every register block alike."""
 
     def launch(self) -> Launch:
         found, problem = self.found, self.problem
@@ -271,6 +273,12 @@ class AttentionLaunch:
                 body(block, rows)
             start, self.nr = high, usual
 
+    def _widths(self) -> set[int]:
+        """Columns of all register blocks."""
+        if self.found.row is None:
+            return {self.nr, self._columns(self.together)} if self.heads > 1 else {self.nr}
+        return {self.nr, *map(self._columns, (*self._heights(self.extents[self.found.row]), self.together))}
+
     def _heights(self, extent: Dim) -> tuple[int, ...]:
         """Rows of register blocks, in falling order: the last of them take all that is left."""
         if not self.in_tiles:
@@ -391,17 +399,24 @@ class AttentionLaunch:
         return self._cast(block, block.load(self.queries, (self._place_of(rows), dims.symbol(inner)), dtype), self.total)
 
     @contextmanager
-    def _scores_of(self, block: Block, local: Dim) -> Iterator[tuple[str, Value]]:
-        """The scores of a row in this step, -inf beyond those that are looked at, with their axis."""
-        lanes = block.axis("t", 0, self._remaining(), self.step)
-        found = block.load(self.scores, (local, dims.symbol(lanes)), self.dtype, Constant(float("-inf"), self.dtype))
-        yield lanes, block.let("row", found)
-        block.axes.remove(lanes)
+    def _scores_of(self, block: Block, local: Dim, start: Value) -> Iterator[tuple[Ref, Value, Dim]]:
+        """A loop over the scores of a row in this step, some at a time: what it carries, which begins with `start` in each lane, the
+        scores, and where they are in the step. Those beyond the last column are -inf.
+        """
+        lanes = start.type.axes[-1]
+        carried = block.let("carried", start)
+        some = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), self.lanes)
+        with block.loop("some", "scalar", 0, dims.minimum(some, self.step // self.lanes), 1, carries=(carried,)) as number:
+            place = dims.symbol(number) * self.lanes + dims.symbol(lanes)
+            yield carried, block.load(self.scores, (local, place), self.dtype), place
 
     def _look(self, block: Block, local: Dim, place: Dim) -> None:
         """The highest score of a row in this step."""
-        with self._scores_of(block, local) as (lanes, scores):
-            block.store(self.bases, (local,), Reduce("max", lanes, scores, TileType(self.dtype)))
+        lanes = block.axis("t", 0, self.lanes, self.lanes)
+        with self._scores_of(block, local, block.full(float("-inf"), self.dtype, (lanes,))) as (highest, scores, _):
+            block.rebind(highest, block.apply("max", highest, scores))
+        block.store(self.bases, (local,), Reduce("max", lanes, highest, TileType(self.dtype)))
+        block.axes.remove(lanes)
 
     def _rescale(self, block: Block, local: Dim, place: Dim) -> None:
         """The new maximum of some rows, and by what their sums are rescaled."""
@@ -415,20 +430,16 @@ class AttentionLaunch:
 
     def _weigh(self, block: Block, local: Dim, place: Dim) -> None:
         """The exponentials of a row under its new maximum."""
-        if self.summed is not None:
-            # What is multiplied at once may reach beyond the last column.
-            step = self.summed.step
-            last = dims.minimum(dims.floor_divide(self._remaining(), step) * step, self.step - step)
-            rest = block.axis("rest", 0, step, step)
-            block.store(self.weights, (local, last + dims.symbol(rest)), block.full(0.0, self.factor, (rest,)))
-            block.axes.remove(rest)
-        with self._scores_of(block, local) as (lanes, scores):
-            base = block.let("base", block.load(self.bases, (local,), self.dtype))
+        base = block.let("base", block.load(self.bases, (local,), self.dtype))
+        lanes = block.axis("t", 0, self.lanes, self.lanes)
+        with self._scores_of(block, local, block.full(0.0, self.dtype, (lanes,))) as (added, scores, column):
             weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
             rounded = weights if self.found.weights == self.dtype else block.apply("round", weights, dtype=self.found.weights)
             narrow = rounded if self.factor == self.found.weights else self._cast(block, rounded)
-            block.store(self.weights, (local, dims.symbol(lanes)), narrow)
-            block.store(self.added, (local,), Reduce("sum", lanes, weights, TileType(self.dtype)))
+            block.store(self.weights, (local, column), narrow)
+            block.rebind(added, block.apply("add", added, weights))
+        block.store(self.added, (local,), Reduce("sum", lanes, added, TileType(self.dtype)))
+        block.axes.remove(lanes)
 
     def _add(self, block: Block, local: Dim, place: Dim) -> None:
         """The totals of some rows with what was added."""
@@ -437,7 +448,7 @@ class AttentionLaunch:
         block.store(self.totals, (place,), block.apply("add", scaled, block.load(self.added, (local,), self.dtype)))
 
     def _remaining(self) -> Dim:
-        """The columns of this step that are looked at: beyond them the scores were never written."""
+        """The columns of this step that are looked at."""
         return dims.minimum(self.high - dims.symbol(f"{self.columns}.first"), self.step)
 
     def _whole(self) -> Dim:
