@@ -268,7 +268,7 @@ class _Printer:
     """The text of one block."""
 
     def __init__(self, values: Values, block: _Block, tile: Tile) -> None:
-        self.writer, self.access = values.writer, values.access
+        self.values, self.writer, self.access = values, values.writer, values.access
         self.block, self.tile = block, tile
         self.bytes = ROW // block.step
 
@@ -332,8 +332,11 @@ class _Printer:
     def _steps(self, rights: Sequence[tuple[str, str]], copied: bool) -> None:
         writer, block = self.writer, self.block
         lefts = [] if copied else self._lefts()
+        later, lines = self._later(rights[0][0])
         variable, position = writer.position(0, block.count // block.step - 1)
         writer.open(f"for (int64_t {variable} = 0; {variable} < {writer.index(block.whole)}; ++{variable})")
+        for line in range(lines):
+            writer.line(f"__builtin_prefetch({later} + {lines * ROW} * {variable} + {line * ROW}, 0, 2);")
         writer.bind(f"@{variable}", variable)
         if copied:
             lefts = self._copied(position * block.step, block.step)
@@ -341,6 +344,20 @@ class _Printer:
             lefts = [(f"{pointer} + {ROW} * {variable}", apart) for pointer, apart in lefts]
         self._multiply(lefts, [(f"{pointer} + {SIDE} * {apart} * {variable}", apart) for pointer, apart in rights])
         writer.close()
+
+    def _later(self, panel: str) -> tuple[str, int]:
+        """Where the panels lie that are multiplied after these, and how many lines of them a step asks for: memory is far away, and all
+        blocks of rows ask for a share. Nowhere and none where panels are computed here.
+        """
+        block, scope = self.block, self.values.scope
+        row = scope.axis(block.factors.rows)
+        if not isinstance(scope.operands[block.factors.right.operand], Param) or not isinstance(block.whole, int):
+            return "", 0
+        among = [axis.extent for axis in scope.axes.values() if axis.kind == "tile" and axis.first in dims.symbols(row.low)]
+        lines = -(-block.across * SIDE // max(1, *(extent // row.extent for extent in among), 1))
+        passed = dims.floor_divide(dims.symbol(row.first) - row.low, row.extent) * (block.whole * lines * ROW)
+        start = f"{panel} + {self.writer.index(passed + block.across * block.count * SIDE * self.bytes)}"
+        return self.writer.define("uint8_t *", start), lines
 
     def _lefts(self) -> list[tuple[str, str]]:
         """Where the left tiles begin, and the bytes between their rows."""
@@ -388,12 +405,27 @@ class _Printer:
         return array
 
     def _multiply(self, lefts: Sequence[tuple[str, str]], rights: Sequence[tuple[str, str]]) -> None:
-        """One step of the contracted axis."""
-        block, line = self.block, self.writer.line
-        for down, (pointer, apart) in enumerate(lefts):
-            line(f"ourcc_tile_load({block.left_tile(down)}, {block.rows}, {pointer}, {apart});")
-        for across, (pointer, apart) in enumerate(rights):
-            line(f"ourcc_tile_load({block.right_tile(across)}, {SIDE}, {pointer}, {apart});")
+        """One step of the contracted axis: panels come first, and stay for all rows, as far as there are tiles for them."""
+        block = self.block
+        if block.few + block.across <= TILES:
+            for across, right in enumerate(rights):
+                self._load(block.right_tile(across), SIDE, right)
+            for down, left in enumerate(lefts):
+                self._load(block.left_tile(down), block.rows, left)
+                for across in range(block.across):
+                    self._add(down, across)
+            return
+        for down, left in enumerate(lefts):
+            self._load(block.left_tile(down), block.rows, left)
+        for across, right in enumerate(rights):
+            self._load(block.right_tile(across), SIDE, right)
             for down in range(block.down):
-                tiles = f"{block.sum(down, across)}, {block.left_tile(down)}, {block.right_tile(across)}"
-                line(f"ourcc_{block.factors.instruction.name}({tiles});")
+                self._add(down, across)
+
+    def _load(self, tile: int, rows: int, place: tuple[str, str]) -> None:
+        self.writer.line(f"ourcc_tile_load({tile}, {rows}, {place[0]}, {place[1]});")
+
+    def _add(self, down: int, across: int) -> None:
+        block = self.block
+        tiles = f"{block.sum(down, across)}, {block.left_tile(down)}, {block.right_tile(across)}"
+        self.writer.line(f"ourcc_{block.factors.instruction.name}({tiles});")

@@ -55,7 +55,7 @@ def matrix_blocks(problem: Problem, found: Contraction) -> Iterator[tuple[int, i
     for height in dict.fromkeys(heights):
         for width in (2, 4, 3, 1) if height <= SIDE else (2, 1):
             if not isinstance(columns, int) or width * SIDE < columns + SIDE:
-                for m, n in ((128, 256), (256, 256), (64, 512)):
+                for m, n in ((128, 256), (256, 256), (64, 512), (128, 64)):
                     yield -(-m // height) * height, n - n % (width * SIDE), height, width * SIDE
 
 

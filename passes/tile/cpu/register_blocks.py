@@ -21,7 +21,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Valu
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
-from ...regions.contraction import Contraction, group_of, in_fours, plain_load, stride_of, unwidened, whole_step
+from ...regions.contraction import Contraction, axes_of, group_of, in_fours, plain_load, stride_of, unwidened, whole_step
 from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
@@ -91,7 +91,11 @@ class RegisterBlocks:
         columns_of_tiles = GridAxis(self.column, 0, self.extents[self.column], self.schedule["n"])
         if self.row is not None:
             rows_of_tiles = GridAxis(self.row, 0, self.extents[self.row], self.schedule["m"])
-            grid += [columns_of_tiles, rows_of_tiles] if self._is_by_columns(self.row) else [rows_of_tiles, columns_of_tiles]
+            if self._is_by_columns(self.row):
+                grid.insert(len(grid) - len(self._shares_columns()), columns_of_tiles)
+                grid.append(rows_of_tiles)
+            else:
+                grid += [rows_of_tiles, columns_of_tiles]
             block.axes.append(self.row)
         else:
             grid.append(columns_of_tiles)
@@ -107,13 +111,20 @@ class RegisterBlocks:
             self._rows(block, self.row)
         return Launch(f"{self.region.name}.packed", parameters(self.problem), tuple(grid), tuple(block.body))
 
+    def _shares_columns(self) -> list[str]:
+        """The innermost axes of the grid, those of its tiles aside, that a column of the right factor serves all of."""
+        outer, moving = (*self.found.batch, *self.found.rows[:-1], *self.found.columns[:-1]), axes_of(self.found.right)
+        return list(itertools.takewhile(lambda name: name not in moving, reversed(outer)))
+
     def _is_by_columns(self, row: str) -> bool:
-        """Whether all rows of a tile's columns come before the next columns: what is read again for each tile of the other factor is
-        less then. A factor of which half the second cache holds all stays there.
+        """Whether all rows that a tile's columns serve come before the next columns: what is read again for each tile of the other
+        factor is less then. A factor of which half the second cache holds all stays there.
         """
-        sizes = [self._bytes(self.found.left), self._bytes(self.found.right)]
+        shared = {name: self.problem.typical(self.extents[name]) for name in self._shares_columns()}
+        among = math.prod(count for name, count in shared.items() if name in self.found.batch)
+        sizes = [self._bytes(self.found.left) * among, self._bytes(self.found.right)]
         tiles = [-(-self.problem.typical(self.extents[self.column]) // self.schedule["n"])]
-        tiles.append(-(-self.problem.typical(self.extents[row]) // self.schedule["m"]))
+        tiles.append(-(-self.problem.typical(self.extents[row]) // self.schedule["m"]) * math.prod(shared.values()))
         again = [size * (1 if size <= self.level2 // 2 else count) for size, count in zip(sizes, tiles, strict=True)]
         return sizes[1] + again[0] < sizes[0] + again[1]
 
