@@ -12,6 +12,7 @@ from ..ir.digits import integer
 from ..ir.dims import Facts
 from ..ir.errors import UsageError
 from ..ir.spelling import nearest
+from ..ir.target import CPU_LEVELS
 from ..ir.workload import Point, Workload, parse_workload
 from ..runtime.kinds import PAGE
 from .engines.outputs import check_output
@@ -35,7 +36,7 @@ from .requests import (
     parse_shape,
 )
 from .targets.registry import TARGETS, parse_targets
-from .targets.target import Target
+from .targets.target import CpuTarget, Target
 
 if TYPE_CHECKING:
     from ..ir.graph import Module
@@ -64,6 +65,7 @@ class BuildOptions:
     cache: str = "f32"  # what a language model keeps keys and values in
     batch: int = 1  # sequences that a call of a language model reads at most
     threads: int | None = None
+    emulate: str | None = None  # a CPU level: its programs for this machine, by models of the instructions that it lacks
     graphs: bool = True  # runs of launches that come again may be replayed as CUDA graphs
     environment: Environment = field(default_factory=environment)
     trust: Trust = NOBODY_ASKED  # for an engine that is built again or holds the lock, and for stores of others
@@ -171,6 +173,7 @@ _READERS: dict[str, Any] = {
     "batch": parse_batch,
     "threads": parse_threads,
     "graphs": _flag,
+    "emulate": lambda value: parse_choice(value, [level.name for level in CPU_LEVELS], "cpu level"),
 }
 
 
@@ -229,6 +232,7 @@ class Options(TypedDict, total=False):
     batch: int
     threads: int | None
     graphs: bool
+    emulate: str | None
 
 
 # The command line repeats an option and names it in the singular; both spellings are read everywhere.
@@ -286,7 +290,18 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
     if "locked" in read and "tune" in read and read["tune"].mode in ("count", "budget"):
         hint = "leave one of them out: a lock has every choice, and nothing is measured"
         raise UsageError("got tune with locked, expected one of them", hint=hint)
+    if "emulate" in read:
+        read["targets"] = (_emulating(read["emulate"], read.get("targets", defaults["targets"])),)
     return BuildOptions(**read)
+
+
+def _emulating(level: str, targets: tuple[Target, ...]) -> Target:
+    """The target of this machine with the programs of another level."""
+    native = TARGETS["native"]
+    if targets != (native,) or not isinstance(native, CpuTarget):
+        names = ", ".join(target.name for target in targets)
+        raise UsageError(f"got emulate with target {names}, expected native alone", hint="models of instructions run on this machine")
+    return replace(native, emulates=level)
 
 
 @dataclass(frozen=True)

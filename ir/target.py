@@ -225,6 +225,20 @@ def level_for(features: frozenset[str]) -> CpuLevel:
     return max((level for level in CPU_LEVELS if features.issuperset(level.features)), key=CPU_LEVELS.index)
 
 
+EMULATED = "-emulated"
+
+
+def emulated(level: CpuLevel, features: frozenset[str]) -> CpuLevel:
+    """A level's programs for a machine of these features, whose instructions are run by their models where it lacks them.
+
+    The models give the bits of the instructions; they are slow, and for tests.
+    """
+    here = level_for(features)
+    had = tuple(feature for feature in level.features if feature in features)
+    march = level.march if features.issuperset(cpu_level(level.march).features) else here.march
+    return replace(level, name=level.name + EMULATED, march=march, features=had)
+
+
 # --- GPUs -----------------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from ...ir.errors import is_own
 from ...ir.formats import format_of
 from ...ir.graph import Module, Op, Value
 from ...ir.ops.contraction import MULTIPLYING
-from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, level_for
+from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, emulated, level_for
 from ...ir.tile.program import Launch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
@@ -32,7 +32,7 @@ from ...runtime.native import cpu_flags, withheld
 from ..options import BuildOptions
 from ..progress import Progress
 from ..report.kernels import kernel_rows
-from ..targets.target import NATIVE, Target
+from ..targets.target import NATIVE, CpuTarget, Target
 from .built import Built, PackedConstants
 from .tuning import Tuning
 
@@ -98,6 +98,8 @@ def levels_of(target: Target) -> list[CpuLevel]:
 
 def levels_for(target: Target, module: Module) -> list[CpuLevel]:
     """The levels of a target that a module gains from, best last: one that only has more products is for those who have such."""
+    if isinstance(target, CpuTarget) and target.emulates:
+        return [emulated(cpu_level(target.emulates), cpu_flags())]
     if target.machines != (NATIVE,):
         return _gaining(levels_of(target), module)
     flags = cpu_flags()

@@ -68,6 +68,12 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMAT
 @click.option("--batch", type=int, metavar="N", help="Sequences that a call of a language model reads at most (default: 1).")
 @click.option("--unchecked-indices", is_flag=True, help="Let an index out of range give an undefined value instead of an error.")
 @click.option("--threads", type=int, metavar="N", help="Threads used while building and tuning.")
+@click.option(
+    "--emulate",
+    metavar="LEVEL",
+    help="Programs of this CPU level (x86-64-v4-amx, ...), run here by models of the instructions that this machine lacks: the same"
+    " bits, slowly.",
+)
 @trust_option
 @key_options
 def command(model: Path, output: Path | None, rebuild: bool, as_json: bool, trust: Trust, **given: Any) -> None:

@@ -75,7 +75,9 @@ class Target(ABC):
 
 @dataclass(frozen=True)
 class CpuTarget(Target):
-    """Levels of x86-64."""
+    """Levels of x86-64; of a machine that runs the programs of a level which it lacks, `emulates` is that level."""
+
+    emulates: str = ""
 
     family = "cpu"
     place = "cpu"

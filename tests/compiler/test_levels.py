@@ -275,13 +275,12 @@ def test_products_of_bf16_have_levels_of_their_own() -> None:
 
 @pytest.mark.parametrize("level", CPU_LEVELS[1:], ids=lambda level: level.name)
 def test_a_row_of_bf16_has_the_same_bits_whatever_stands_beside_it(level: CpuLevel) -> None:
-    if not native.cpu_flags().issuperset(level.features) or native.withheld(level.features) is not None:
-        pytest.skip("this machine does not run the level")
+    is_here = native.cpu_flags().issuperset(level.features) and native.withheld(level.features) is None
     module, random = Module("m"), np.random.default_rng(7)
     module.functions["main"] = graph = Graph("main")
     x = graph.add_input("x", TensorType(bf16, (module.declare("N", 1, 4096), 1540)))
     graph.set_outputs([Builder(module, graph).matmul(x, random.standard_normal((1540, 40)).astype(bf16.numpy))], ["y"])
-    engine = Engine(compile_module(module, build_options({"target": level.name, "tune": "off"})))
+    engine = Engine(compile_module(module, build_options({"target" if is_here else "emulate": level.name, "tune": "off"})))
     given = random.standard_normal((90, 1540)).astype(bf16.numpy)
     whole = engine(given)
     for first, last in ((0, 1), (3, 8), (10, 26), (50, 90)):
@@ -297,6 +296,43 @@ def of_codes() -> tuple[Module, Any, Any]:
     graph.set_outputs([Builder(module, graph).matmul(x, weight)], ["y"])
     given = random.integers(0, 256, (9, 64)).astype(np.uint8)
     return module, given, given.astype(np.int32) @ weight.astype(np.int32)
+
+
+@pytest.mark.parametrize("level", CPU_LEVELS, ids=lambda level: level.name)
+def test_every_machine_runs_the_programs_of_every_level(level: CpuLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with AVX2 alone, models of all other instructions give the same integers."""
+    monkeypatch.setattr(target_cpu, "cpu_flags", lambda: frozenset(AVX2.features))
+    module, given, expected = of_codes()
+    contents = compile_module(module, build_options({"emulate": level.name, "tune": "off"}))
+    ((name, part),) = contents.parts.items()
+    assert name == f"{level.name}-emulated" and set(part.requires) == {*level.features} & {*AVX2.features}
+    if native.cpu_flags().issuperset(part.requires):
+        np.testing.assert_array_equal(Engine(contents)(given), expected)
+
+
+@RUNS
+@pytest.mark.parametrize("level", CPU_LEVELS[2:], ids=lambda level: level.name)
+def test_models_have_the_bits_of_instructions(level: CpuLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of bf16 and a softmax of it, on a machine without anything of the level and on one that has it."""
+    if not native.cpu_flags().issuperset(level.features) or native.withheld(level.features) is not None:
+        pytest.skip("this machine does not run the level")
+    module, random = Module("m"), np.random.default_rng(8)
+    module.functions["main"] = graph = Graph("main")
+    x, b = graph.add_input("x", TensorType(bf16, (37, 70))), Builder(module, graph)
+    graph.set_outputs([b.softmax(b.matmul(x, random.standard_normal((70, 50)).astype(bf16.numpy)), axis=1)], ["y"])
+    given = random.standard_normal((37, 70)).astype(bf16.numpy)
+    here = Engine(compile_module(module, build_options({"target": level.name, "tune": "off"})))(given)
+    monkeypatch.setattr(target_cpu, "cpu_flags", lambda: frozenset(AVX2.features))
+    there = Engine(compile_module(module, build_options({"emulate": level.name, "tune": "off"})))(given)
+    np.testing.assert_array_equal(here.view(np.uint16), there.view(np.uint16))
+
+
+def test_what_is_emulated_is_a_level_on_this_machine() -> None:
+    with pytest.raises(UsageError, match="unknown cpu level: got 'amx', expected one of x86-64, ") as found:
+        build_options({"emulate": "amx"})
+    with pytest.raises(UsageError, match="got emulate with target sm_90a, expected native alone"):
+        build_options({"emulate": V4, "targets": ["sm_90a"]})
+    assert found.value.hint is None or "x86-64-v4-amx" in found.value.hint
 
 
 TILES = pytest.mark.skipif(not native.cpu_flags().issuperset(AVX512_AMX.features), reason="needs a CPU with AMX")

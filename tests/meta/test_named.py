@@ -111,7 +111,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/compiler/test_sparse_formats.py": ("passes/tile/expand.py",),
     "tests/runtime/language/test_template.py": ("runtime/language/template_worker.py",),
-    "tests/passes/lower/test_layout.py": ("passes/tile/cpu/matrix.py",),
     "tests/passes/quantize/test_activations.py": ("passes/regions/affine.py",),
     "tests/passes/quantize/test_activation_products.py": ("passes/quantize/coded_factors.py",),
     "tests/passes/tile/gpu/test_every_op.py": (

@@ -76,7 +76,8 @@ class AttentionLaunch:
             bound = upper_bound(self.extents[found.row], problem.symbols)
             self.rows = schedule["m"] if bound is None else min(schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
         self.lanes = target.lanes * (2 if all(columns % (2 * target.lanes) == 0 for columns in self._widths()) else 1)
-        """Scores of a row that are looked at together, in every register block alike."""
+        """Scores of a row that are looked at together, in every register block alike: at least as many as are multiplied at once."""
+        self.lanes = self.lanes if self.summed is None else max(self.lanes, self.summed.step)
 
     def launch(self) -> Launch:
         found, problem = self.found, self.problem

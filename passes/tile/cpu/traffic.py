@@ -47,19 +47,28 @@ class _Access:
     subscripts: tuple[Dim, ...]
     size: int
     tile: tuple[tuple[int, int], ...]
-    steps: Mapping[str, int]
+    steps: Mapping[tuple[str, bool], int]
 
 
 @dataclass
 class _Node:
-    """A loop with its trips, how many whole steps they cover, what it reads and writes, and the loops inside."""
+    """A loop with its trips, how many whole steps they cover, what it reads and writes, and the loops inside.
+
+    One along a sum, `is_summed`, may have the name of a loop around it, whose steps it takes apart.
+    """
 
     name: str
     trips: int
     covered: float
     step: int
+    is_summed: bool = False
     accesses: list[_Access] = field(default_factory=list)
     inner: list[_Node] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """By which it is told from the loops around it."""
+        return self.name, self.is_summed
 
 
 def _trips(length: int, rungs: Sequence[int]) -> int:
@@ -177,7 +186,7 @@ class _Reader:
         summed = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
         for axis in summed:
             own = step if axis == summed[-1] else 1
-            node.inner.append(_Node(axis, max(1, -(-lengths[axis] // own)), max(1.0, lengths[axis] / own), own))
+            node.inner.append(_Node(axis, max(1, -(-lengths[axis] // own)), max(1.0, lengths[axis] / own), own, True))
             node, lengths = node.inner[-1], lengths | {axis: min(own, lengths[axis])}
             loops = [*loops, node]
         for side in sides:
@@ -188,7 +197,7 @@ class _Reader:
         place = next(n for n, loop in enumerate(loops) if loop.name == after)
         found = loops[:place]
         for loop in (_Node(before, max(1, lengths[before]), max(1.0, lengths[before]), 1), *loops[place + 1 :]):
-            found.append(_Node(loop.name, loop.trips, loop.covered, loop.step))
+            found.append(_Node(loop.name, loop.trips, loop.covered, loop.step, loop.is_summed))
             (found[-2] if len(found) > 1 else self.root).inner.append(found[-1])
         return found
 
@@ -228,7 +237,7 @@ class _Reader:
         steps = {}
         for loop in loops:
             moved = {loop.name, *self.inside.get(loop.name, ())}
-            steps[loop.name] = apart(moved | {f"{name}.first" for name in moved}, loop.step)
+            steps[loop.key] = apart(moved | {f"{name}.first" for name in moved}, loop.step)
         node.accesses.append(_Access(operand, subscripts, size, tuple(tile), steps))
 
 
@@ -272,7 +281,7 @@ def _touched(node: _Node, caches: Sequence[Cache]) -> list[_Touched]:
         return found
     crowded = _crowded(found, caches)
     for each in found:
-        step = each.access.steps.get(node.name, 0)
+        step = each.access.steps.get(node.key, 0)
         axes = (*each.axes, (step, node.covered)) if step else each.axes
         lines, lost = _lines(each.access.size, axes, caches) if step else (each.lines, each.lost)
         trips = node.covered if step else node.trips

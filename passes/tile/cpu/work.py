@@ -409,9 +409,7 @@ class _Counter:
         work.stores += TILES_BEGIN + 2 * self._count(dot.type, extents, dot.type.dtype.bits, dot.type.axes[-1]) / self.rates.stores
 
 
-def factors_of(
-    dot: Dot, operands: Mapping[str, Param | Local], target: CpuLevel
-) -> tuple[Value, Value, int, CpuInstruction | None]:
+def factors_of(dot: Dot, operands: Mapping[str, Param | Local], target: CpuLevel) -> tuple[Value, Value, int, CpuInstruction | None]:
     """The factors of a product as the instruction takes them, how many products it adds up at once, and which one it is if it takes
     matrices.
     """

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ourcc.codegen.c.printer import SourceFile, print_launch
+from ourcc.codegen.c.printer import SourceFile, kernels_of, print_launch
 from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
@@ -175,6 +175,59 @@ def test_convolutions_in_tiles(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
         found.append(Engine(contents)(x))
     for result in found[1:]:
         np.testing.assert_array_equal(result, found[0])
+
+
+def test_sums_stay_in_tiles_over_the_taps_of_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come from memory before both loops over taps, and go back after them."""
+    monkeypatch.setattr(cpu, "levels_for", lambda target, module: [MODEL])
+    module, numbers = Module("m"), np.random.default_rng(2)
+    graph = module.functions["main"] = Graph("main")
+    b, value = Builder(module, graph), graph.add_input("x", TensorType(u8, (1, 64, 14, 14)))
+    for taps in (1, 3, 1):
+        codes = numbers.integers(-128, 128, (64, 64, taps, taps)).astype(np.int8)
+        weight = b.dequantize(codes, numbers.uniform(0.001, 0.002, 64).astype(np.float32), axis=0, dtype=f32)
+        given, pads = b.dequantize(value, np.float32(0.03), np.uint8(0), dtype=f32), {"before": (taps // 2,) * 2, "after": (taps // 2,) * 2}
+        result = b.conv(given, weight, None, strides=(1, 1), dilations=(1, 1), groups=1, **pads)
+        value = b.quantize(result, np.float32(0.05), np.uint8(0), dtype=u8)
+    graph.set_outputs([value], ["y"])
+    contents = compile_module(module, build_options({"targets": ["native"], "tune": "off"}))
+    texts = [kernels_of(data.decode()) for name, data in contents.parts[MODEL.name].files.items() if name.endswith(".c")]
+    (text,) = [text for text in texts if "ourcc_tdpbusd" in text and "+= 1)" in text]
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if line.startswith(("for (int64_t s", "ourcc_tile_zero(0", "ourcc_tile_store(0", "ourcc_tdpbusd(0"))]
+    products = [number for number, line in enumerate(kept) if line.startswith("ourcc_tdpbusd")]
+    assert products
+    for number in products:
+        start = max(place for place, line in enumerate(kept[:number]) if not line.startswith(("for", "ourcc_tdpbusd")))
+        end = next(line for line in kept[number:] if not line.startswith("ourcc_tdpbusd"))
+        assert kept[start].startswith("ourcc_tile_zero") and end.startswith("ourcc_tile_store")
+        assert sum("+= 1)" in line for line in kept[start:number]) >= 2, "two loops over taps"
+
+
+HARDWARE = replace(AVX512_AMX, name="x86-64-v4-amx-model", features=AVX512_BF16.features)
+"""AMX's level without its tiles, whose vectors are the same."""
+
+
+@pytest.mark.skipif(not (runs(AVX512_AMX) and runs(HARDWARE)), reason="this cpu has no AMX, or withholds it")
+@pytest.mark.parametrize("seed", range(8))
+def test_attention_has_the_bits_of_its_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    choices, numbers = random.Random(seed), np.random.default_rng(seed)
+    heads, head, features = choices.choice((1, 3)), choices.choice((16, 32, 40, 64, 80)), choices.choice((16, 33, 64))
+    rows, columns = choices.choice((2, 5, 33, 70)), choices.choice((3, 64, 130, 300))
+    shapes = [(2, heads, rows, head), (2, heads, columns, head), (2, heads, columns, features)]
+    given = [numbers.standard_normal(shape).astype(bf16.numpy) for shape in shapes]
+    found = []
+    for level in (HARDWARE, AVX512_AMX):
+        module = Module("m")
+        graph = module.functions["main"] = Graph("main")
+        values = [graph.add_input(name, TensorType(bf16, shape)) for name, shape in zip("qkv", shapes, strict=True)]
+        graph.set_outputs([Builder(module, graph).attention(*values, scale=head**-0.5, causal=seed % 3 == 0)])
+        monkeypatch.setattr(cpu, "levels_for", lambda target, module, level=level: [level])
+        contents = compile_module(module, build_options({"targets": ["native"], "tune": "off"}))
+        texts = [kernels_of(data.decode()) for name, data in contents.parts[level.name].files.items() if name.endswith(".c")]
+        assert sum(text.count("ourcc_tdpbf16ps(0") for text in texts) >= 2, "both products are made in tiles"
+        found.append(np.asarray(Engine(contents)(*given)).astype(np.float32))
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:

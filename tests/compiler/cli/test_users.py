@@ -266,7 +266,7 @@ def test_the_help_offers_only_what_works(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["build", "--help"]) == 0
     shown = capsys.readouterr().out
     words = set(re.findall(r"[\w-]+", shown.replace("|".join(CACHES), "")))  # a cache has formats of its own
-    unserved = {"--calibrate", "--eval", "--max-accuracy-drop", "--emulate"}
+    unserved = {"--calibrate", "--eval", "--max-accuracy-drop"}
     assert not words & unserved and set(QUANTIZE_FORMATS) <= words
     assert run(["build", "m.onnx", "-o", "a.ourcc", "-q", "--quantize", "fp9"]) == 2
     assert "did you mean 'fp8'?" in capsys.readouterr().err

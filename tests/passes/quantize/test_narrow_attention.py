@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ourcc.codegen.c.disassembly import PROGRAMS
+from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.parse import parse_module
 from ourcc.ir.graph.reference import interpret, judge
+from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2
 from ourcc.ir.types import TensorType, f32, i64
 from ourcc.passes.manager import PassManager
 from ourcc.passes.pipeline import parse_pipeline
@@ -25,9 +28,16 @@ Drawn = Callable[[int, Sequence[int]], tuple[Module, list[np.ndarray]]]
 STEPS = "narrow_products, sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 
 
+TILES = replace(AVX2, name="x86-64-v3-tiles", instructions=(*AVX2.instructions, AMX_U8, AMX_I8, AMX_BF16))
+"""A level whose machines have no tiles: the instructions are functions."""
+
+
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
-def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str, drawn_attention: Drawn) -> None:
+@pytest.mark.parametrize("target", ["native", "x86-64-v3", "tiles"])
+def test_answers_are_as_near_as_the_factors_allow(seed: int, target: str, drawn_attention: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    if target == "tiles":
+        monkeypatch.setattr(cpu, "levels_for", lambda target, module: [TILES])
+        target = "native"
     module, given = drawn_attention(seed, (6, 8, 16, 24, 64, 80, 7))
     exact = interpret(module, given, wide=True)
     precision = "fp16" if seed % 4 == 3 else "bf16"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
@@ -23,6 +25,7 @@ from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.regions.contraction import read_contraction
 from ourcc.passes.regions.simplify_region import simplify_region
+from ourcc.passes.tile.cpu.matrix import ladder
 from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.passes.tile.cpu.register_blocks import CHAIN, STEP
 from ourcc.passes.tile.schedule import Problem, matches
@@ -76,6 +79,27 @@ def test_a_long_sum_goes_in_even_steps(length: int, step: int) -> None:
 
 def test_a_sum_that_no_step_divides_stays_whole() -> None:
     assert loops(product(1376)) == []
+
+
+@pytest.mark.parametrize(("channels", "columns_first"), [(16, False), (512, True)])
+def test_columns_come_before_rows_that_share_what_no_cache_holds(channels: int, columns_first: bool) -> None:
+    """All rows of an image are multiplied by the same weights: where these are many, a tile of them serves all rows in turn."""
+    (launch,) = convolution(channels).launches
+    assert (launch.grid[0].step is not None) == columns_first and launch.grid[-1].step is not None
+
+
+@given(st.integers(1, 64), st.lists(st.integers(1, 200), max_size=3))
+def test_rows_that_are_left_are_one_block(height: int, lengths: list[int]) -> None:
+    """Blocks of a ladder cover what they are for, and what whole blocks leave goes in one, or in two where tiles have no such height."""
+    height = height if height <= 16 else 32
+    found = ladder(height, lengths)
+    assert list(found) == sorted(set(found), reverse=True) and found[0] == height
+    for length in lengths:
+        left, blocks = length % height, 0
+        for rows in found[1:]:
+            blocks, left = blocks + left // rows, left % rows
+        assert left == 0
+        assert blocks <= 2 or len(set(lengths)) > 1
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,15 @@ import pytest
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.ir.dims import NO_FACTS, Facts
 from ourcc.ir.graph.parse import parse_module
+from ourcc.ir.ops.structure import region_of
+from ourcc.ir.ops.table import OPS
 from ourcc.ir.region.text import parse_region
-from ourcc.ir.target import AVX2, AVX512, CPU_LEVELS, CpuLevel, cpu_level
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, CPU_LEVELS, CpuLevel, cpu_level
+from ourcc.ir.types import TensorType, bf16
 from ourcc.ir.workload import Point
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.lower.schedule import cheapest
+from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu import STRATEGIES
 from ourcc.passes.tile.cpu.price import price
 from ourcc.passes.tile.cpu.traffic import lines_moved
@@ -118,6 +122,18 @@ def test_lines_a_power_of_two_apart_push_each_other_out() -> None:
     """64 rows that lie 2048 bytes apart share two sets of the first cache; those 2080 bytes apart do not."""
     assert moved(512, 4)[0] > 3 * moved(520, 4)[0]
     assert moved(512, 4)[0] > 3 * moved(512, 1)[0]
+
+
+@pytest.mark.parametrize("level", [AVX512_BF16, AVX512_AMX], ids=lambda level: level.name)
+def test_weights_in_groups_are_moved_whole(level: CpuLevel) -> None:
+    """Neighbours along the sum lie side by side, and the next group a line further on."""
+    region = region_of(OPS["matmul"], [TensorType(bf16, (16, 4096)), TensorType(bf16, (4096, 512))], {})
+    assert region is not None
+    region = simplify_region(region, NO_FACTS)
+    match, space = schedules(Problem(region, NO_FACTS, constant_layouts(region, frozenset({"x1"})), frozenset({"x1"})), "packed", level)
+    for schedule in space:
+        (launch,) = match.program(schedule, level).launches
+        assert lines_moved(launch, {}, level)[0] >= 4096 * 512 * 2 / 64
 
 
 def test_a_reflection_of_one_element_has_a_price() -> None:
