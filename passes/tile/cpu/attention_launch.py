@@ -258,9 +258,8 @@ class AttentionLaunch:
         row, usual = self.found.row, self.nr
         start: Dim = dims.symbol(f"{row}.first")
         end = dims.minimum(start + self.rows, self.extents[row])
-        heights = self._heights(self.extents[row])
-        for height in heights:
-            high = end if height == heights[-1] else whole_blocks(start, end, height)
+        for height in self._heights(self.extents[row]):
+            high = end if height == 1 else whole_blocks(start, end, height)
             if height == 1 and self.heads > 1:
                 self.is_asked = False
                 with block.loop(row, "scalar", start, high, 1) as single:
@@ -281,7 +280,7 @@ class AttentionLaunch:
         return {self.nr, *map(self._columns, (*self._heights(self.extents[self.found.row]), self.together))}
 
     def _heights(self, extent: Dim) -> tuple[int, ...]:
-        """Rows of register blocks, in falling order: the last of them take all that is left."""
+        """Rows of register blocks, in falling order, which leave none."""
         if not self.in_tiles:
             return tuple(dict.fromkeys((self.mr, min(4, self.mr), 1)))
         lengths = {min(self.rows, extent), extent % self.rows} - {0} if isinstance(extent, int) else set[int]()
