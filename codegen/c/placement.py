@@ -172,7 +172,7 @@ class Placement:
             budget //= group
             trips = counts[axis] // group
             variable, position = self.writer.position(0, trips - 1)
-            self.writer.open(f"for (int64_t {variable} = 0; {variable} < {trips}; ++{variable})")
+            self.writer.open(f"for (int64_t {variable} = 0; {variable} < {trips}; ++{variable})", is_tile=True)
             self.writer.bind(f"@{variable}", variable)
             fixed[axis], counts[axis] = position * group, group
         visit([self._spot(type_, place, fixed, lane_axis) for place in positions(counts.values())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from ...ir import dims
@@ -11,18 +12,26 @@ from .library import Library
 
 LANE = "@lane"
 """The symbol of a lane within one vector: 0 .. lanes - 1."""
+_MADE = re.compile(r"\b[a-z][0-9]+\b")
+"""Names that `fresh` makes."""
+_OUTSIDE = "sgn"
+"""What the names of the program's own loops, of its grid and of sizes begin with, which stand around all loops over tiles."""
 LOADED = "@loaded."
 """What the symbols of index vectors begin with: their value differs from lane to lane."""
 
 
 @dataclass
 class TextBlock:
-    """One pair of braces being written: its lines, and what was computed in it (index expressions, tile values)."""
+    """One pair of braces being written: its lines, and what was computed in it (index expressions, tile values).
+
+    `is_tile` says that it is a loop over a tile, which runs at least once, and whose steps do not read what others write.
+    """
 
     head: str
     lines: list[str] = field(default_factory=list)
     indices: dict[Dim, str] = field(default_factory=dict)
     values: dict[object, object] = field(default_factory=dict)
+    is_tile: bool = False
 
 
 @dataclass
@@ -43,6 +52,8 @@ class Writer:
         self.vectors: dict[str, str] = {}
         self._known = _Known(self.facts)
         self._names: dict[str, tuple[str, int]] = {}
+        self._made_at: dict[str, int] = {}
+        """The depths of blocks in which constants and loop variables were made."""
         self._position_facts: dict[str, tuple[int | None, int | None]] = {}
         self._count = 0
 
@@ -61,9 +72,9 @@ class Writer:
         if text not in self.blocks[1].lines:
             self.blocks[1].lines.append(self.library.scan(text))
 
-    def open(self, head: str) -> None:
+    def open(self, head: str, is_tile: bool = False) -> None:
         """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
-        self.blocks.append(TextBlock(self.library.scan(head)))
+        self.blocks.append(TextBlock(self.library.scan(head), is_tile=is_tile))
 
     def close(self) -> None:
         block = self.blocks.pop()
@@ -80,8 +91,18 @@ class Writer:
     def define(self, ctype: str, expression: str, stem: str = "t") -> str:
         """A new constant in the current block."""
         name = self.fresh(stem)
-        self.line(f"const {ctype} {name} = {expression};")
+        depth = self._steady_at(expression)
+        self._made_at[name] = depth
+        self.line(f"const {ctype} {name} = {expression};", depth)
         return name
+
+    def _steady_at(self, expression: str) -> int:
+        """The outermost block where an expression has its value: outside of loops over a tile in which it stays as it is."""
+        depth, names = self.depth, _MADE.findall(expression)
+        needed = max((self._made_at.get(name, 0 if name[0] in _OUTSIDE else depth) for name in names), default=0)
+        while depth > needed and self.blocks[depth].is_tile:
+            depth -= 1
+        return depth
 
     def forget_values(self) -> None:
         """Drop remembered tile values: memory may change after a statement."""
@@ -113,6 +134,7 @@ class Writer:
     def position(self, low: int, high: int | None) -> tuple[str, Dim]:
         """A new loop variable of the printed text and its symbol, ranging over low..high (included)."""
         name = self.fresh("p")
+        self._made_at[name] = self.depth + 1
         symbol = f"@{name}"
         self._position_facts[symbol] = (low, high)
         return name, dims.symbol(symbol)
@@ -163,6 +185,7 @@ class Writer:
         known = self.blocks[depth].indices
         if dim not in known:
             known[dim] = self.fresh("o")
+            self._made_at[known[dim]] = depth
             self.blocks[depth].lines.append(f"const int64_t {known[dim]} = {self.library.scan(text)};")
         return known[dim]
 
