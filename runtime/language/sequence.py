@@ -18,7 +18,7 @@ from ...ir.types import TensorType
 from ..saved import Saved, read_saved, write_saved
 from ..session import Session
 from .facts import SAMPLE, STEP, LanguageFacts
-from .given import checked_tokens
+from .given import checked_tokens, listed
 from .pages import Held, Pages, Writing
 from .sampling import Draw, Sampling, operands
 
@@ -143,7 +143,7 @@ class Sequences:
         Of the tokens only those are read that the cache does not hold; None asks for the logits behind all that are read.
         """
         with self._turn:
-            return [each.logits for each in self._read([self._reading(*each) for each in asked])]
+            return [each.logits for each in self._read([self._reading(*each) for each in _asked(asked)])]
 
     def sample(self, asked: Sequence[AskedTokens]) -> list[tuple[list[int], Array]]:
         """For each sequence the tokens that are chosen behind the last of its tokens, -1 where logits are no numbers, and f32[n,
@@ -169,8 +169,9 @@ class Sequences:
         if sequence.ended or sequence.owner is not self:
             raise UsageError(ENDED)
         held = self._checked(sequence.tokens, tokens)
-        if last is not None and not 1 <= last <= len(held):
-            raise InputError(f"got the logits behind the last {last} tokens, expected 1 to {len(held)}")
+        is_count = isinstance(last, (int, np.integer)) and not isinstance(last, bool)
+        if last is not None and not (is_count and 1 <= last <= len(held)):
+            raise InputError(f"got the logits behind the last {last!r:.80} tokens, expected 1 to {len(held)}")
         first = sequence.known(held, len(held) - (1 if last is None else last))
         return _Reading(sequence, held, first, first if last is None else len(held) - last, sampling, scored)
 
@@ -320,6 +321,15 @@ class _Reading:
             self.rows.append(rows)
         if -1 in chosen or (len(rows) and not np.isfinite(rows).all()):
             self.sequence.owner.pages.doubt(self.sequence.held, self.place)
+
+
+def _asked(asked: Any) -> list[Asked]:
+    """What is asked of several sequences; InputError for anything else."""
+    held = listed(asked, "what is asked is a list of (sequence, tokens, last)")
+    for item in held:
+        if not isinstance(item, (tuple, list)) or len(item) != 3 or not isinstance(item[0], TokenSequence):
+            raise InputError(f"what is asked of a sequence is (sequence, tokens, last), got {type(item).__name__}")
+    return held
 
 
 def _lengthened(numbers: Sequence[int], length: int) -> list[int]:
