@@ -55,10 +55,12 @@ class CpuAttention(Priced):
                     yield Schedule(self.name, (("m", max(1, blocks // heads) * mr), ("t", t), ("mr", mr), ("nr", nr), ("heads", heads)))
 
     def order(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> Order:
-        """By steps of columns; below the diagonal by blocks of rows as well, which look at columns that weigh nothing."""
+        """By steps of columns, in each by as many as are looked at together; below the diagonal by blocks of rows as well, which look at
+        columns that weigh nothing.
+        """
         launch = AttentionLaunch(match.problem, schedule, match.found, target)
         groups = tuple(group and (group.dtype.name, group.depth, group.step) for group in (launch.scored, launch.summed))
-        return self.name, schedule["t"], launch.rows if match.found.is_causal else 0, groups
+        return self.name, schedule["t"], launch.lanes, launch.rows if match.found.is_causal else 0, groups
 
     def tile(self, match: Match[Attention], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""

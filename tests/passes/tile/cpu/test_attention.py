@@ -22,7 +22,7 @@ from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f32
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.attention import CpuAttention
-from ourcc.passes.tile.cpu.attention_launch import TOGETHER
+from ourcc.passes.tile.cpu.attention_launch import TOGETHER, AttentionLaunch
 from ourcc.passes.tile.schedule import Problem, matches
 from ourcc.runtime.engine import Engine
 
@@ -97,6 +97,22 @@ def test_register_blocks_fill_steps_of_columns(depth: int, rows: int, level: Cpu
     for schedule in CpuAttention().space(match, level):
         assert schedule["t"] % schedule["nr"] == 0
         verify(CpuAttention().tile(match, schedule, level), FACTS)
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
+@pytest.mark.parametrize("depth", [16, 24, 48, 64, 80])
+def test_schedules_of_one_order_add_up_as_many_scores_at_a_time(depth: int, level: CpuLevel) -> None:
+    """Those of one row, and those of rows that calls know, which serve the same calls."""
+    found: dict[object, set[int]] = {}
+    for rows in (1, None):
+        whole = region_of(OPS["attention"], types(8, 2, depth, rows=rows), {"scale": 0.125, "causal": False, "safe": False})
+        assert whole is not None
+        problem = Problem(simplify_region(whole, FACTS), FACTS, {})
+        (match,) = matches([CpuAttention()], problem, level)
+        for schedule in CpuAttention().space(match, level):
+            launch = AttentionLaunch(problem, schedule, match.found, level)
+            found.setdefault(CpuAttention().order(match, schedule, level), set()).add(launch.lanes)
+    assert all(len(lanes) == 1 for lanes in found.values())
 
 
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
