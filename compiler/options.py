@@ -291,6 +291,8 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
         hint = "leave one of them out: a lock has every choice, and nothing is measured"
         raise UsageError("got tune with locked, expected one of them", hint=hint)
     if "emulate" in read:
+        if "tune" in read and read["tune"].mode in ("count", "budget"):
+            raise UsageError("got tune with emulate, expected one of them", hint="the times of models of instructions say nothing")
         read["targets"] = (_emulating(read["emulate"], read.get("targets", defaults["targets"])),)
     return BuildOptions(**read)
 

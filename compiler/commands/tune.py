@@ -9,7 +9,7 @@ from typing import Any
 
 from ...autotune.store import RecordStore, open_store
 from ...ir.errors import UnsupportedError
-from ...ir.target import CpuLevel, cpu_level
+from ...ir.target import EMULATED, CpuLevel, cpu_level
 from ...runtime.contents import CPU, EngineContents
 from ...runtime.file import write_engine
 from ...runtime.native import cpu_flags, why_not
@@ -53,7 +53,12 @@ def _levels(contents: EngineContents) -> list[CpuLevel]:
     if not names:
         held = ", ".join(contents.parts)
         raise UnsupportedError(f"tuning measures cpu kernels: got an engine for {held}", hint="build it with --target cpu as well")
-    reasons = {name: why_not(contents.parts[name], platform.machine(), cpu_flags()) for name in names}
+    reasons = {
+        name: "it is emulated, and its times say nothing"
+        if name.endswith(EMULATED)
+        else why_not(contents.parts[name], platform.machine(), cpu_flags())
+        for name in names
+    }
     found = [cpu_level(name) for name in names if reasons[name] is None]
     if not found:
         note = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())

@@ -57,7 +57,7 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
     `options={"freeze": False}` parameters are read where they lie, at every call.
     """
     given = {**options_of(mode), **(options or {})}
-    read, is_told = build_options(given, "torch.compile"), "targets" in given or "target" in given
+    read, is_told = build_options(given, "torch.compile"), not given.keys().isdisjoint({"target", "targets", "emulate"})
     if is_told:
         check_runs_here(read.targets)
     make = functools.partial(CompiledGraph, options=read, by_device=not is_told, names=names_of(graph_module))

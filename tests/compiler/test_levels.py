@@ -24,7 +24,7 @@ from ourcc.compiler.options import BenchOptions, InspectOptions, TuneOptions, bu
 from ourcc.compiler.pipeline import compile_again, compile_module
 from ourcc.compiler.requests import parse_measuring
 from ourcc.compiler.targets.registry import TARGETS, loaded_as
-from ourcc.ir.errors import EngineError, InternalError, UsageError
+from ourcc.ir.errors import EngineError, InternalError, UnsupportedError, UsageError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
@@ -333,6 +333,15 @@ def test_what_is_emulated_is_a_level_on_this_machine() -> None:
     with pytest.raises(UsageError, match="got emulate with target sm_90a, expected native alone"):
         build_options({"emulate": V4, "targets": ["sm_90a"]})
     assert found.value.hint is None or "x86-64-v4-amx" in found.value.hint
+    with pytest.raises(UsageError, match="got tune with emulate, expected one of them"):
+        build_options({"emulate": V4, "tune": "3"})
+
+
+def test_what_is_emulated_is_not_tuned(tmp_path: Path) -> None:
+    write_engine(tmp_path / "m.ourcc", compile_module(model(), build_options({"emulate": V4, "tune": "off"})))
+    with pytest.raises(UnsupportedError) as found:
+        tune(TuneOptions(tmp_path / "m.ourcc", parse_measuring("1")))
+    assert f"{V4}-emulated: it is emulated, and its times say nothing" in str(found.value.note)
 
 
 TILES = pytest.mark.skipif(not native.cpu_flags().issuperset(AVX512_AMX.features), reason="needs a CPU with AMX")
