@@ -274,7 +274,7 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
     for name, one, tail in (("f32", "f", "ps"), ("f64", "", "pd")):
         v, size, wide = f"{name}x@N", ELEMENTS[name][1], "" if name == "f32" else "d"
         widths = {lanes: (lanes * size * 8, f"__m{lanes * size * 8}{wide}") for lanes in (4, 8, 16)}
-        feature = {128: "avx", 256: "avx", 512: "avx512f"}
+        feature, whole = {128: "avx", 256: "avx", 512: "avx512f"}, f"__m512{wide}"
 
         def fast(
             pattern: str, widths: dict[int, tuple[int, str]] = widths, feature: dict[int, str] = feature, fma: bool = False
@@ -307,9 +307,10 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
             # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
             instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
             body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
-            kept = f"_mm512_cmp_{tail}_mask((KIND)x, (KIND)x, _CMP_UNORD_Q)"
-            masked = fast(f"({v})_mm512_mask_mov_{tail}(_mm512_{kind}_{tail}((KIND)x, (KIND)y), {kept}, (KIND)x)")
-            choices = {key: masked[key] if key[0] * size == 64 else text for key, text in fast(instruction).items()}
+            choices = fast(instruction)
+            kept = f"_mm512_cmp_{tail}_mask(({whole})x, ({whole})x, _CMP_UNORD_Q)"
+            masked = f"({v})_mm512_mask_mov_{tail}(_mm512_{kind}_{tail}(({whole})x, ({whole})y), {kept}, ({whole})x)"
+            choices[64 // size, "avx512f"] = masked
             yield (
                 f"{kind}_{name}",
                 LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=choices, scalar=f"return x {symbol} y || x != x ? x : y;"),

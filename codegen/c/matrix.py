@@ -268,7 +268,7 @@ class _Printer:
     """The text of one block."""
 
     def __init__(self, values: Values, block: _Block, tile: Tile) -> None:
-        self.values, self.writer, self.access = values, values.writer, values.access
+        self.scope, self.writer, self.access = values.scope, values.writer, values.access
         self.block, self.tile = block, tile
         self.bytes = ROW // block.step
 
@@ -349,12 +349,13 @@ class _Printer:
         """Where the panels lie that are multiplied after these, and how many lines of them a step asks for: memory is far away, and all
         blocks of rows ask for a share. Nowhere and none where panels are computed here.
         """
-        block, scope = self.block, self.values.scope
+        block, scope = self.block, self.scope
         row = scope.axis(block.factors.rows)
         if not isinstance(scope.operands[block.factors.right.operand], Param) or not isinstance(block.whole, int):
             return "", 0
-        among = [axis.extent for axis in scope.axes.values() if axis.kind == "tile" and axis.first in dims.symbols(row.low)]
-        lines = -(-block.across * SIDE // max(1, *(extent // row.extent for extent in among), 1))
+        around = [axis for axis in scope.axes.values() if axis.kind == "tile" and axis.first in dims.symbols(row.low)]
+        blocks = max((axis.extent // row.extent for axis in around), default=1)
+        lines = -(-block.across * SIDE // max(1, blocks))
         passed = dims.floor_divide(dims.symbol(row.first) - row.low, row.extent) * (block.whole * lines * ROW)
         start = f"{panel} + {self.writer.index(passed + block.across * block.count * SIDE * self.bytes)}"
         return self.writer.define("uint8_t *", start), lines

@@ -14,8 +14,6 @@ LANE = "@lane"
 """The symbol of a lane within one vector: 0 .. lanes - 1."""
 _MADE = re.compile(r"\b[a-z][0-9]+\b")
 """Names that `fresh` makes."""
-_OUTSIDE = "sgn"
-"""What the names of the program's own loops, of its grid and of sizes begin with, which stand around all loops over tiles."""
 LOADED = "@loaded."
 """What the symbols of index vectors begin with: their value differs from lane to lane."""
 
@@ -99,7 +97,7 @@ class Writer:
     def _steady_at(self, expression: str) -> int:
         """The outermost block where an expression has its value: outside of loops over a tile in which it stays as it is."""
         depth, names = self.depth, _MADE.findall(expression)
-        needed = max((self._made_at.get(name, 0 if name[0] in _OUTSIDE else depth) for name in names), default=0)
+        needed = max((self._made_at.get(name, depth) for name in names), default=0)
         while depth > needed and self.blocks[depth].is_tile:
             depth -= 1
         return depth
@@ -124,6 +122,7 @@ class Writer:
     def bind(self, symbol: str, text: str) -> None:
         """A symbol of index expressions is this C text, from the current block on."""
         self._names[symbol] = (text, self.depth)
+        self._made_at.setdefault(text, self.depth)
 
     def rebind(self, symbol: str, text: str) -> None:
         """The symbol changed its value here: nothing computed from it before is reused."""
@@ -134,7 +133,6 @@ class Writer:
     def position(self, low: int, high: int | None) -> tuple[str, Dim]:
         """A new loop variable of the printed text and its symbol, ranging over low..high (included)."""
         name = self.fresh("p")
-        self._made_at[name] = self.depth + 1
         symbol = f"@{name}"
         self._position_facts[symbol] = (low, high)
         return name, dims.symbol(symbol)

@@ -25,7 +25,7 @@ from ..softmax import Attention
 from .attention_factors import Group, grouped, groups_of, in_type, is_at_hand, kept_by, sharing
 from .codes import CodedScores
 from .matrix import ladder
-from .register_blocks import few_rows, whole_blocks
+from .register_blocks import few_rows, lengths_of, whole_blocks
 
 LANES = 16
 """Columns and elements of keys that are turned at once."""
@@ -75,9 +75,9 @@ class AttentionLaunch:
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
             self.rows = schedule["m"] if bound is None else min(schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
-        self.lanes = target.lanes * (2 if all(columns % (2 * target.lanes) == 0 for columns in self._widths()) else 1)
+        vectors = 2 if all(columns % (2 * target.lanes) == 0 for columns in self._widths()) else 1
+        self.lanes = max(vectors * target.lanes, 1 if self.summed is None else self.summed.step)
         """Scores of a row that are looked at together, in every register block alike: at least as many as are multiplied at once."""
-        self.lanes = self.lanes if self.summed is None else max(self.lanes, self.summed.step)
 
     def launch(self) -> Launch:
         found, problem = self.found, self.problem
@@ -283,8 +283,7 @@ class AttentionLaunch:
         """Rows of register blocks, in falling order, which leave none."""
         if not self.in_tiles:
             return tuple(dict.fromkeys((self.mr, min(4, self.mr), 1)))
-        lengths = {min(self.rows, extent), extent % self.rows} - {0} if isinstance(extent, int) else set[int]()
-        return ladder(self.mr, lengths)
+        return ladder(self.mr, lengths_of(extent, self.rows))
 
     def _heads(self, block: Block, body: Callable[[Block, str | None], None], place: Dim) -> None:
         """`body(rows)` for one row of the heads that share keys and values: theirs are the rows of register blocks."""
@@ -405,8 +404,7 @@ class AttentionLaunch:
         """
         lanes = start.type.axes[-1]
         carried = block.let("carried", start)
-        some = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), self.lanes)
-        with block.loop("some", "scalar", 0, dims.minimum(some, self.step // self.lanes), 1, carries=(carried,)) as number:
+        with block.loop("some", "scalar", 0, self._pieces(self.lanes), 1, carries=(carried,)) as number:
             place = dims.symbol(number) * self.lanes + dims.symbol(lanes)
             yield carried, block.load(self.scores, (local, place), self.dtype), place
 
@@ -454,8 +452,12 @@ class AttentionLaunch:
     def _whole(self) -> Dim:
         """The same in so many as are multiplied at once."""
         step = 1 if self.summed is None else self.summed.step
-        left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), step)
-        return dims.minimum(left, self.step // step) * step
+        return self._pieces(step) * step
+
+    def _pieces(self, columns: int) -> Dim:
+        """How many pieces of so many columns of this step are looked at, the last of them perhaps in part."""
+        left = dims.ceil_div(self.high - dims.symbol(f"{self.columns}.first"), columns)
+        return dims.minimum(left, self.step // columns)
 
     def _sums(self, rows: str | None, feature: str) -> tuple[Dim, Dim]:
         return self._place_of(rows), self._lanes(feature)

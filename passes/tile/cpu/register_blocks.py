@@ -60,6 +60,11 @@ def whole_blocks(low: Dim, high: Dim, rows: int) -> Dim:
     return low + dims.floor_divide(high - low, rows) * rows
 
 
+def lengths_of(extent: Dim, most: int) -> set[int]:
+    """How many rows grid tiles of at most so many have; nothing where only calls know."""
+    return {length for length in (min(most, extent), extent % most) if length} if isinstance(extent, int) else set()
+
+
 class RegisterBlocks:
     """Builds the launch of one contraction."""
 
@@ -162,13 +167,12 @@ class RegisterBlocks:
         """Register blocks: rows of each, in falling order, with their columns. The fewer rows, the more columns: one row of few columns
         would wait for its own sums.
         """
-        height, width = self.schedule["mr"], self.schedule["nr"]
+        height, width, left = self.schedule["mr"], self.schedule["nr"], lengths_of(self.extents[row], self.schedule["m"])
         if self.in_tiles:
-            return [(ladder(height, self._lengths(self.extents[row])), width)]
+            return [(ladder(height, left), width)]
         found: list[tuple[tuple[int, ...], int]] = [((height,), width)]
         # What is copied for blocks of `nr` columns is read by these alone.
         fitting = {n for _, vectors in self.few for n in vectors if self._fills(n * self.lanes)} if self._copied_depth() is None else set()
-        left = self._lengths(self.extents[row])
         for rows, vectors in self.few:
             wide = max((width, *(n * self.lanes for n in fitting.intersection(vectors))))
             left = {length % found[-1][0][-1] for length in left}
@@ -179,11 +183,6 @@ class RegisterBlocks:
             else:
                 found.append(((rows,), wide))
         return found
-
-    def _lengths(self, extent: Dim) -> set[int]:
-        """How many rows grid tiles have; nothing where only calls know."""
-        most = self.schedule["m"]
-        return {length for length in (min(most, extent), extent % most) if length} if isinstance(extent, int) else set()
 
     def _fills(self, width: int) -> bool:
         """Whether blocks of so many columns fill the grid tiles."""

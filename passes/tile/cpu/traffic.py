@@ -32,7 +32,7 @@ from ....ir.tile.program import (
     Value,
     parts,
 )
-from .work import factors_of, opened, value_of
+from .work import factors_of, opened, summed_axes, value_of
 
 LINE = 64
 PANELS = (16, 32, 64)
@@ -158,12 +158,12 @@ class _Reader:
         elif isinstance(value, Dot):
             self._value(value.acc, env, lengths, node, loops)
             _, _, depth, matrix = factors_of(value, self.operands, self.target)
-            # An instruction for matrices reads rows of its left factor at once.
-            steps = (depth, depth) if matrix is None else (depth * matrix.groups, depth)
             if matrix is None:
                 self._summed((value.left, value.right), value, depth, env, lengths, node, loops)
-            for side, step in zip((value.left, value.right), steps, strict=True) if matrix is not None else ():
-                self._summed((side,), value, step, env, lengths, node, loops)
+            else:
+                # It reads rows of its left factor at once.
+                self._summed((value.left,), value, depth * matrix.groups, env, lengths, node, loops)
+                self._summed((value.right,), value, depth, env, lengths, node, loops)
         elif isinstance(value, (Expand2to4, Unpack)) and any(loop.name == value.after for loop in loops):
             loops = self._beside(value.after, value.before, lengths, loops)
             for part in parts(value):
@@ -183,9 +183,8 @@ class _Reader:
         loops: list[_Node],
     ) -> None:
         """Factors of a product in a loop along its sum, in steps of so many neighbours."""
-        summed = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
-        for axis in summed:
-            own = step if axis == summed[-1] else 1
+        *outer, inner = summed_axes(dot)
+        for axis, own in (*((axis, 1) for axis in outer), (inner, step)):
             node.inner.append(_Node(axis, max(1, -(-lengths[axis] // own)), max(1.0, lengths[axis] / own), own, True))
             node, lengths = node.inner[-1], lengths | {axis: min(own, lengths[axis])}
             loops = [*loops, node]

@@ -384,7 +384,7 @@ class _Counter:
         """A loop along the contracted axis: multiply-adds, what they read, and what is computed for them."""
         self._value(dot.acc, work, env, extents)
         lane = dot.type.axes[-1] if dot.type.axes else None
-        inner = [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
+        inner = summed_axes(dot)
         left, right, depth, instruction = factors_of(dot, self.operands, self.target)
         each, inside = {**extents, **dict.fromkeys(inner, 1)}, Work(waits=self.rates.latency)
         if instruction is not None:
@@ -407,6 +407,11 @@ class _Counter:
         inside.loads = (down + across) * instruction.rows / 2 / instruction.groups
         # Sums lie in tiles, from which they are stored and read again.
         work.stores += TILES_BEGIN + 2 * self._count(dot.type, extents, dot.type.dtype.bits, dot.type.axes[-1]) / self.rates.stores
+
+
+def summed_axes(dot: Dot) -> list[str]:
+    """The axes along which a product is summed, the innermost one last."""
+    return [axis for axis in dict.fromkeys((*dot.left.type.axes, *dot.right.type.axes)) if axis not in dot.type.axes]
 
 
 def factors_of(dot: Dot, operands: Mapping[str, Param | Local], target: CpuLevel) -> tuple[Value, Value, int, CpuInstruction | None]:

@@ -18,7 +18,7 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2, AVX512_AMX, AVX512_BF16, DOT_BF16, CpuLevel
+from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2, AVX512_AMX, AVX512_BF16, DOT_BF16, CpuLevel, emulated
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, bf16, f32, type_of, u8
@@ -204,7 +204,7 @@ def test_sums_stay_in_tiles_over_the_taps_of_a_convolution(monkeypatch: pytest.M
         assert sum("+= 1)" in line for line in kept[start:number]) >= 2, "two loops over taps"
 
 
-HARDWARE = replace(AVX512_AMX, name="x86-64-v4-amx-model", features=AVX512_BF16.features)
+HARDWARE = emulated(AVX512_AMX, frozenset(AVX512_BF16.features))
 """AMX's level without its tiles, whose vectors are the same."""
 
 

@@ -14,10 +14,13 @@ def lines(writer: Writer) -> list[str]:
 def test_what_stays_as_it_is_over_a_tile_is_computed_before_it() -> None:
     writer = Writer(Library(AVX512, {}))
     writer.open("for (int64_t s1 = 0; s1 < 8; s1 += 1)")
+    writer.bind("i.first", "s1")
     row, _ = writer.position(0, 3)
     writer.open(f"for (int64_t {row} = 0; {row} < 4; ++{row})", is_tile=True)
+    writer.bind(f"@{row}", row)
     column, _ = writer.position(0, 7)
     writer.open(f"for (int64_t {column} = 0; {column} < 8; ++{column})", is_tile=True)
+    writer.bind(f"@{column}", column)
     bias = writer.define("float", "x_b[s1]")
     doubled = writer.define("float", f"{bias} * 2")
     scale = writer.define("float", f"x_s[{row}]")
@@ -38,6 +41,7 @@ def test_what_stays_as_it_is_over_a_tile_is_computed_before_it() -> None:
 
 def test_what_a_condition_guards_stays_behind_it() -> None:
     writer = Writer(Library(AVX512, {}))
+    writer.bind("i.first", "s1")
     writer.open("for (int64_t p0 = 0; p0 < 4; ++p0)", is_tile=True)
     writer.open("if (s1 < 3)")
     name = writer.define("float", "x_a[s1]")
