@@ -57,6 +57,8 @@ class Offer:
     architecture: str
     number: int
     candidate: Candidate
+    chosen: bool
+    """Whether it is the one of least predicted cost."""
 
     @property
     def title(self) -> str:
@@ -84,15 +86,18 @@ def offers(problem: ours.Problem, architecture: str) -> list[Offer]:
     module = import_exported(torch.export.export(problem.module().eval(), ours.inputs_of(problem)))
     simplify(module, options)
     found: dict[tuple[str, str], Candidate] = {}
+    chosen: set[tuple[str, str]] = set()
 
     def choose(posed: Posed, families: Iterator[Sequence[Candidate]]) -> Candidate:
         every = [list(family) for family in families]
         for candidate in (each for family in every for each in family):
             found.setdefault((str(posed.region), str(candidate[1])), candidate)
-        return cheapest(machine)(posed, iter(every))
+        best = cheapest(machine)(posed, iter(every))
+        chosen.add((str(posed.region), str(best[1])))
+        return best
 
     lower(fuse(module, narrow=True), Scheduler(STRATEGIES, machine, choose, lambda region, constants: {}), machine.name)
-    return [Offer(problem, architecture, number, candidate) for number, candidate in enumerate(found.values())]
+    return [Offer(problem, architecture, number, each, key in chosen) for number, (key, each) in enumerate(found.items())]
 
 
 def refusals(offer: Offer) -> list[str]:

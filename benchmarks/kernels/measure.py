@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,20 @@ def judged(problems: Iterable[ours.Problem]) -> dict[tuple[str, str, str], dict[
     return found
 
 
+def recalled(results: Mapping[str, Any] | None) -> dict[compare.Key, dict[str, Any]]:
+    """What peers.py had found for results of this very estimator: a machine that has not run it keeps their numbers."""
+    if results is None or results["digest"] != digest():
+        return {}
+    found: dict[compare.Key, dict[str, Any]] = {}
+    for line in results["compared"]:
+        title, _, configuration = line.get("configuration", "").partition("; ")
+        best = {name: {"us": us, "title": title, "kernels": [{"configuration": configuration}]} for name, us in line["peers"].items()}
+        refused = {} if best else {line["reason"]: 1}
+        key = line["group"], line["problem"], line["machine"]
+        found[key] = {"judged": line["judged"], "whole": line["whole"], "best": best, "refused": refused}
+    return found
+
+
 def doubts(rows: Iterable[dict[str, Any]]) -> dict[compare.Key, str]:
     """Why estimates of ours are not believed."""
     problems = {(each.group, each.name): each for each in ours.problems()}
@@ -150,7 +164,7 @@ def beside() -> int:
     if results["digest"] != digest():
         print("the estimator changed since the results were written: run without --beside")
         return 1
-    lines = compare.compared(results["problems"], judged(ours.problems()), doubts(results["problems"]))
+    lines = compare.compared(results["problems"], recalled(results) | judged(ours.problems()), doubts(results["problems"]))
     print(compare.page(lines, results["problems"]))
     compared = validate.compare(validate.read_points() + validate.read_measured())
     write(results, lines, validate.verdict(compared), validate.table(compared))
@@ -173,13 +187,13 @@ def main() -> int:
             rows += [problem_row(problem, machine) for machine in MACHINES.values()]
             print(f"{problem.group}: {problem.name} ({time.monotonic() - started:.1f} s)", file=sys.stderr, flush=True)
     print(table(rows))
-    lines = compare.compared(rows, judged(ours.problems()), doubts(rows))
+    path = RESULTS / "kernels.json"
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    lines = compare.compared(rows, recalled(old) | judged(ours.problems()), doubts(rows))
     print(compare.page(lines, rows))
     if only:
         return 0
     compared = validate.compare(validate.read_points() + validate.read_measured())
-    path = RESULTS / "kernels.json"
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     new = {"digest": digest(), "fitted": asdict(FITTED), "started": machines.STARTED, "points": point_rows(compared), "problems": rows}
     if old is not None and old["digest"] != new["digest"]:
         print("\nthe estimator changed; points, before and after:", changed(old["points"], new["points"]), sep="\n")

@@ -43,7 +43,7 @@ def _in_blocks(region: Region, symbols: dims.Facts) -> Region:
     found = read_contraction(region)
     if isinstance(found, str) or len(found.over) != 1:
         return region
-    sizes = _divisors(region, found.over[0])
+    sizes = steps_along(region, found.over[0])
     made = split_axis(region, found.over[0], sizes, symbols) if sizes else region
     after = read_contraction(made)
     if not sizes or isinstance(after, str):
@@ -52,8 +52,8 @@ def _in_blocks(region: Region, symbols: dims.Facts) -> Region:
     return with_scales_outside(made, after.reduce, order, after.columns) or region
 
 
-def _divisors(region: Region, name: str) -> list[int]:
-    """The numbers by which places along an axis are divided somewhere, largest first, if each divides the one before."""
+def steps_along(region: Region, name: str) -> list[int]:
+    """The numbers by which places along an axis are divided somewhere, largest first, if each divides the one before; else none."""
     extent = region.axis(name).extent
     if not isinstance(extent, int):
         return []

@@ -150,6 +150,7 @@ class Block:
         carries: Sequence[Ref] = (),
         parent: str | None = None,
         tail: tuple[int, ...] = (),
+        hints: tuple[tuple[str, int], ...] = (),
     ) -> Iterator[str]:
         """Statements added inside go into a loop; yields the axis' unique name."""
         unique = self.unique(name)
@@ -161,7 +162,7 @@ class Block:
         finally:
             inner, self.body, self.axes = self.body, outer, axes
             self.index, self.readers, self.bound = saved
-        self.body.append(For(unique, kind, low, high, step, tuple(inner), parent, tail, tuple(ref.name for ref in carries)))
+        self.body.append(For(unique, kind, low, high, step, tuple(inner), parent, tail, tuple(ref.name for ref in carries), hints))
 
     @contextmanager
     def condition(self, value: Value) -> Iterator[None]:

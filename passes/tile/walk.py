@@ -15,12 +15,14 @@ from .lower import Block
 class Walk:
     """How an axis is walked: in tiles of `step` elements, or by its indices if that is 1.
 
-    A stretch is (low, high, whether every tile lies inside); together they are the axis.
+    A stretch is (low, high, whether every tile lies inside); together they are the axis. One that is `written_out` is no loop in the
+    printed text where its bounds are known.
     """
 
     axis: str
     step: int
     stretches: tuple[tuple[Dim, Dim, bool], ...]
+    written_out: bool = False
 
 
 def walk(block: Block, walks: Sequence[Walk], body: Callable[[bool], None], carries: tuple[Ref, ...] = (), is_whole: bool = True) -> None:
@@ -30,6 +32,7 @@ def walk(block: Block, walks: Sequence[Walk], body: Callable[[bool], None], carr
         return
     own, *inner = walks
     for low, high, whole in own.stretches:
-        with block.loop(own.axis, "scalar" if own.step == 1 else "tile", low, high, own.step, carries=carries) as name:
+        kind, hints = "scalar" if own.step == 1 else "tile", (("unroll", 1),) if own.written_out else ()
+        with block.loop(own.axis, kind, low, high, own.step, carries=carries, hints=hints) as name:
             block.index[own.axis] = dims.symbol(name)
             walk(block, inner, body, carries, is_whole and whole)

@@ -13,12 +13,13 @@ from .split_attention import SplitAttention
 from .split_k import SplitK
 from .split_rows import SplitRows
 from .steps import Steps
+from .taps import Taps
 from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
     *(SplitAttention(), GpuAttention(), SplitK(), Tensor(), Vector()),
-    *(SplitRows(), Rows(), Elementwise(), Steps()),
+    *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 
 __all__ = ["STRATEGIES", "why_no_matrix_instruction"]

@@ -44,11 +44,14 @@ TILES: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
 for each one that is asked and by head size. Beyond them the assembler spills on one target or the other."""
 
 OF_WGMMA: dict[tuple[int, int], tuple[tuple[int, int, int, int, int], ...]] = {
-    (1, 64): ((128, 64, 64, 4, 3),),
+    (1, 64): ((64, 128, 64, 4, 2), (128, 64, 64, 4, 3)),
     (3, 128): ((128, 32, 128, 8, 2),),
 }
 """More of them, to be preferred, where accumulators are registers of four warps: with tensor memory these spill."""
 
+
+STEP_SECONDS = 3e-7
+"""What a step waits for its keys and values, in each stage's turn."""
 
 INVERSE = "%inverse"
 """How statements after the loops call the inverse of the sum of the weights: no name of a region has such a sign."""
@@ -98,7 +101,7 @@ class GpuAttention:
                 yield Schedule(self.name, (("m", rows), ("t", t), ("d", min(d, depth)), ("warps", warps), ("stages", stages)))
 
     def cost(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> float:
-        """Both products at half the instruction's rate and one exponential a score, or all bytes from memory."""
+        """Both products and one exponential a score, or all bytes from memory."""
         return attention_seconds(match, schedule, target)
 
     def order(self, match: Match[Heads], schedule: Schedule, target: GpuTarget) -> Order:
@@ -158,13 +161,28 @@ def attention_seconds(match: Match[Heads], schedule: Schedule, target: GpuTarget
     columns = -(-sizes[found.column] // (splits * schedule["t"])) * schedule["t"]
     scores = float(programs * m * columns) * (0.6 if found.is_causal else 1.0)
     wide = _extent(problem, found.inner[0]) + _extent(problem, found.feature)
-    products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * (0.5 if m == 128 else 0.4))
+    share = _share(schedule, max(64, wide // 2), operands.dtype.bits, target)
+    products = 2 * scores * wide * products_on(operands, target) / (target.rates[operands.rate] * share)
     exponentials = scores * 12 / target.rates["f32"]
     # Smaller programs wait beside each other; of single rows memory decides.
     resident = 16 // schedule["warps"] if found.row else 2
-    latency = columns / schedule["t"] * 1e-6 * -(-programs // (target.processors * resident)) / schedule["stages"]
+    latency = columns / schedule["t"] * STEP_SECONDS * -(-programs // (target.processors * resident)) / schedule["stages"]
     memory = memory_seconds(traffic(problem), programs, target)
     return max((products + exponentials) * waves(programs, target, 2), memory) + latency + LAUNCH_SECONDS
+
+
+def _share(schedule: Schedule, wide: int, bits: int, target: GpuTarget) -> float:
+    """The share of the instruction's rate that its products reach, as measured on H100 (benchmarks/kernels/schedules.py): best where
+    another program multiplies while one looks at its scores.
+    """
+    m, t, warps = schedule["m"], schedule["t"], schedule["warps"]
+    if warps * ROWS_OF_WARP > m:
+        return 0.3
+    shared = (m + 2 * schedule["stages"] * t) * wide * bits // 8
+    held = m * (t + wide) + warps * 32 * 40
+    if min(target.shared_memory // shared, target.registers // held) > 1 and warps * ROWS_OF_WARP == m:
+        return 0.62
+    return 0.57 if t <= 64 < m else 0.5
 
 
 def _extent(problem: Problem, axis: str) -> int:

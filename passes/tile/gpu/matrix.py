@@ -118,11 +118,12 @@ def sizes_of(problem: Problem, found: Contraction) -> Sizes:
     return Sizes(batch, rows, columns, depth, upper_bound(total(found.rows), symbols), upper_bound(total(found.columns), symbols))
 
 
-def k_step(operands: Operands, sizes: Sizes) -> int:
-    """Contracted elements of one step: 128 bytes of each operand, no more than there are."""
-    wanted = max(16, 1024 // operands.dtype.bits)
-    least = 32 if operands.dtype.bits == 8 else 16
-    return max(least, min(wanted, power_of_two(sizes.depth)))
+def k_steps(operands: Operands, sizes: Sizes) -> tuple[int, ...]:
+    """Contracted elements of one step: 128 bytes of each operand, no more than there are; of 16 bits also twice as many."""
+    bits = operands.dtype.bits
+    least, most = 32 if bits == 8 else 16, power_of_two(sizes.depth)
+    usual = max(least, min(max(16, 1024 // bits), most))
+    return (usual, 2 * usual) if bits == 16 and 2 * usual <= most else (usual,)
 
 
 # --- axes -------------------------------------------------------------------------------------------------------------
@@ -214,13 +215,15 @@ def _factor(block: Block, value: Scalar, dtype: DType, k: str, end: Dim, covered
 def instruction_order(problem: Problem, matched: MatrixProduct, schedule: Schedule, target: GpuTarget) -> Order:
     """In which order the instructions add up: the step of k, which of them it is, and whether a long sum goes in chunks.
 
-    Rows and columns of a tile, warps and stages move results between threads and leave their sums alone. Rows that change
-    places with columns may need another instruction, for not every one reads either operand turned.
+    Rows and columns of a tile, warps and stages move results between threads and leave their sums alone; so do steps of 16-bit
+    numbers, whose instructions follow each other in one accumulator. Rows that change places with columns may need another
+    instruction, for not every one reads either operand turned.
     """
     found = matched.product
     terms = dims.product(problem.region.extents[axis] for axis in found.over)
     in_chunks = found.reduce.dtype.is_float and is_long([terms], problem.symbols, 4 * CHUNK)
-    return schedule["k"], schedule["swap"], why_not_instruction(matched.operands, schedule, target), in_chunks
+    step = 0 if matched.operands.dtype.bits == 16 else schedule["k"]
+    return step, schedule["swap"], why_not_instruction(matched.operands, schedule, target), in_chunks
 
 
 # --- what inspect asks --------------------------------------------------------------------------------------------------

@@ -16,6 +16,9 @@ from ..schedule import Problem
 LAUNCH_SECONDS = 3e-6
 """What one launch costs on its own."""
 
+REACHED = 0.86
+"""The share of the memory's rate that a kernel reaches which does nothing but read: measured on H100."""
+
 
 def power_of_two(count: int) -> int:
     """The smallest power of two that is at least `count`."""
@@ -65,12 +68,9 @@ def waves(programs: float, target: GpuTarget, resident: int = 1) -> float:
     return max(1.0, rounds * slots / max(1.0, programs))
 
 
-def filled(programs: float, in_flight: float, target: GpuTarget) -> float:
-    """The share of the memory's rate that programs draw which have so many bytes in flight on each processor: what latency and a
-    processor's port let through.
-    """
-    busy = min(programs, target.processors)
-    return min(1.0, busy * min(target.port_rate, in_flight / target.latency) / target.memory_rate)
+def beside(*each: float) -> float:
+    """Seconds of things that go on beside each other: the slowest, and more where others are nearly as slow."""
+    return float(sum(seconds**4 for seconds in each) ** 0.25)
 
 
 def memory_seconds(bytes_moved: float, programs: float, target: GpuTarget) -> float:

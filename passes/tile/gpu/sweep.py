@@ -21,7 +21,7 @@ from ..folds import identity, is_highest, open_extreme, open_total
 from ..lower import Block, used_parameters
 from ..schedule import Problem
 from ..walk import Walk, walk
-from .shape import is_covered
+from .shape import contiguous_axes, is_covered
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class Tiling:
     """How a kernel walks its axes.
 
     `grid` axes have a step (None: one index a program), `whole` axes lie in registers at their padded extent, `loops`
-    go in steps of that many elements (1: one index at a time).
+    go in steps of that many elements (1: one index at a time), one after the other in the text where they are `written_out`.
     """
 
     grid: Mapping[str, int | None]
     whole: Mapping[str, int] = field(default_factory=dict)
     loops: Mapping[str, int] = field(default_factory=dict)
     hints: tuple[tuple[str, str | int], ...] = ()
+    written_out: bool = False
 
 
 def fresh_block(problem: Problem, grid: Sequence[str]) -> Block:
@@ -128,11 +129,16 @@ class Sweep:
             lanes, value = self._accumulate(block, statement, whole, loops, start)
         else:
             value = block.spread(self._masked(block, statement.value, whole, start), (*kept, *inner))
-        for axis in (*inner, *lanes):
+        for axis in (*(reversed(inner) if self._folds_lanes(statement) else inner), *lanes):
             left = tuple(a for a in value.type.axes if a != axis)
             value = TileReduce(statement.kind, axis, value, TileType(statement.dtype, left))
         block.axes = [axis for axis in block.axes if axis not in lanes]
         return block.let(statement.name, value)
+
+    def _folds_lanes(self, statement: Reduce) -> bool:
+        """Whether memory is read along folded axes alone: a thread holds neighbours along the last of them, and adds those up first."""
+        scores = contiguous_axes(self.region, (statement,))
+        return all(scores[axis] <= 0 for axis in statement.axes if self.tiling.grid.get(axis) is not None)
 
     def _accumulate(
         self, block: Block, statement: Reduce, whole: list[str], loops: list[str], start: bool | int | float
@@ -141,7 +147,8 @@ class Sweep:
         lanes = {axis: block.axis("v", 0, step, step) for axis in loops if (step := self.tiling.loops[axis]) > 1}
         inner = [str(block.index[axis]) for axis in whole]
         axes = block.ordered({*self._result_axes(block, statement.axes), *inner, *lanes.values()})
-        extents = [self.region.axis(axis).extent for axis in loops]
+        # Each lane has a sum of its own.
+        extents = [dims.ceil_div(self.region.axis(axis).extent, self.tiling.loops[axis]) for axis in loops]
         total = open_total(block, f"{statement.name}_lanes", statement.kind, statement.dtype, axes, extents)
 
         def add() -> None:
@@ -156,7 +163,8 @@ class Sweep:
 
     def _walk(self, block: Block, axes: Sequence[str], body: Callable[[], None], carries: tuple[Ref, ...] = ()) -> None:
         """Loops over `axes` in their steps around what `body()` adds."""
-        walks = [Walk(axis, self.tiling.loops[axis], ((0, self.region.axis(axis).extent, False),)) for axis in axes]
+        loops, out = self.tiling.loops, self.tiling.written_out
+        walks = [Walk(axis, loops[axis], ((0, self.region.axis(axis).extent, False),), out) for axis in axes]
         walk(block, walks, lambda _: body(), carries)
 
     # --- argmax and argmin ----------------------------------------------------------------------------------------------

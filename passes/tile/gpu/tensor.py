@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -12,20 +11,50 @@ from ....ir.region import Load, walk
 from ....ir.target import GpuTarget
 from ....ir.tile.program import GridAxis, Launch, Ref, TileProgram
 from ...regions.contraction import Contraction, read_contraction
-from ..lower import Block, upper_bound, used_parameters
+from ..lower import Block, is_long, upper_bound, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import Decoding, decode_launch, decoding, decoding_seconds, is_coded, launch_seconds, waits
-from .matrix import FEWEST, MatrixProduct, instruction_order, k_step, merged, multiply, operands_of, products_on, sizes_of
+from .matrix import CHUNK, FEWEST, MatrixProduct, instruction_order, k_steps, merged, multiply, operands_of, products_on, sizes_of
 from .parts import space_param
-from .shape import LAUNCH_SECONDS, filled, power_of_two, traffic, waves
+from .shape import LAUNCH_SECONDS, REACHED, beside, power_of_two, traffic
 from .sweep import fresh_block
 
 TILES = ((128, 128, 8), (64, 128, 4), (128, 64, 4), (64, 64, 4), (128, 256, 8), (64, 256, 8), (64, 32, 4), (128, 32, 4), (64, 16, 4))
 """(side of the instruction's rows, the other side, warps)."""
 
 
+STAGES = (3, 4, 2, 5, 6)
+"""Buffers that steps go through. What is on its way decides where a processor has one program: six of 32 KiB keep it busy."""
+
+WHOLE_ROWS = 16
+"""A number of elements of which rows must be multiples so that copies of 16 bytes serve them."""
+
 AWAITED = 3e-7
 """Seconds of a step in which a load is waited for: what is of a few bytes, scales above all, is not copied ahead."""
+
+EFFICIENCY = 0.86
+"""The share of its rate at which the matrix instruction goes on in a loop of full tiles."""
+
+NARROWEST = 32
+"""Columns that the instruction takes the time of where it has fewer: it reads its rows from shared memory all the same."""
+
+HALVED = 7e-11
+"""Seconds in which a processor takes an element of float32 apart for three products of tf32."""
+
+STEP = 3e-8
+"""Seconds of a step beside all that it does: its barriers."""
+
+DECODED = 2.5e-7
+"""Seconds of a step that codes take through registers to where the instruction reads them, if nothing else goes on meanwhile."""
+
+LOADED = 2.0
+"""How many times as long a copy takes where many are on their way as on an idle device."""
+
+AROUND = 1e-6
+"""Seconds of a program beside its steps, until the first copy is there."""
+
+STORED = 6e-11
+"""Seconds in which a program stores one of its results, when its steps are over."""
 
 MANY = 64
 """Rows from which on a factor may be decoded beforehand whatever their number: fewer take less time than to write and read it whole."""
@@ -112,15 +141,19 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
     """(m, n, k, warps, stages, swap) that fit the problem and the shared memory."""
     operands, sizes = matched.operands, sizes_of(problem, matched.product)
     few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
-    k = k_step(operands, sizes)
+    depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
+    # Rows that start anywhere are read in short pieces, which nothing copies ahead: more of them would fill the registers. Programs
+    # that hold several numbers for each result gain nothing from deep buffers: with fewer, more programs are beside each other.
+    is_ahead = dims.divides(WHOLE_ROWS, depth, problem.symbols) is True and operands.products == 1 and not _is_in_parts(problem, matched)
+    steps, stages = k_steps(operands, sizes), STAGES if is_ahead else STAGES[:3]
     seen = set()
-    for swap, (m, n, warps) in product((1, 0) if few else (0,), TILES):
+    for swap, (m, n, warps), k in product((1, 0) if few else (0,), TILES, steps if is_ahead else steps[:1]):
         short = sizes.most_rows if swap else sizes.most_columns
         n = n if short is None else max(16, min(n, power_of_two(short)))
         if operands.products > 1 and m * n > 128 * 128:
             continue
-        for stages in (3, 4, 2):
-            item = (m, n, k, warps, stages, swap)
+        for count in stages:
+            item = (m, n, k, warps, count, swap)
             if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
@@ -139,27 +172,57 @@ def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, i
 
 
 def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int) -> float:
-    """The slowest of: products at the instruction's rate in whole waves, operands from the cache, all bytes from memory."""
+    """The steps of all programs of one processor: products, copies from the cache and what is waited for of them, beside all bytes
+    from memory. Constants were measured on H100 (benchmarks/kernels/schedules.py).
+    """
     operands, sizes = match.found.operands, sizes_of(match.problem, match.found.product)
     m, n, k = schedule["m"], schedule["n"], schedule["k"]
     long, short = (sizes.columns, sizes.rows) if schedule["swap"] else (sizes.rows, sizes.columns)
     programs = sizes.batch * -(-long // m) * -(-short // n) * splits
-    depth = -(-sizes.depth // (splits * k)) * k
-    resident = max(1, min(2, 128 * 128 // (m * n)))
-    # A small tile reads more from shared memory for each product and does not keep the instruction busy.
-    efficiency = 0.75 * math.sqrt(min(1.0, (m * n) / (m + n) / 64))
-    products = 2.0 * m * n * depth * programs * products_on(operands, target)
+    steps = -(-sizes.depth // (splits * k))
+    each = -(-programs // target.processors)
+    resident = min(_resident(match, schedule, target), each)
+    rounds = -(-each // resident)
+    times = products_on(operands, target)
+    filled = 2.0 * max(m, target.matrix_rows) * max(n, NARROWEST) * k
+    products = filled * times * target.processors / (target.rates[operands.rate] * EFFICIENCY)
     left, right = (n, m) if schedule["swap"] else (m, n)
     sides = ((match.found.product.left, left), (match.found.product.right, right))
-    coded = sum(decoding_seconds(value, match.found, side * depth * programs, target) for value, side in sides)
-    compute = (products / (target.rates[operands.rate] * efficiency) + coded) * waves(programs, target, resident)
-    step_bytes = (m + n) * k * operands.dtype.bits / 8
-    cached = programs * (depth // k) * step_bytes / target.cache_rate
-    in_flight = min(resident, -(-programs // target.processors)) * (schedule["stages"] - 1) * step_bytes
-    memory = traffic(match.problem) / target.memory_rate / filled(programs, in_flight, target)
-    latency = 1.5e-6 + depth / k * 2e-7 * -(-programs // (target.processors * resident * 2)) / schedule["stages"] * 3
-    waiting = depth / k * AWAITED * waits(match.found) * max(1.0, programs / (target.processors * 2))
-    return max(compute, cached, memory) + latency + waiting + LAUNCH_SECONDS
+    coded = sum(decoding_seconds(value, match.found, side * k * target.processors, target) for value, side in sides)
+    halved = (m + n) * k * HALVED if times > 1 else 0.0
+    # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
+    work = products + (coded + halved) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
+    cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / min(programs, target.processors))
+    ahead = LOADED * target.latency / (schedule["stages"] - 1)
+    memory = traffic(match.problem) / (target.memory_rate * REACHED)
+    waiting = steps * AWAITED * waits(match.found) * max(1.0, each / 2)
+    return (
+        beside(each * steps * work, each * steps * cached, rounds * steps * ahead, memory)
+        + rounds * (AROUND + m * n * STORED)
+        + waiting
+        + LAUNCH_SECONDS
+    )
+
+
+def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
+    """Whether the sum is so long that it is added up in parts."""
+    depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
+    return matched.product.reduce.dtype.is_float and is_long([depth], problem.symbols, 4 * CHUNK)
+
+
+def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:
+    """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results."""
+    m, n, k, warps, stages, swap = (schedule[name] for name in ("m", "n", "k", "warps", "stages", "swap"))
+    shared = target.shared_memory // max(1, _shared_bytes(match.found, (m, n, k, warps, stages, swap)))
+    # Beside the result a long sum has the part that is added up, and what rounding lost of the whole.
+    results = m * n * (3 if _is_in_parts(match.problem, match.found) else 1)
+    if target.tensor_memory:
+        each, kept = 64 if match.found.operands.products == 1 else 150, results - m * n
+        held = min(target.tensor_memory // (m * n * 4), target.registers // (kept + warps * 32 * each))
+    else:
+        each = 64 if match.found.operands.products == 1 else 120
+        held = target.registers // (results + warps * 32 * each)
+    return max(1, min(shared, held))
 
 
 def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Launch:

@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.region import Load, walk
 from ....ir.region.stores import needed
 from ....ir.target import GpuTarget
 from ....ir.tile.program import TileProgram
-from ...regions.contraction import Contraction, plain_load, read_contraction
+from ...regions.blocks import steps_along
+from ...regions.contraction import Contraction, axes_of, plain_load, read_contraction
+from ...regions.simplify_region import split_axis
 from ..accesses import stride_class
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule, by_tile
 from .matrix import FEWEST
-from .shape import LAUNCH_SECONDS, memory_seconds, padded, traffic, warps_for
+from .shape import LAUNCH_SECONDS, REACHED, padded, power_of_two, traffic, warps_for
 from .sweep import Sweep, Tiling
 
 SHORTEST = 64
 """Shorter sums lie whole in registers: `rows` takes them."""
+LONGEST = 1024
+"""Elements along the sum within which codes share bytes and groups share scales, at most: a tile holds them all."""
+STEP_SECONDS = 6e-7
+"""What a step of the sum waits for its loads; measured on H100 (benchmarks/kernels/schedules.py), as what follows."""
+AROUND = 1e-6
+"""Seconds of a program beside its steps: it starts, adds up its lanes and stores."""
+WIDEST_LOAD = 16
+"""Bytes of the larger factor that a thread loads at once in a step: with fewer there are too many threads."""
+WARPS = 64
+"""Warps that a processor holds."""
+
+
+@dataclass(frozen=True)
+class VectorProduct:
+    """A product of few rows as it is computed: `parts` are axes of the sum that a tile holds whole, inside of the one that it walks.
+
+    Codes share bytes and groups share scales along them, so that each is loaded once for all the lanes that it belongs to.
+    """
+
+    problem: Problem
+    product: Contraction
+    parts: tuple[str, ...]
+
+    @property
+    def walked(self) -> str:
+        """The axis of the sum that is walked in steps; those before it go one by one."""
+        return next(axis for axis in reversed(self.product.over) if axis not in self.parts)
 
 
 @dataclass(frozen=True)
@@ -28,7 +59,7 @@ class Vector:
 
     name: str = "vector"
 
-    def match(self, problem: Problem, target: GpuTarget) -> Match[Contraction] | Refusal:
+    def match(self, problem: Problem, target: GpuTarget) -> Match[VectorProduct] | Refusal:
         found = read_contraction(problem.region)
         if isinstance(found, str):
             return Refusal(found)
@@ -39,40 +70,55 @@ class Vector:
             return Refusal(f"the sum has {depth} terms, expected at least {SHORTEST}")
         if any(extent == 0 for extent in problem.region.extents.values()):
             return Refusal("an axis has no elements")
-        return Match(self, problem, found)
+        return Match(self, problem, _in_parts(problem, found))
 
-    def space(self, match: Match[Contraction], target: GpuTarget) -> Iterator[Schedule]:
-        """By tile size and by the share of it that is the contracted axis."""
-        for elements in (4096, 2048, 8192):
-            for step in (512, 128, 32):
-                yield Schedule(self.name, (("elements", elements), ("step", step)))
+    def space(self, match: Match[VectorProduct], target: GpuTarget) -> Iterator[Schedule]:
+        """By tile size and by the share of it that is the contracted axis: all of it where places within groups are axes as well."""
+        for elements in (2048, 4096, 8192):
+            for step in (2048, 4096, 512, 128):
+                if step == elements or (step < elements and not match.found.parts):
+                    yield Schedule(self.name, (("elements", elements), ("step", step)))
 
-    def cost(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> float:
-        """All bytes once; short runs of contiguous elements and few programs do not reach the memory's rate."""
-        problem, found = match.problem, match.found
-        tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
-        programs, lanes = 1.0, 1
-        for axis, step in tiling.grid.items():
-            programs *= -(-problem.typical(problem.region.axis(axis).extent) // (step or 1))
-            lanes *= step or 1
-        along, across = _lane_axes(problem, found)
-        run = tiling.loops[found.over[-1]] if along else (tiling.grid.get(across or "") or 1)
-        steps = 1.0
-        for axis, step in tiling.loops.items():
-            steps *= -(-problem.typical(problem.region.axis(axis).extent) // step)
-        waiting = steps * 4e-7 * max(1.0, programs / (target.processors * 4))
-        return memory_seconds(traffic(problem), programs, target) * max(1.0, math.sqrt(64 / run)) + waiting + LAUNCH_SECONDS
+    def cost(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> float:
+        """All bytes once, which short runs of contiguous elements slow down, beside the steps of programs that take turns."""
+        problem, found = replace(match.problem, region=match.found.problem.region), match.found
+        tiling = _tiling(found, schedule["elements"], schedule["step"])
+        programs, steps = 1.0, 1.0
+        for axis, size in tiling.grid.items():
+            programs *= -(-problem.typical(problem.region.axis(axis).extent) // (size or 1))
+        for axis, size in tiling.loops.items():
+            steps *= -(-problem.typical(problem.region.axis(axis).extent) // size)
+        along, across = _lane_axes(found)
+        lanes = {**tiling.whole, **tiling.loops}
+        run = math.prod(lanes[axis] for axis in (found.walked, *found.parts)) if along else tiling.grid[across or ""] or 1
+        memory = traffic(match.problem) * max(1.0, math.sqrt(64 / run)) / (target.memory_rate * REACHED)
+        rounds = -(-programs // (target.processors * WARPS // int(dict(tiling.hints)["warps"])))
+        return float(max(memory, rounds * (AROUND + steps * STEP_SECONDS))) + LAUNCH_SECONDS
 
-    def order(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> Order:
+    def order(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """A tile in registers is added up by the threads that hold it: its whole shape decides."""
         return by_tile(match.problem, schedule)
 
-    def tile(self, match: Match[Contraction], schedule: Schedule, target: GpuTarget) -> TileProgram:
+    def tile(self, match: Match[VectorProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
         """One launch."""
-        problem, region, found = match.problem, match.problem.region, match.found
-        tiling = _tiling(problem, found, schedule["elements"], schedule["step"])
-        launch = Sweep(problem, needed(region, found.store), (found.store,), tiling).launch(f"{region.name}.vector")
-        return TileProgram(region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+        problem, found = match.found.problem, match.found.product
+        tiling = _tiling(match.found, schedule["elements"], schedule["step"])
+        launch = Sweep(problem, needed(problem.region, found.store), (found.store,), tiling).launch(f"{problem.region.name}.vector")
+        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def _in_parts(problem: Problem, found: Contraction) -> VectorProduct:
+    """The product with the innermost axis of its sum as several, where places in it are divided: a byte's codes, a group's elements."""
+    last, region = found.over[-1], problem.region
+    sizes = steps_along(region, last)
+    if not sizes or sizes[0] > LONGEST:
+        return VectorProduct(problem, found, ())
+    made = split_axis(region, last, sizes, problem.symbols)
+    after = read_contraction(made)
+    if isinstance(after, str):
+        return VectorProduct(problem, found, ())
+    fresh = [axis.name for axis in made.axes if axis.name not in region.extents]
+    return VectorProduct(replace(problem, region=made), after, tuple(fresh[1:]))
 
 
 def _short(problem: Problem, axes: Sequence[str]) -> int | None:
@@ -81,31 +127,54 @@ def _short(problem: Problem, axes: Sequence[str]) -> int | None:
     return bound if bound is not None and bound < FEWEST else None
 
 
-def _lane_axes(problem: Problem, found: Contraction) -> tuple[bool, str | None]:
+def _lane_axes(found: VectorProduct) -> tuple[bool, str | None]:
     """Whether the larger factor is contiguous along the contracted axis, and the long side's last axis."""
-    few_rows = _short(problem, found.rows) is not None
-    side, factor = (found.columns, found.right) if few_rows else (found.rows, found.left)
+    problem, product = found.problem, found.product
+    few_rows = _short(problem, product.rows) is not None
+    side, factor = (product.columns, product.right) if few_rows else (product.rows, product.left)
     load = plain_load(factor)
-    along = load is None or stride_class(problem.region, load.operand, load.subscripts, found.over[-1]) == 1
+    along = load is None or stride_class(problem.region, load.operand, load.subscripts, found.walked) == 1
     return along, side[-1] if side else None
 
 
-def _tiling(problem: Problem, found: Contraction, elements: int, step: int) -> Tiling:
+def _bytes_of_weight(found: VectorProduct) -> float:
+    """Bytes of an element of the larger factor, with its share of what a group has."""
+    problem, product = found.problem, found.product
+    value = product.right if _short(problem, product.rows) is not None else product.left
+    read = {part.operand for part in walk(value) if isinstance(part, Load)}
+    extents = problem.region.extents
+
+    def count(sizes: Iterable[Dim]) -> int:
+        return problem.typical(dims.product(sizes))
+
+    stored = sum(count(o.type.shape) * o.type.dtype.bits / 8 for o in problem.region.inputs if o.name in read)
+    return stored / count(extents[axis] for axis in extents if axis in axes_of(value))
+
+
+def _tiling(found: VectorProduct, elements: int, step: int) -> Tiling:
+    problem, product = found.problem, found.product
     region, symbols = problem.region, problem.symbols
-    few_rows = _short(problem, found.rows) is not None
-    few = found.rows if few_rows else found.columns
-    grid: dict[str, int | None] = {axis.name: None for axis in region.axes if axis.name in found.reduce.axes}
+    few_rows = _short(problem, product.rows) is not None
+    few = product.rows if few_rows else product.columns
+    grid: dict[str, int | None] = {axis.name: None for axis in region.axes if axis.name in product.reduce.axes}
     left = elements
     for axis in few:
         grid[axis] = padded(region.axis(axis).extent, symbols)
         left //= grid[axis] or 1
-    along, across = _lane_axes(problem, found)
-    last = found.over[-1]
+    along, across = _lane_axes(found)
+    whole = {axis: padded(region.axis(axis).extent, symbols) or 1 for axis in found.parts}
+    inside = math.prod(whole.values())
     # Without rows to reuse, lanes follow memory: steps of k in one case, columns in the other.
-    size = min(step if along else max(1, left // 128), padded(region.axis(last).extent, symbols) or step, left)
+    wanted = max(1, (step if along else max(1, left // 128)) // inside)
+    longest = padded(region.axis(found.walked).extent, symbols)
+    size = min(wanted, longest or wanted, max(1, left // inside))
     if across is not None:
-        width = max(1, min(left // size, padded(region.axis(across).extent, symbols) or left))
+        width = max(1, min(left // (size * inside), padded(region.axis(across).extent, symbols) or left))
         grid[across] = min(width, 16 if along else 128)
-    loops = {axis: 1 if axis != last else size for axis in found.over}
-    total = elements // left * size * ((grid[across] if across else 1) or 1)
-    return Tiling({axis: None if n == 1 else n for axis, n in grid.items()}, {}, loops, (("warps", warps_for(total)),))
+    walked = {axis: 1 if axis != found.walked else size for axis in product.over if axis not in whole}
+    if size == longest and size > 1:
+        whole[found.walked] = walked.pop(found.walked)
+    total = elements // left * size * inside * ((grid[across] if across else 1) or 1)
+    warps = max(4, min(warps_for(total), power_of_two(int(total * _bytes_of_weight(found)) // (WIDEST_LOAD * 32))))
+    ordered = {axis: whole[axis] for axis in product.over if axis in whole}
+    return Tiling({axis: None if n == 1 else n for axis, n in grid.items()}, ordered, walked, (("warps", warps),))

@@ -112,7 +112,7 @@ CASES: dict[str, Case] = {
     "four_rows_unbounded": linear(f32, 4, 50, "U", transpose_b=True),
     "unbounded_sum": Case("matmul", ((f16, (128, "U")), (f16, ("U", 128)))),
     "long_sum": linear(f32, 24, 40, 2100, transpose_b=True),
-    "long_even_sum": linear(bf16, 24, 40, 2048, transpose_b=True),
+    "long_even_sum": linear(bf16, 24, 40, 8192, transpose_b=True),
     "batched": Case("matmul", ((f32, ("B", 4, "S", 24)), (f32, ("B", 4, 24, "S")))),
     "convolution": image(f32, "B", 5, 11, 12, 3, strides=(2, 2)),
     "convolution_channels": image(f16, 2, 64, 6, 20, 3),

@@ -25,6 +25,7 @@ ON_MATRIX_INSTRUCTIONS = (
 OTHERS = (
     "attention_long",
     "one_row_f32",
+    "convolution_depthwise",
     "softmax_unbounded",
     "sum_rows_unbounded",
     "cumsum_unbounded",
@@ -40,6 +41,7 @@ INTERPRETED = (
         "long_sum",
         "unbounded_sum",
         "convolution",
+        "convolution_depthwise",
         "attention",
         "attention_causal_groups",
         "attention_one_row",

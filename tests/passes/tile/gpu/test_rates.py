@@ -11,7 +11,7 @@ from ourcc.ir.target import GPU_BOARDS, gpu_target
 from ourcc.ir.types import DTYPES, DType, bf16, f32, f64, i64
 from ourcc.passes.tile.gpu import STRATEGIES
 from ourcc.passes.tile.gpu.rates import operations_rate
-from ourcc.passes.tile.gpu.shape import filled, memory_seconds, traffic
+from ourcc.passes.tile.gpu.shape import memory_seconds, traffic
 from ourcc.passes.tile.schedule import matches
 
 from .conftest import Case, linear
@@ -79,16 +79,24 @@ def test_attention_has_two_products(cases: dict[str, Any]) -> None:
     assert rate(cases["attention"], "sm_90a") == pytest.approx(494e12 / 3)
 
 
-def test_memory_is_drawn_as_latency_and_ports_allow() -> None:
-    """Where few bytes are in flight latency decides, where many are the processors' ports: B200 needs more of both than H100."""
-    h100, h200, b200 = (gpu_target(name) for name in ("h100", "h200", "b200"))
-    assert filled(1000, 10**6, h100) == filled(1000, 10**6, b200) == 1.0
-    one = filled(1, 12_000, h100)
-    assert one == pytest.approx(12_000 / 600e-9 / 3.35e12) and filled(10, 12_000, h100) == pytest.approx(10 * one)
-    assert filled(10_000, 12_000, h100) == pytest.approx(132 * one), "no more programs draw at a time than there are processors"
-    assert filled(33, 10**6, h100) == 1.0, "a quarter of the ports of H100 take all that its memory gives"
-    assert filled(33, 10**6, h200) == pytest.approx(33 * 64 * 1.98e9 / 4.8e12)
-    assert filled(33, 10**6, b200) == pytest.approx(33 * 64 * 1.965e9 / 8e12)
+def test_few_rows_wait_for_what_is_on_its_way() -> None:
+    """Eight rows read a matrix: with little on its way latency decides, in proportion; with much the memory's rate; with few rows of
+    weights a program, fewer processors ask.
+    """
+    problem, h100 = linear(bf16, 8, 4096, 16384, transpose_b=True).problem(), gpu_target("h100")
+    match = next(each for each in matches(STRATEGIES, problem, h100) if each.strategy.name == "tensor")
+
+    def cost(**wanted: int) -> float:
+        found = (s for s in match.strategy.space(match, h100) if wanted.items() <= dict(s.parameters).items())
+        return match.strategy.cost(match, next(found), h100)
+
+    small = {"m": 64, "n": 16, "warps": 4, "swap": 1}
+    two, three = cost(**small, k=64, stages=2), cost(**small, k=64, stages=3)
+    assert two == pytest.approx(16384 / 64 * 2 * h100.latency, rel=0.05)
+    assert two / three == pytest.approx(2, rel=0.05)
+    floor = traffic(problem) / h100.memory_rate
+    assert floor < cost(**small, k=128, stages=6) < 1.5 * floor
+    assert cost(**small, k=128, stages=6) < cost(**{**small, "m": 128}, k=128, stages=6)
 
 
 def test_the_cache_has_a_rate_of_its_own() -> None:
