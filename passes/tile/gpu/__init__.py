@@ -6,6 +6,7 @@ from typing import Any
 
 from ..schedule import Strategy
 from .attention import GpuAttention
+from .blocked import Blocked
 from .elementwise import Elementwise
 from .reasons import why_no_matrix_instruction
 from .rows import Rows
@@ -18,7 +19,7 @@ from .tensor import Tensor
 from .vector import Vector
 
 STRATEGIES: tuple[Strategy[Any], ...] = (
-    *(SplitAttention(), GpuAttention(), SplitK(), Tensor(), Vector()),
+    *(SplitAttention(), GpuAttention(), Blocked(), SplitK(), Tensor(), Vector()),
     *(Taps(), SplitRows(), Rows(), Elementwise(), Steps()),
 )
 

@@ -19,7 +19,7 @@ WORTH = 0.8
 def why_whole(whole: Match[Any], split: Match[Any], target: GpuTarget, none: str, what: str) -> str | None:
     """Why each tile should be one program's; None where parts of `what` are faster. `none` says why there may be no parts at all."""
     problem = whole.problem
-    one, parts = (_fastest(match, target) for match in (whole, split))
+    one, parts = (fastest(match, target) for match in (whole, split))
     if parts == float("inf"):
         return f"{none}, or the parts take more than {LARGEST // 2**20} million elements"
     if parts > WORTH * one:
@@ -29,13 +29,14 @@ def why_whole(whole: Match[Any], split: Match[Any], target: GpuTarget, none: str
         ends = tuple(
             (name, known.high or size) for (name, size), known in zip(problem.sizes.items(), problem.symbols.ranges.values(), strict=True)
         )
-        one, parts = (_fastest(match.with_points((Point(ends),)), target) for match in (whole, split))
+        one, parts = (fastest(match.with_points((Point(ends),)), target) for match in (whole, split))
         if parts > one:
             return f"at the largest sizes it takes {one * 1e6:.1f} us in one part and {parts * 1e6:.1f} us in several"
     return None
 
 
-def _fastest(match: Match[Any], target: GpuTarget) -> float:
+def fastest(match: Match[Any], target: GpuTarget) -> float:
+    """The seconds of the schedule that is predicted to take least; infinity where there is none."""
     return min((seconds(match, schedule, target) for schedule in match.strategy.space(match, target)), default=float("inf"))
 
 

@@ -7,6 +7,7 @@ from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
+from .blocked import block_product
 from .matrix import Operands, operands_of, products_on
 
 
@@ -25,6 +26,9 @@ def _operands(problem: Problem, schedule: Schedule) -> tuple[Operands | str, ...
     if schedule.strategy in ("tensor", "split_k"):
         found = read_contraction(problem.region)
         return () if isinstance(found, str) else (operands_of(found),)
+    if schedule.strategy == "blocked":
+        blocks = block_product(problem)
+        return () if isinstance(blocks, str) else (blocks.matched.operands,)
     if schedule.strategy in ("attention", "split_attention"):
         heads = read_heads(problem)
         # A single row is multiplied by plain arithmetic.

@@ -9,6 +9,7 @@ from ....ir.target import GpuTarget
 from ...regions.contraction import read_contraction
 from ..schedule import Problem, Schedule
 from .attention import attention_operands, read_heads
+from .blocked import block_product
 from .matrix import Operands, operands_of, why_not_instruction
 from .tensor import matrix_product
 
@@ -19,6 +20,9 @@ def why_no_matrix_instruction(problem: Problem, schedule: Schedule, target: GpuT
         found = read_contraction(problem.region)
         operands = found if isinstance(found, str) else operands_of(found)
         return operands if isinstance(operands, str) else why_not_instruction(operands, schedule, target)
+    if schedule.strategy == "blocked":
+        blocks = block_product(problem)
+        return blocks if isinstance(blocks, str) else why_not_instruction(blocks.matched.operands, schedule, target)
     if schedule.strategy in ("attention", "split_attention"):
         return _of_attention(problem, schedule, target)
     if not _has_product(problem.region):

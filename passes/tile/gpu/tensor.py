@@ -124,6 +124,12 @@ def matrix_product(problem: Problem) -> MatrixProduct | str:
     operands = operands_of(found)
     if isinstance(operands, str):
         return operands
+    why = why_too_small(problem, found)
+    return MatrixProduct(found, operands) if why is None else why
+
+
+def why_too_small(problem: Problem, found: Contraction) -> str | None:
+    """Why a contraction fills no tile of the matrix instruction; None where it does."""
     extents = problem.region.extents
     if any(extent == 0 for extent in extents.values()):
         return "an axis has no elements"
@@ -134,7 +140,7 @@ def matrix_product(problem: Problem) -> MatrixProduct | str:
         bound = upper_bound(dims.product(extents[a] for a in axes), problem.symbols)
         if bound is not None and bound < FEWEST:
             return f"there are {bound} {what}, a tile of the matrix instruction has at least {FEWEST}"
-    return MatrixProduct(found, operands)
+    return None
 
 
 def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterator[tuple[int, int, int, int, int, int]]:
@@ -154,12 +160,12 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
             continue
         for count in stages:
             item = (m, n, k, warps, count, swap)
-            if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
+            if item not in seen and shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
 
 
-def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
+def shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
     """Shared memory of a schedule: what is loaded for each stage, and what is computed from it for each step."""
     m, n, k, _, stages, swap = item
     bits = 0
@@ -171,9 +177,12 @@ def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, i
     return bits * k // 8
 
 
-def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int) -> float:
+def seconds(
+    match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, splits: int, after: float = 0.0, chain: float = 0.0
+) -> float:
     """The steps of all programs of one processor: products, copies from the cache and what is waited for of them, beside all bytes
-    from memory. Constants were measured on H100 (benchmarks/kernels/schedules.py).
+    from memory. `after` are seconds of a step in which a processor computes with what it multiplied, `chain` what a step takes at least.
+    Constants were measured on H100 (benchmarks/kernels/schedules.py).
     """
     operands, sizes = match.found.operands, sizes_of(match.problem, match.found.product)
     m, n, k = schedule["m"], schedule["n"], schedule["k"]
@@ -191,9 +200,9 @@ def seconds(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget, 
     coded = sum(decoding_seconds(value, match.found, side * k * target.processors, target) for value, side in sides)
     halved = (m + n) * k * HALVED if times > 1 else 0.0
     # Programs beside each other compute while others multiply; one alone waits for each of its own steps.
-    work = products + (coded + halved) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
+    work = products + (coded + halved + after) * max(0.7, 1.15 - 0.15 * resident) + STEP + (DECODED if coded and resident == 1 else 0.0)
     cached = (m + n) * k * operands.dtype.bits / 8 / min(target.port_rate, target.cache_rate / min(programs, target.processors))
-    ahead = LOADED * target.latency / (schedule["stages"] - 1)
+    ahead = max(chain, LOADED * target.latency / (schedule["stages"] - 1))
     memory = traffic(match.problem) / (target.memory_rate * REACHED)
     waiting = steps * AWAITED * waits(match.found) * max(1.0, each / 2)
     return (
@@ -213,7 +222,7 @@ def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
 def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:
     """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results."""
     m, n, k, warps, stages, swap = (schedule[name] for name in ("m", "n", "k", "warps", "stages", "swap"))
-    shared = target.shared_memory // max(1, _shared_bytes(match.found, (m, n, k, warps, stages, swap)))
+    shared = target.shared_memory // max(1, shared_bytes(match.found, (m, n, k, warps, stages, swap)))
     # Beside the result a long sum has the part that is added up, and what rounding lost of the whole.
     results = m * n * (3 if _is_in_parts(match.problem, match.found) else 1)
     if target.tensor_memory:
@@ -230,15 +239,20 @@ def _launch(problem: Problem, schedule: Schedule, matched: MatrixProduct) -> Lau
     product = open_product(problem, found, schedule)
     block = product.block
     multiply(block, product.acc, found, operands, schedule["k"], 0, dims.product(region.extents[axis] for axis in found.over))
-    block.readers[found.reduce.name] = lambda _: product.acc
+    store_result(block, found, product.acc)
+    params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
+    hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
+    return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
+
+
+def store_result(block: Block, found: Contraction, acc: Ref) -> None:
+    """What follows a contraction whose sums are there."""
+    block.readers[found.reduce.name] = lambda _: acc
     for let in found.epilogue:
         value = block.let(let.name, block.lower(let.value))
         block.readers[let.name] = lambda _, value=value: value  # type: ignore[misc]
     subscripts = block.subscripts(found.store.subscripts, ())
     block.store_all(found.store.output, subscripts, block.lower(found.store.value))
-    params = used_parameters(problem, (*found.prologue, found.reduce, *found.epilogue, found.store))
-    hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
-    return Launch(f"{region.name}.tensor", params, product.grid, tuple(block.body), hints=hints)
 
 
 @dataclass(frozen=True)

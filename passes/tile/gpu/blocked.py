@@ -1,0 +1,171 @@
+"""The strategy `blocked`: products of 8-bit factors whose scales change along the sum: a product for each block, scaled and added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product as pairs
+
+from ....ir import dims
+from ....ir.codes import bounds
+from ....ir.region import Region, Scalar
+from ....ir.target import GpuTarget
+from ....ir.tile.program import Dot, Launch, Reduce, Ref, TileProgram, TileType
+from ....ir.types import i8, i32
+from ...regions.blocks import in_blocks
+from ...regions.contraction import Contraction, read_contraction
+from ..lower import Block, is_long, used_parameters
+from ..schedule import Match, Order, Problem, Refusal, Schedule
+from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, sizes_of, why_not_instruction
+from .parts import fastest
+from .shape import power_of_two
+from .split_k import SplitK
+from .tensor import STAGES, TILES, Tensor, open_product, seconds, shared_bytes, store_result, why_too_small
+
+SIZES = (32, 64, 128)
+"""Elements of a block: the least that an instruction of 8-bit factors takes, and the most that a step holds."""
+SCALED = 3
+"""Instructions that take a result of a block into the sum: it is widened, scaled by both factors, and added."""
+BROUGHT = 2
+"""More of them where results lie in tensor memory."""
+CHAIN = {True: 1e-6, False: 7e-7}
+"""Seconds of a step whose scales are asked for when its product is there, with results in tensor memory and in registers: as the machine
+code is estimated, no GPU has run it."""
+
+
+@dataclass(frozen=True)
+class BlockProduct:
+    """A product as it is computed: the region whose sum goes over blocks, the product of one, and how many elements that has."""
+
+    region: Region
+    matched: MatrixProduct
+    size: int
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Tiles as in `tensor`; a step is a block, which an accumulator of its own adds up: floats of 8 bits lose nothing to a long sum."""
+
+    name: str = "blocked"
+
+    def match(self, problem: Problem, target: GpuTarget) -> Match[BlockProduct] | Refusal:
+        found = block_product(problem)
+        if isinstance(found, str):
+            return Refusal(found)
+        if target.tensor_memory and found.size < SIZES[-1]:
+            return Refusal(f"a block has {found.size} elements: results lie in tensor memory, from where each block of them is brought")
+        match = Match(self, problem, found)
+        others = [each for each in (SplitK().match(problem, target), Tensor().match(problem, target)) if isinstance(each, Match)]
+        own, wide = fastest(match, target), min((fastest(each, target) for each in others), default=float("inf"))
+        if wide < own:
+            return Refusal(f"block after block takes {own * 1e6:.1f} us, factors that are scaled beforehand {wide * 1e6:.1f} us")
+        return match
+
+    def space(self, match: Match[BlockProduct], target: GpuTarget) -> Iterator[Schedule]:
+        """The tiles of `tensor` by buffers; few rows change places with the columns."""
+        posed, found = _posed(match), match.found
+        sizes = sizes_of(posed.problem, found.matched.product)
+        few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
+        seen = set()
+        for (m, n, warps), stages in pairs(TILES, STAGES):
+            short = sizes.most_rows if few else sizes.most_columns
+            n = n if short is None else max(16, min(n, power_of_two(short)))
+            item = (m, n, found.size, warps, stages, int(few))
+            # A block and the sum lie in registers beside each other.
+            if item not in seen and m * n <= 128 * 128 and shared_bytes(found.matched, item) <= target.shared_memory - 8192:
+                seen.add(item)
+                yield Schedule(self.name, tuple(zip(("m", "n", "k", "warps", "stages", "swap"), item, strict=True)))
+
+    def cost(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> float:
+        """That of `tensor`, with what takes each block into the sum."""
+        lanes, in_memory = target.rates["f32"] / 2 / target.processors, target.tensor_memory > 0
+        after = schedule["m"] * schedule["n"] * (SCALED + BROUGHT * in_memory) / lanes
+        return seconds(_posed(match), schedule, target, 1, after, CHAIN[in_memory])
+
+    def order(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> Order:
+        """Block after block; inside of one as the instruction does."""
+        return self.name, schedule["swap"], why_not_instruction(match.found.matched.operands, schedule, target)
+
+    def tile(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> TileProgram:
+        """One launch."""
+        problem = _posed(match).problem
+        return TileProgram(problem.region.name, (_launch(problem, schedule, match.found),), symbols=tuple(problem.symbols.ranges))
+
+
+def block_product(problem: Problem) -> BlockProduct | str:
+    """A region as a sum of scaled products of blocks, or why it is none."""
+    region = in_blocks(problem.region, problem.symbols)
+    found = read_contraction(region)
+    if isinstance(found, str):
+        return found
+    if found.block is None:
+        return "no scales change along the sum"
+    size = dims.product(region.axis(axis).extent for axis in found.streamed)
+    if not isinstance(size, int) or size not in SIZES:
+        return f"a block has {size} elements, expected {', '.join(map(str, SIZES))}"
+    operands = _operands(found)
+    if isinstance(operands, str):
+        return operands
+    why = why_too_small(replace(problem, region=region), found)
+    return BlockProduct(region, MatrixProduct(found, operands), size) if why is None else why
+
+
+def _posed(match: Match[BlockProduct]) -> Match[MatrixProduct]:
+    """The product of blocks as a problem of its own."""
+    return Match(Tensor(), replace(match.problem, region=match.found.region), match.found.matched)
+
+
+def _operands(found: Contraction) -> Operands | str:
+    """The form in which the factors of a block are multiplied: as they are, or codes that fit signed bytes as such."""
+    block = found.block or found.reduce
+    left, right = factor_dtype(found.left), factor_dtype(found.right)
+    operands = operands_for(left, right, block.dtype)
+    if isinstance(operands, str) and block.dtype == i32 and all(map(_fits_bytes, (found.left, found.right))):
+        operands = Operands(i8, "exact", "i8", 1)
+    if isinstance(operands, Operands) and operands.dtype.bits != 8:
+        return f"{left} and {right} are not multiplied in 8 bits"
+    return operands
+
+
+def _fits_bytes(value: Scalar) -> bool:
+    found = bounds(value)
+    return found is not None and -128 <= found[0] and found[1] <= 127
+
+
+def _launch(problem: Problem, schedule: Schedule, posed: BlockProduct) -> Launch:
+    region, found = problem.region, posed.matched.product
+    product = open_product(problem, found, schedule)
+    block, acc, extents = product.block, product.acc, region.extents
+    outer = found.over[: len(found.over) - len(found.streamed)]
+    depth = dims.product(extents[axis] for axis in found.over)
+    lost = block.lost(acc) if is_long([extents[axis] for axis in outer], problem.symbols) else None
+    with block.loop("_".join(found.over), "tile", 0, depth, posed.size, carries=(acc,) if lost is None else (acc, lost)) as k:
+        block.index |= parted(dims.symbol(f"{k}.first") // posed.size, outer, extents)
+        block.index |= parted(dims.symbol(f"{k}.lane"), found.streamed, extents)
+        for let in found.prologue:
+            block.later(let)
+        _multiply(block, acc, posed.matched, k)
+        block.add_to(acc, lost, block.spread(block.lower(found.reduce.value), acc.type.axes))
+    store_result(block, found, acc)
+    sums = [each for each in (found.alone, found.block, found.reduce) if each is not None]
+    params = used_parameters(problem, (*found.prologue, *sums, *found.epilogue, found.store))
+    hints = (("order", "grouped(8)"), ("warps", schedule["warps"]), ("stages", schedule["stages"]))
+    return Launch(f"{region.name}.blocked", params, product.grid, tuple(block.body), hints=hints)
+
+
+def _multiply(block: Block, acc: Ref, matched: MatrixProduct, k: str) -> None:
+    """The sums of a block, which what adds them up reads by their names."""
+    found, dtype = matched.product, matched.operands.dtype
+    assert found.block is not None
+    block.outside = True
+    left, right = (block.lower(narrowed(value, dtype)) for value in (found.left, found.right))
+    block.outside = False
+    kind = TileType(found.block.dtype, acc.type.axes)
+    zeros = block.full(0.0 if kind.dtype.is_float else 0, kind.dtype, kind.axes)
+    part = block.let("part", Dot(left, right, zeros, kind, matched.operands.precision))
+    block.readers[found.block.name] = lambda _: part
+    if found.alone is not None:
+        value = block.lower(found.alone.value)
+        left_alone = TileType(found.alone.dtype, tuple(axis for axis in value.type.axes if axis != k))
+        alone = block.let("alone", Reduce("sum", k, value, left_alone))
+        block.readers[found.alone.name] = lambda _: alone
