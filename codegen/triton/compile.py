@@ -138,7 +138,8 @@ def options(kernel: TritonKernel, target: GpuTarget) -> dict[str, Any]:
         "enable_fp_fusion": False,
         "enable_reflect_ftz": False,
         "default_dot_input_precision": "ieee",
-        "max_num_imprecise_acc_default": 0,
+        # Dots of fp8 that are to be added up often say so themselves.
+        "max_num_imprecise_acc_default": 2**30,
         "launch_cooperative_grid": False,
         "launch_pdl": False,
         "sanitize_overflow": False,

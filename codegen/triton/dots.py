@@ -60,6 +60,11 @@ def print_dot(emitter: Emitter, scope: Scope, value: Dot, tile: Print) -> Tile:
     return print_dot_as(emitter, scope, value, found, tile)
 
 
+_SHORT = 128
+"""Terms of a sum of fp8 products by itself, a block that others are added to in f32, which the hardware adds as it does: the interval
+at which DeepSeek-V3 adds up, arXiv:2412.19437, section 3.3.2."""
+
+
 def print_dot_as(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile: Print) -> Tile:
     """The dot with its operands in this order."""
     if value.left_scale is not None or value.right_scale is not None:
@@ -94,7 +99,8 @@ def _tensor_cores(emitter: Emitter, scope: Scope, value: Dot, found: Roles, tile
     if not zero:
         arguments.append(f"acc={_folded(emitter, scope, acc, (found.batch, found.left, found.right))}")
     arguments.append(f'input_precision="{_PRECISIONS[value.precision]}"')
-    if value.left.type.dtype.bits == 8 and value.left.type.dtype.is_float:
+    short = zero and _product(scope.extent(axis) for axis in found.contracted) <= _SHORT
+    if value.left.type.dtype.bits == 8 and value.left.type.dtype.is_float and not short:
         # Hopper adds fp8 products in fewer bits than f32 unless it is told to add often.
         arguments.append("max_num_imprecise_acc=32")
     arguments.append(f"out_dtype={primitives.language_type(value.type.dtype)}")

@@ -89,12 +89,15 @@ def _load(emitter: Emitter, scope: Scope, value: Load, order: tuple[str, ...]) -
             return found
     address = flatten(operand, value.subscripts)
     checks = checks_of(scope, value)
-    over = set(varies_over(scope, indices.resolve(emitter, scope, address))) | {axis for check in checks for axis in check.axes}
+    along = set(varies_over(scope, indices.resolve(emitter, scope, address)))
+    over = along | {axis for check in checks for axis in check.axes}
     axes = tuple(axis for axis in order if axis in over)
     emitter.shape(scope, axes)
     condition = indices.mask(emitter, scope, checks, axes)
     arguments = [indices.pointer(emitter, scope, operand.name, address, axes)]
     if condition is not None:
+        # A mask is no wider than its pointers: lanes that read one place have it each.
+        arguments[0] += "".join(f" + 0 * {indices.lane(emitter, scope, axis, axes)}" for axis in axes if axis not in along)
         arguments.append(f"mask={condition}")
         # Lanes without a value are poison; as zeros they cannot turn a product with a masked zero into NaN.
         other = value.other if value.other is not None else Constant(0, value.type.dtype)

@@ -10,7 +10,7 @@ from ....ir import dims
 from ....ir.codes import bounds
 from ....ir.region import Region, Scalar
 from ....ir.target import GpuTarget
-from ....ir.tile.program import Dot, Launch, Reduce, Ref, TileProgram, TileType
+from ....ir.tile.program import Dot, Launch, Reduce, Ref, TileApply, TileProgram, TileType
 from ....ir.types import i8, i32
 from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, read_contraction
@@ -24,13 +24,13 @@ from .tensor import STAGES, TILES, Tensor, open_product, seconds, shared_bytes, 
 
 SIZES = (32, 64, 128)
 """Elements of a block: the least that an instruction of 8-bit factors takes, and the most that a step holds."""
-SCALED = 3
-"""Instructions that take a result of a block into the sum: it is widened, scaled by both factors, and added."""
-BROUGHT = 2
-"""More of them where results lie in tensor memory."""
-CHAIN = {True: 1e-6, False: 7e-7}
-"""Seconds of a step whose scales are asked for when its product is there, with results in tensor memory and in registers: as the machine
-code is estimated, no GPU has run it."""
+SCALED = 6
+"""Instructions that take a result of a block into the sum: it is brought, widened, scaled by both factors, and added."""
+CHAIN, RESULT = 4.5e-7, 3e-11
+"""Seconds of a step at least, and more of each of its results: its scales are asked for when its product is there. As the machine code
+is estimated (benchmarks/kernels/tuned.py): no GPU has run it."""
+FARTHER = 2.0
+"""How many times as long that is where results lie in tensor memory."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class Blocked:
         return match
 
     def space(self, match: Match[BlockProduct], target: GpuTarget) -> Iterator[Schedule]:
-        """The tiles of `tensor` by buffers; few rows change places with the columns."""
+        """The tiles of `tensor` by buffers; few rows may change places with the columns."""
         posed, found = _posed(match), match.found
         sizes = sizes_of(posed.problem, found.matched.product)
         few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
         seen = set()
-        for (m, n, warps), stages in pairs(TILES, STAGES):
-            short = sizes.most_rows if few else sizes.most_columns
+        for swap, (m, n, warps), stages in pairs((1, 0) if few else (0,), TILES, STAGES):
+            short = sizes.most_rows if swap else sizes.most_columns
             n = n if short is None else max(16, min(n, power_of_two(short)))
-            item = (m, n, found.size, warps, stages, int(few))
+            item = (m, n, found.size, warps, stages, swap)
             # A block and the sum lie in registers beside each other.
             if item not in seen and m * n <= 128 * 128 and shared_bytes(found.matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
@@ -78,9 +78,9 @@ class Blocked:
 
     def cost(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> float:
         """That of `tensor`, with what takes each block into the sum."""
-        lanes, in_memory = target.rates["f32"] / 2 / target.processors, target.tensor_memory > 0
-        after = schedule["m"] * schedule["n"] * (SCALED + BROUGHT * in_memory) / lanes
-        return seconds(_posed(match), schedule, target, 1, after, CHAIN[in_memory])
+        results, lanes = schedule["m"] * schedule["n"], target.rates["f32"] / 2 / target.processors
+        chain = (CHAIN + results * RESULT) * (FARTHER if target.tensor_memory else 1.0)
+        return seconds(_posed(match), schedule, target, 1, results * SCALED / lanes, chain)
 
     def order(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> Order:
         """Block after block; inside of one as the instruction does."""
@@ -145,7 +145,11 @@ def _launch(problem: Problem, schedule: Schedule, posed: BlockProduct) -> Launch
         for let in found.prologue:
             block.later(let)
         _multiply(block, acc, posed.matched, k)
-        block.add_to(acc, lost, block.spread(block.lower(found.reduce.value), acc.type.axes))
+        value = block.lower(found.reduce.value)
+        if lost is None and isinstance(value, TileApply) and value.primitive == "mul":
+            block.rebind(acc, block.apply("fma", *value.args, acc))
+        else:
+            block.add_to(acc, lost, block.spread(value, acc.type.axes))
     store_result(block, found, acc)
     sums = [each for each in (found.alone, found.block, found.reduce) if each is not None]
     params = used_parameters(problem, (*found.prologue, *sums, *found.epilogue, found.store))

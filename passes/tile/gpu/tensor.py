@@ -223,8 +223,9 @@ def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget
     """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results."""
     m, n, k, warps, stages, swap = (schedule[name] for name in ("m", "n", "k", "warps", "stages", "swap"))
     shared = target.shared_memory // max(1, shared_bytes(match.found, (m, n, k, warps, stages, swap)))
-    # Beside the result a long sum has the part that is added up, and what rounding lost of the whole.
-    results = m * n * (3 if _is_in_parts(match.problem, match.found) else 1)
+    # Beside the result lies a block that is added up; of a long sum a part of it, and what rounding lost of the whole.
+    in_blocks = match.found.product.block is not None
+    results = m * n * (2 if in_blocks else 3 if _is_in_parts(match.problem, match.found) else 1)
     if target.tensor_memory:
         each, kept = 64 if match.found.operands.products == 1 else 150, results - m * n
         held = min(target.tensor_memory // (m * n * 4), target.registers // (kept + warps * 32 * each))

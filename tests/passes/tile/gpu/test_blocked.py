@@ -140,3 +140,19 @@ def test_blocks_are_multiplied_by_the_instruction(words: str, target: str) -> No
 def test_what_has_no_blocks_says_why(words: str, rows: int, why: str) -> None:
     found = Blocked().match(posed(words, rows, 48, 256)[0], SM_90A)
     assert isinstance(found, Refusal) and why in found.why, found
+
+
+def test_columns_may_leave_a_tile_that_reads_one_scale() -> None:
+    """A tile of 128 columns has one scale a block, though some of its columns are outside; it once was printed with a mask wider than
+    its pointer.
+    """
+    problem, given = posed("fp8-block", 70, 200, 256)
+    match = matched(problem)
+    schedule = next(s for s in match.strategy.space(match, SM_90A) if s["n"] == 128)
+    program = match.strategy.tile(match, schedule, SM_90A)
+    (launch,), (kernel,) = program.launches, print_program(program)
+    memory = dict(given)
+    for param in launch.params:
+        memory.setdefault(param.name, np.zeros([int(size) for size in param.shape], param.dtype.numpy))
+    expect_right(problem, given, interpret(kernel, {param.name: memory[param.name] for param in launch.params}, {}, 200.0))
+    compile_kernels([kernel], SM_90A, is_read=False)
