@@ -75,8 +75,20 @@ def traced(run: Callable[[], Any]) -> list[Any]:
     return sorted(events, key=lambda each: each.time_range.start)
 
 
+def kernels_by_run(all_runs: Callable[[], Any], flush: torch.Tensor) -> list[dict[str, float]]:
+    """Microseconds of each kernel of every run; a run begins with a cache that holds other data, as the largest buffer was filled."""
+    (marker,) = traced(flush.zero_)
+    found: list[dict[str, float]] = []
+    for event in traced(all_runs):
+        if event.name == marker.name and event.time_range.elapsed_us() > marker.time_range.elapsed_us() / 2:
+            found.append({})
+        elif found:
+            found[-1][event.name] = found[-1].get(event.name, 0.0) + event.time_range.elapsed_us()
+    return found
+
+
 def times(run: Callable[[], Any], flush: torch.Tensor) -> dict[str, float]:
-    """Microseconds of each kernel of a run, the median over rounds; each round begins with a cache that holds other data."""
+    """Microseconds of each kernel of a run, the median over rounds."""
 
     def all_rounds() -> None:
         for _ in range(ROUNDS):
@@ -85,17 +97,9 @@ def times(run: Callable[[], Any], flush: torch.Tensor) -> dict[str, float]:
 
     for _ in range(3):
         run()
-    (marker,) = traced(flush.zero_)
-    rounds: list[dict[str, float]] = []
-    events = traced(all_rounds)
-    for event in events:
-        # The largest buffer that is filled in a round is that which empties the cache.
-        if event.name == marker.name and event.time_range.elapsed_us() > marker.time_range.elapsed_us() / 2:
-            rounds.append({})
-        elif rounds:
-            rounds[-1][event.name] = rounds[-1].get(event.name, 0.0) + event.time_range.elapsed_us()
+    rounds = kernels_by_run(all_rounds, flush)
     if len(rounds) != ROUNDS or not rounds[-1]:
-        raise RuntimeError(f"{len(rounds)} rounds of {ROUNDS} were traced, of {len(events)} events")
+        raise RuntimeError(f"{len(rounds)} rounds of {ROUNDS} were traced")
     return {name: round(median(each.get(name, 0.0) for each in rounds), 2) for name in rounds[-1]}
 
 
@@ -104,13 +108,20 @@ def error_of(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found.float() - wanted).norm() / wanted.norm())
 
 
-def measured(problem: ours.Problem, built: Mapping[str, Any], flush: torch.Tensor) -> dict[str, Any]:
-    """A problem on the device: ours, torch's eager kernels, and Inductor's where it makes some."""
+def drawn(problem: ours.Problem) -> tuple[torch.nn.Module, list[torch.Tensor], torch.Tensor]:
+    """The module on the device, fresh inputs, and what it gives of them in float32."""
     # Random weights of a module are the engine's own: it was exported with the same seed.
     torch.manual_seed(0)
     module = problem.module().eval().cuda()
-    wide = copy.deepcopy(module).float()
     inputs = inputs_of(problem)
+    with torch.no_grad():
+        wanted = copy.deepcopy(module).float()(*(each.float() if each.is_floating_point() else each for each in inputs))
+    return module, inputs, wanted
+
+
+def measured(problem: ours.Problem, built: Mapping[str, Any], flush: torch.Tensor) -> dict[str, Any]:
+    """A problem on the device: ours, torch's eager kernels, and Inductor's where it makes some."""
+    module, inputs, wanted = drawn(problem)
     row: dict[str, Any] = {}
     with torch.no_grad():
         engine = Engine.load(built["engine"])
@@ -119,13 +130,19 @@ def measured(problem: ours.Problem, built: Mapping[str, Any], flush: torch.Tenso
             # Problems share the code of their modules: after a few of them it would be called as it is.
             torch.compiler.reset()
             peers["inductor"] = functools.partial(torch.compile(module, dynamic=False), *inputs)
-        wanted = wide(*(each.float() if each.is_floating_point() else each for each in inputs))
         row["error"] = error_of(engine(*inputs), wanted)
         row["ours"] = times(lambda: engine(*inputs), flush)
         for name, run in peers.items():
             row[f"{name} error"] = error_of(run(), wanted)
             row[name] = times(run, flush)
     return row
+
+
+def at_hand() -> tuple[str, Machine]:
+    """The architecture of the device and what is known of it; torch's own float32 is no tf32 from here on."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    architecture = {9: "sm_90a", 10: "sm_100a"}[torch.cuda.get_device_capability()[0]]
+    return architecture, next((each for each in MACHINES.values() if each.name in torch.cuda.get_device_name()), H100)
 
 
 def main() -> int:
@@ -136,9 +153,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device on this machine, so nothing was measured")
         return 0
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    architecture = {9: "sm_90a", 10: "sm_100a"}[torch.cuda.get_device_capability()[0]]
-    machine = next((each for each in MACHINES.values() if each.name in torch.cuda.get_device_name()), H100)
+    architecture, machine = at_hand()
     listed = [(n, each) for n, each in enumerate(ours.problems()) if only in f"{each.group} {each.name}"]
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     rows: list[dict[str, Any]] = []

@@ -257,10 +257,13 @@ def _row(step: Step, plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
     """The first variant of a launch, which serves aligned buffers, as a cubin with its grid."""
     variant = step.variants[0]
     cubin, ptx, source = (bytes(files[f"{variant.kernel}.{ending}"]) for ending in ("cubin", "ptx", "py"))
-    text = source.decode()
-    said = disassemble(cubin, variant.kernel), text, 1, {}
-    row = Cubin(variant.kernel, *said, warps_of(ptx.decode()), registers_of(cubin), variant.shared, marks_of(ptx.decode()))
+    row = cubin_of(variant.kernel, cubin, ptx.decode(), source.decode(), variant.shared)
     return {"cubin": asdict(row), "grid": [_known(size) for size in variant.grid], "unique": _unique(step, plan)}
+
+
+def cubin_of(name: str, code: bytes, ptx: str, source: str, shared: int) -> Cubin:
+    """A kernel as it was built, to be estimated."""
+    return Cubin(name, disassemble(code, name), source, 1, {}, warps_of(ptx), registers_of(code), shared, marks_of(ptx))
 
 
 def _unique(step: Step, plan: Plan) -> float:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import copy
 import functools
 import hashlib
 import json
@@ -32,8 +31,8 @@ from unittest import mock
 import every
 import ours
 import torch
-from device import RESULTS, error_of, inputs_of, traced
-from machines import H100, MACHINES
+from device import RESULTS, at_hand, drawn, error_of, kernels_by_run
+from machines import MACHINES
 
 from ourcc.autotune.lock import Lock, LockedLevel
 from ourcc.autotune.problem import problem_id
@@ -123,13 +122,7 @@ def microseconds(runs: Mapping[str, Callable[[], Any]], flush: torch.Tensor) -> 
                 flush.zero_()
                 run()
 
-    (marker,) = traced(flush.zero_)
-    found: list[float] = []
-    for event in traced(all_rounds):
-        if event.name == marker.name and event.time_range.elapsed_us() > marker.time_range.elapsed_us() / 2:
-            found.append(0.0)
-        elif found:
-            found[-1] += event.time_range.elapsed_us()
+    found = [sum(each.values()) for each in kernels_by_run(all_rounds, flush)]
     if len(found) != ROUNDS * len(runs):
         raise RuntimeError(f"{len(found)} runs of {ROUNDS * len(runs)} were traced")
     return {name: round(median(found[at :: len(runs)]), 2) for at, name in enumerate(runs)}
@@ -145,10 +138,7 @@ def measured(
     problem: ours.Problem, engines: Mapping[str, str], flush: torch.Tensor
 ) -> tuple[dict[str, float], dict[str, dict[str, float | int]]]:
     """Times by schedule, that of eager torch by the empty name; errors and bits."""
-    torch.manual_seed(0)
-    module = problem.module().eval().cuda()
-    inputs = inputs_of(problem)
-    wanted = copy.deepcopy(module).float()(*(each.float() if each.is_floating_point() else each for each in inputs))
+    module, inputs, wanted = drawn(problem)
     loaded = {name: Engine.load(path) for name, path in engines.items()}
     given = {name: engine(*inputs) for name, engine in loaded.items()}
     results = {name: {"error": float(f"{error_of(each, wanted):.2e}"), "bits": bits_of(each)} for name, each in given.items()}
@@ -251,9 +241,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("no CUDA device on this machine, so nothing was measured")
         return 0
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    architecture = {9: "sm_90a", 10: "sm_100a"}[torch.cuda.get_device_capability()[0]]
-    machine = next((each for each in MACHINES.values() if each.name in torch.cuda.get_device_name()), H100)
+    architecture, machine = at_hand()
     rows = measure(numbers, architecture, arguments.seconds)
     if arguments.output or not arguments.only:
         said = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton_identity(), "problems": rows}

@@ -1,6 +1,6 @@
 """Tiles that others tuned on GPUs beside what is offered and chosen here: products of fp8 with scales in blocks of 128.
 
-python benchmarks/kernels/tuned.py            all 72; writes benchmarks/results/tuned.json
+python benchmarks/kernels/tuned.py             those of 8 rows or more; writes benchmarks/results/tuned.json
 python benchmarks/kernels/tuned.py --rows 512  those of so many rows; nothing is written
 
 Shapes and numbers are those of vLLM's published files (tiles.json). Both schedules are compiled here from our own text and judged by the
@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import ours
 import torch
 from counted import row_of
-from cubins import Cubin, marks_of, registers_of, warps_of
 from estimate import Launch
 from machines import MACHINES
 
-from ourcc.codegen.triton.compile import compile_kernel, disassemble
+from ourcc.codegen.triton.compile import compile_kernel
 from ourcc.codegen.triton.launch_abi import variant
 from ourcc.codegen.triton.printer import print_launch
 from ourcc.compiler.importers.torch.export import import_exported
@@ -93,9 +93,7 @@ def estimated(match: Match[Any], schedule: Schedule, target: GpuTarget, machine:
     (launch,) = match.strategy.tile(match, schedule, target).launches
     kernel = print_launch(replace(launch, name="kernel"), match.problem.symbols, None, target.processors)
     built = compile_kernel(kernel, target, 120.0)
-    text = kernel.source
-    code = disassemble(built.cubin, "kernel")
-    cubin = Cubin("kernel", code, text, 1, {}, warps_of(built.ptx), registers_of(built.cubin), built.resources.shared, marks_of(built.ptx))
+    cubin = ours.cubin_of("kernel", built.cubin, built.ptx, kernel.source, built.resources.shared)
     grid = tuple(int(dims.substitute(size, {})) if not isinstance(size, int) else size for size in variant(built).grid)
     types = (*match.problem.region.inputs, *match.problem.region.outputs)
     unique = float(sum(int(dims.product(o.type.shape)) * o.type.dtype.bits / 8 for o in types))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from .scripts import BENCHMARKS, KERNELS, script
 
-schedules = script("schedules", KERNELS)
+device, schedules = script("device", KERNELS), script("schedules", KERNELS)
 
 RECORDED = json.loads((BENCHMARKS / "results" / "gpu_schedules_h100.json").read_text(encoding="utf-8"))
 PRODUCTS = [row for row in RECORDED["problems"] if "products" in row["group"] and " 1 tokens" not in row["problem"]]
@@ -63,3 +64,17 @@ def test_lines_say_what_was_timed() -> None:
     assert "DIFFER in bits: x" in row(a, b | {"bits": 2})
     assert "the choice was not timed, the next is      2.0" in row(a | {"us": 9.0, "predicted": 9.0, "chosen": False}, b)
     assert "nothing timed: it spills" in row({"schedule": "a", "predicted": 2.0, "chosen": True, "order": "x", "refused": "it spills"})
+
+
+def test_a_run_begins_where_the_largest_buffer_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what the tracer tells, a filling of a smaller buffer is a kernel of the run."""
+
+    def event(name: str, microseconds: float) -> Any:
+        return SimpleNamespace(name=name, time_range=SimpleNamespace(elapsed_us=lambda: microseconds))
+
+    traces = iter(
+        ([event("fill", 100.0)], [event("late", 9.0), event("fill", 90.0), event("a", 2.0), event("fill", 3.0), event("a", 4.0)] * 2)
+    )
+    monkeypatch.setattr(device, "traced", lambda run: next(traces))
+    runs = device.kernels_by_run(lambda: None, torch.empty(1))
+    assert runs == [{"a": 6.0, "fill": 3.0, "late": 9.0}, {"a": 6.0, "fill": 3.0}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product as pairs
 
 from ....ir import dims
 from ....ir.codes import bounds
@@ -16,11 +15,10 @@ from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, read_contraction
 from ..lower import Block, is_long, used_parameters
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, sizes_of, why_not_instruction
+from .matrix import MatrixProduct, Operands, factor_dtype, narrowed, operands_for, parted, why_not_instruction
 from .parts import fastest
-from .shape import power_of_two
 from .split_k import SplitK
-from .tensor import STAGES, TILES, Tensor, open_product, seconds, shared_bytes, store_result, why_too_small
+from .tensor import Tensor, open_product, seconds, store_result, tiles, why_too_small
 
 SIZES = (32, 64, 128)
 """Elements of a block: the least that an instruction of 8-bit factors takes, and the most that a step holds."""
@@ -62,19 +60,10 @@ class Blocked:
         return match
 
     def space(self, match: Match[BlockProduct], target: GpuTarget) -> Iterator[Schedule]:
-        """The tiles of `tensor` by buffers; few rows may change places with the columns."""
-        posed, found = _posed(match), match.found
-        sizes = sizes_of(posed.problem, found.matched.product)
-        few = sizes.most_rows is not None and sizes.most_rows < target.matrix_rows
-        seen = set()
-        for swap, (m, n, warps), stages in pairs((1, 0) if few else (0,), TILES, STAGES):
-            short = sizes.most_rows if swap else sizes.most_columns
-            n = n if short is None else max(16, min(n, power_of_two(short)))
-            item = (m, n, found.size, warps, stages, swap)
-            # A block and the sum lie in registers beside each other.
-            if item not in seen and m * n <= 128 * 128 and shared_bytes(found.matched, item) <= target.shared_memory - 8192:
-                seen.add(item)
-                yield Schedule(self.name, tuple(zip(("m", "n", "k", "warps", "stages", "swap"), item, strict=True)))
+        """The tiles of `tensor` with a block a step."""
+        posed = _posed(match)
+        for item in tiles(posed.problem, posed.found, target):
+            yield Schedule(self.name, tuple(zip(("m", "n", "k", "warps", "stages", "swap"), item, strict=True)))
 
     def cost(self, match: Match[BlockProduct], schedule: Schedule, target: GpuTarget) -> float:
         """That of `tensor`, with what takes each block into the sum."""

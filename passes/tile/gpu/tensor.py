@@ -151,21 +151,29 @@ def tiles(problem: Problem, matched: MatrixProduct, target: GpuTarget) -> Iterat
     # Rows that start anywhere are read in short pieces, which nothing copies ahead: more of them would fill the registers. Programs
     # that hold several numbers for each result gain nothing from deep buffers: with fewer, more programs are beside each other.
     is_ahead = dims.divides(WHOLE_ROWS, depth, problem.symbols) is True and operands.products == 1 and not _is_in_parts(problem, matched)
-    steps, stages = k_steps(operands, sizes), STAGES if is_ahead else STAGES[:3]
+    in_blocks = matched.product.block is not None
+    steps = (block_size(problem, matched.product),) if in_blocks else k_steps(operands, sizes)
+    stages = STAGES if is_ahead else STAGES[:3]
     seen = set()
     for swap, (m, n, warps), k in product((1, 0) if few else (0,), TILES, steps if is_ahead else steps[:1]):
         short = sizes.most_rows if swap else sizes.most_columns
         n = n if short is None else max(16, min(n, power_of_two(short)))
-        if operands.products > 1 and m * n > 128 * 128:
+        # Several numbers for each result lie in registers: halves of both factors, or a block and the sum.
+        if (operands.products > 1 or in_blocks) and m * n > 128 * 128:
             continue
         for count in stages:
             item = (m, n, k, warps, count, swap)
-            if item not in seen and shared_bytes(matched, item) <= target.shared_memory - 8192:
+            if item not in seen and _shared_bytes(matched, item) <= target.shared_memory - 8192:
                 seen.add(item)
                 yield item
 
 
-def shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
+def block_size(problem: Problem, found: Contraction) -> int:
+    """Elements of a block of a sum that goes over blocks, typically."""
+    return problem.typical(dims.product(problem.region.axis(axis).extent for axis in found.streamed))
+
+
+def _shared_bytes(matched: MatrixProduct, item: tuple[int, int, int, int, int, int]) -> int:
     """Shared memory of a schedule: what is loaded for each stage, and what is computed from it for each step."""
     m, n, k, _, stages, swap = item
     bits = 0
@@ -214,7 +222,9 @@ def seconds(
 
 
 def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
-    """Whether the sum is so long that it is added up in parts."""
+    """Whether the sum is so long that it is added up in parts, and has no blocks that are."""
+    if matched.product.block is not None:
+        return False
     depth = dims.product(problem.region.axis(axis).extent for axis in matched.product.over)
     return matched.product.reduce.dtype.is_float and is_long([depth], problem.symbols, 4 * CHUNK)
 
@@ -222,7 +232,7 @@ def _is_in_parts(problem: Problem, matched: MatrixProduct) -> bool:
 def _resident(match: Match[MatrixProduct], schedule: Schedule, target: GpuTarget) -> int:
     """Programs that a processor holds at a time: by shared memory, and by registers or tensor memory for the results."""
     m, n, k, warps, stages, swap = (schedule[name] for name in ("m", "n", "k", "warps", "stages", "swap"))
-    shared = target.shared_memory // max(1, shared_bytes(match.found, (m, n, k, warps, stages, swap)))
+    shared = target.shared_memory // max(1, _shared_bytes(match.found, (m, n, k, warps, stages, swap)))
     # Beside the result lies a block that is added up; of a long sum a part of it, and what rounding lost of the whole.
     in_blocks = match.found.product.block is not None
     results = m * n * (2 if in_blocks else 3 if _is_in_parts(match.problem, match.found) else 1)
