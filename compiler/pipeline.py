@@ -155,16 +155,16 @@ def precision_passes(options: BuildOptions) -> list[str]:
     """What makes the factors of products as narrow as the options ask, and stores them so."""
     dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "")
     tidy = "sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
-    return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}"]
+    return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}, narrow_values{{dtype={dtype}}}"]
 
 
 def product_passes(options: BuildOptions) -> str:
     """What makes products of codes integer ones, with such codes on the left as all targets take, and functions of codes tables."""
     codes = min(target.codes for target in options.targets)
-    padded = "pad_terms, " if all(target.multiplies_in_groups for target in options.targets) else ""
+    padded = "pad_terms, merge_windows, " if all(target.multiplies_in_groups for target in options.targets) else ""
     tabulated = "tabulate_codes, " if all(target.looks_up_codes for target in options.targets) else ""
     tidy = "fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
-    return f"integer_products{{codes={codes}}}, pack_codes, {padded}{tabulated}{tidy}"
+    return f"integer_products{{codes={codes}}}, pack_codes, {padded}{tabulated}fold_constants, fold_code_scales, {tidy}"
 
 
 def weight_passes(options: BuildOptions) -> list[str]:

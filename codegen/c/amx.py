@@ -31,16 +31,20 @@ static inline void ourcc_tile_row(uint8_t *to, const void *from, int64_t count, 
     _mm512_store_si512(to, _mm512_mask_loadu_epi8(_mm512_set1_epi8((char)fill), some, from));
 }
 """
-_ROWS = """
-static void ourcc_tile_rows(int rows, int tiles) {
+_SHAPES = """
+static void ourcc_tile_shapes(int rows, int groups, int sums, int few) {
     uint8_t config[64] __attribute__((aligned(64))) = {1};
-    for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = tile < tiles ? rows : 16;
+    for (int tile = 0; tile < 8; ++tile) {
+        config[16 + 2 * tile] = tile >= sums && tile < few ? 4 * groups : 64;
+        config[48 + tile] = tile < few ? rows : groups;
+    }
     __asm__ volatile("ldtilecfg (%0)" :: "r"(config) : "memory");
 }
 """
 _LOAD = """
-static inline void ourcc_tile_load(int tile, int rows, const void *from, int64_t apart) {
-    for (int row = 0; row < rows; ++row) memcpy(ourcc_tile_at(tile)->bytes[row], (const char *)from + row * apart, 64);
+static inline void ourcc_tile_load(int tile, int rows, int count, const void *from, int64_t apart) {
+    memset(ourcc_tile_at(tile), 0, sizeof(ourcc_tile));
+    for (int row = 0; row < rows; ++row) memcpy(ourcc_tile_at(tile)->bytes[row], (const char *)from + row * apart, count);
 }
 """
 _STORE = """
@@ -98,13 +102,15 @@ def _place(pointer: str, apart: str) -> str:
 
 def functions() -> dict[str, LibraryFunction]:
     """Tiles and what multiplies them; the names of the instructions are those of the table."""
-    load = _native("ourcc_tile_load", "tile, rows, from, apart", 'tileloadd (%0,%1,1), %%tmm" #tile "', _place("from", "apart"))
+    load = _native("ourcc_tile_load", "tile, rows, count, from, apart", 'tileloadd (%0,%1,1), %%tmm" #tile "', _place("from", "apart"))
     store = _native("ourcc_tile_store", "tile, rows, to, apart", 'tilestored %%tmm" #tile ", (%0,%1,1)', _place("to", "apart"))
     zero = _native("ourcc_tile_zero", "tile", 'tilezero %%tmm" #tile "', "")
     found = {
         "ourcc_tile_at": LibraryFunction("", (), raw=_HELD),
         "ourcc_tile_row": LibraryFunction("", (), raw=_COPY_ROW, native={"avx512bw": _MASKED_ROW}),
-        "ourcc_tile_rows": LibraryFunction("", (), raw="#define ourcc_tile_rows(rows, tiles) ((void)0)", native={"amx_tile": _ROWS}),
+        "ourcc_tile_shapes": LibraryFunction(
+            "", (), raw="#define ourcc_tile_shapes(rows, groups, sums, few) ((void)0)", native={"amx_tile": _SHAPES}
+        ),
         "ourcc_tile_load": LibraryFunction("", (), raw=_LOAD, native={"amx_tile": load}),
         "ourcc_tile_store": LibraryFunction("", (), raw=_STORE, native={"amx_tile": store}),
         "ourcc_tile_zero": LibraryFunction(

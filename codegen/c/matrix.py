@@ -8,6 +8,7 @@ that fills no tile, are copied beside the accumulator first, with zeros where th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import domain_checks
 from ...ir.tile.program import AxisDecl, Dot, For, Full, Launch, Let, Load, Local, Param, Ref, Statement, Store, Value, statements, walk
 from .access import AccessGuard, Spot, Test
+from .ahead import Panels, share_of
 from .amx import ROW, SIDE, TILES
 from .quads import widened_load
 from .tiles import Held, Tile
@@ -123,7 +125,8 @@ class _Panel:
 class _Block:
     """One accumulator in tiles: `down` x `across` of them, each of `rows` rows; how many elements are contracted.
 
-    `whole` is how many times as many as an instruction takes, and `rest` what is left of them.
+    `whole` is how many times as many as an instruction takes, and `rest` what is left of them. A sum that is shorter than that has tiles
+    of its own, which take it whole.
     """
 
     factors: _Factors
@@ -141,18 +144,34 @@ class _Block:
 
     @property
     def step(self) -> int:
-        return self.factors.step
+        """Contracted elements that tiles hold."""
+        return min(self.count, self.factors.step)
+
+    @property
+    def groups(self) -> int:
+        """Rows of the right factor's tiles, and 32-bit groups in a row of the left one's."""
+        return self.step // self.factors.instruction.depth
+
+    @property
+    def sums(self) -> int:
+        """The tiles of accumulators, which come first."""
+        return self.down * self.across
 
     @property
     def few(self) -> int:
-        """The tiles of accumulators and of the left factor, which come first."""
-        return self.down * self.across + self.down
+        """The tiles of accumulators and of the left factor."""
+        return self.sums + self.down
+
+    @property
+    def shapes(self) -> tuple[int, int, int, int]:
+        """What tiles are made for: rows, groups, accumulators, and those with the left factor's."""
+        return self.rows, self.groups, self.sums, self.few
 
     def sum(self, down: int, across: int) -> int:
         return down * self.across + across
 
     def left_tile(self, down: int) -> int:
-        return self.down * self.across + down
+        return self.sums + down
 
     def right_tile(self, across: int) -> int:
         return self.few + across % (TILES - self.few)
@@ -181,7 +200,7 @@ def _steps(values: Values, found: _Factors, count: int) -> tuple[Dim | None, int
     """How many instructions take the contracted elements, and how many are left; None where only calls know whether any are."""
     axis = values.scope.axis(found.axis)
     if not domain_checks(values.scope, (found.axis,)):
-        return divmod(count, found.step)
+        return divmod(count, min(count, found.step))
     length = axis.high - axis.low
     is_whole = axis.modulus == 0 and axis.base == axis.low and dims.divides(found.step, length, values.writer.known()) is True
     return dims.floor_divide(length, found.step) if is_whole else None, 0
@@ -270,17 +289,19 @@ class _Printer:
     def __init__(self, values: Values, block: _Block, tile: Tile) -> None:
         self.scope, self.writer, self.access = values.scope, values.writer, values.access
         self.block, self.tile = block, tile
-        self.bytes = ROW // block.step
+        self.bytes = ROW // block.factors.step
 
     def print(self, start: str, held: Held | None) -> None:
         """The product added to what lies at `start`, or to zeros; sums that are `held` come into tiles and leave them elsewhere."""
         block, writer = self.block, self.writer
-        writer.once("int tile_rows = 16;")
-        before = [f"if (tile_rows != {block.rows}) ourcc_tile_rows({block.rows}, {block.few}), tile_rows = {block.rows};"]
+        shapes, whole = ", ".join(map(str, block.shapes)), block.rows == SIDE and block.groups == SIDE
+        name = 0 if whole else functools.reduce(lambda known, size: known << 5 | size, block.shapes)
+        writer.once("int tile_shapes = 0;  /* whole tiles, as they are on entry */")
+        before = [f"if (tile_shapes != {name}) ourcc_tile_shapes({shapes}), tile_shapes = {name};"]
         after = []
         for tile, at in self._sums():
             place = f"{start} + {at}, {self.tile.pitch * 4}"
-            before.append(f"ourcc_tile_load({tile}, {block.rows}, {place});" if start else f"ourcc_tile_zero({tile});")
+            before.append(f"ourcc_tile_load({tile}, {block.rows}, {ROW}, {place});" if start else f"ourcc_tile_zero({tile});")
             after.append(f"ourcc_tile_store({tile}, {block.rows}, {self.tile.array} + {at}, {self.tile.pitch * 4});")
         for line in before:
             writer.line(line, None if held is None else held.depth)
@@ -332,33 +353,33 @@ class _Printer:
     def _steps(self, rights: Sequence[tuple[str, str]], copied: bool) -> None:
         writer, block = self.writer, self.block
         lefts = [] if copied else self._lefts()
-        later, lines = self._later(rights[0][0])
+        ahead = self._ahead()
         variable, position = writer.position(0, block.count // block.step - 1)
         writer.open(f"for (int64_t {variable} = 0; {variable} < {writer.index(block.whole)}; ++{variable})")
-        for line in range(lines):
-            writer.line(f"__builtin_prefetch({later} + {lines * ROW} * {variable} + {line * ROW}, 0, 2);")
+        for place in ahead:
+            writer.line(f"__builtin_prefetch({place.format(variable)}, 0, 2);")
         writer.bind(f"@{variable}", variable)
         if copied:
             lefts = self._copied(position * block.step, block.step)
         else:
             lefts = [(f"{pointer} + {ROW} * {variable}", apart) for pointer, apart in lefts]
-        self._multiply(lefts, [(f"{pointer} + {SIDE} * {apart} * {variable}", apart) for pointer, apart in rights])
+        self._multiply(lefts, [(f"{pointer} + {block.groups} * {apart} * {variable}", apart) for pointer, apart in rights])
         writer.close()
 
-    def _later(self, panel: str) -> tuple[str, int]:
-        """Where the panels lie that are multiplied after these, and how many lines of them a step asks for: memory is far away, and all
-        blocks of rows ask for a share. Nowhere and none where panels are computed here.
-        """
-        block, scope = self.block, self.scope
-        row = scope.axis(block.factors.rows)
-        if not isinstance(scope.operands[block.factors.right.operand], Param) or not isinstance(block.whole, int):
-            return "", 0
-        around = [axis for axis in scope.axes.values() if axis.kind == "tile" and axis.first in dims.symbols(row.low)]
-        blocks = max((axis.extent // row.extent for axis in around), default=1)
-        lines = -(-block.across * SIDE // max(1, blocks))
-        passed = dims.floor_divide(dims.symbol(row.first) - row.low, row.extent) * (block.whole * lines * ROW)
-        start = f"{panel} + {self.writer.index(passed + block.across * block.count * SIDE * self.bytes)}"
-        return self.writer.define("uint8_t *", start), lines
+    def _ahead(self) -> list[str]:
+        """The lines that each step asks for, by its number; none where panels are computed here."""
+        block, factors, (panel, *others) = self.block, self.block.factors, self.block.panels
+        if not isinstance(self.scope.operands[factors.right.operand], Param) or not isinstance(block.whole, int):
+            return []
+        apart = others[0].address - panel.address if others else block.count * SIDE
+        if not isinstance(apart, int):
+            return []
+        panels = Panels(panel.address, apart, block.across, self.bytes, factors.columns, factors.axis, block.whole, block.count)
+        share = share_of(panels, self.scope)
+        if share is None:
+            return []
+        start = self.writer.define("uint8_t *", f"(const uint8_t *)({panel.pointer} + {self.writer.index(share.start)})")
+        return [f"{start} + {share.apart} * {{}} + {offset}" for offset in share.offsets]
 
     def _lefts(self) -> list[tuple[str, str]]:
         """Where the left tiles begin, and the bytes between their rows."""
@@ -410,21 +431,21 @@ class _Printer:
         block = self.block
         if block.few + block.across <= TILES:
             for across, right in enumerate(rights):
-                self._load(block.right_tile(across), SIDE, right)
+                self._load(block.right_tile(across), block.groups, ROW, right)
             for down, left in enumerate(lefts):
-                self._load(block.left_tile(down), block.rows, left)
+                self._load(block.left_tile(down), block.rows, 4 * block.groups, left)
                 for across in range(block.across):
                     self._add(down, across)
             return
         for down, left in enumerate(lefts):
-            self._load(block.left_tile(down), block.rows, left)
+            self._load(block.left_tile(down), block.rows, 4 * block.groups, left)
         for across, right in enumerate(rights):
-            self._load(block.right_tile(across), SIDE, right)
+            self._load(block.right_tile(across), block.groups, ROW, right)
             for down in range(block.down):
                 self._add(down, across)
 
-    def _load(self, tile: int, rows: int, place: tuple[str, str]) -> None:
-        self.writer.line(f"ourcc_tile_load({tile}, {rows}, {place[0]}, {place[1]});")
+    def _load(self, tile: int, rows: int, count: int, place: tuple[str, str]) -> None:
+        self.writer.line(f"ourcc_tile_load({tile}, {rows}, {count}, {place[0]}, {place[1]});")
 
     def _add(self, down: int, across: int) -> None:
         block = self.block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ...ir import dims
 from ...ir.errors import InputError, UsageError
 from ...ir.graph import Module
 from ...ir.graph.parse import parse_module
-from ...ir.graph.reference import DIGITS, Verdict, bind_symbols, interpret, judge
+from ...ir.graph.reference import DIGITS, WHOLE, Verdict, bind_symbols, interpret, judge
 from ...ir.spelling import function_of
 from ...ir.types import from_numpy
 from ...runtime.contents import Contract, Ports
@@ -38,6 +38,8 @@ FLOOR = 4.0
 """Units in the last place of the output's largest magnitude that whole models are allowed beyond the peer's error."""
 LOSSY_FLOOR = 16.0
 """The same for a program that rounds what its model does not."""
+NUDGE = 2.0**-18
+"""What numbers are off by, as a share of themselves, that were computed in f32 in another order: beside a tie their codes are others."""
 PEER_DIGITS = DIGITS["f32"]
 """Peers compute with at least so many digits, whatever a model says: ONNX Runtime widens f16 on a CPU."""
 
@@ -157,7 +159,7 @@ class Compared:
         multiplied = precisions(program.functions[function], factors_of(engine))
         self.precisions = [min(pair) for pair in zip(theirs, multiplied, strict=True)]
         """For each output the coarsest numbers that it rests on: in the model, in the engine's own program or in its machine's products."""
-        is_coarser = any(own < said and own.digits < PEER_DIGITS for own, said in zip(ours, theirs, strict=True))
+        is_coarser = any(own.digits < min(said.digits, PEER_DIGITS) for own, said in zip(ours, theirs, strict=True))
         self.program = module_of(engine.contents) if is_coarser else None
         """The engine's own program, where it rounds what its model does not."""
         self.alike: Module | None = None
@@ -175,7 +177,9 @@ class Compared:
         answers = self.function.run({port.name: array for port, array in zip(self.function.inputs, arrays, strict=True)})
         expected, wide = self.peer(arrays), interpret(module, arrays, wide=True, states=states["wide"])
         is_narrow = any(precision.digits < PEER_DIGITS for precision in self.precisions)
+        nudged = [] if not is_narrow else beside_ties(module, arrays, states["stepwise"])
         stepwise = interpret(module, arrays, states=states["stepwise"]) if is_narrow else expected
+        owns = [] if self.program is None else beside_ties(self.program, arrays, states["own"], self.name)
         own = None if self.program is None else interpret(self.program, arrays, function=self.name, states=states["own"])
         alike = None if self.alike is None else interpret(self.alike, arrays, states=self.states["alike"])
         changes = None
@@ -187,11 +191,12 @@ class Compared:
             if tolerance is not None:
                 verdict = _within(ours, exact, tolerance)
             elif own is not None:
-                verdict = _judge_lossy(ours, own[number], exact, precision)
+                verdict = _judge_lossy(ours, _farthest([own[number], *(each[number] for each in owns)], exact), exact, precision)
                 if alike is not None and verdict.passed:
                     verdict = _judge_program(own[number], alike[number], verdict)
             else:
-                guide = _farther(theirs, stepwise[number], exact) if precision.digits < PEER_DIGITS else theirs
+                others = [stepwise, *nudged] if precision.digits < PEER_DIGITS else []
+                guide = _farthest([theirs, *(each[number] for each in others)], exact)
                 verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=precision.digits)
             change, simplified = (None, verdict) if changes is None else changes[number]
             verdicts.append((port.name, verdict if simplified.passed else simplified, None if change is None else float(f"{change:.2g}")))
@@ -217,16 +222,28 @@ def _judge_program(own: Array, alike: Array, verdict: Verdict) -> Verdict:
     return replace(verdict, passed=False, reason=what, error=found.error, allowed=found.allowed)
 
 
-def _farther(left: Array, right: Array, exact: Array) -> Array:
-    """Of two answers the one whose worst error is larger: the room that rounding takes."""
-    if left.shape != right.shape or left.dtype != right.dtype or not np.issubdtype(np.asarray(exact).dtype, np.floating):
-        return left
+def beside_ties(module: Module, arrays: Sequence[Array], states: Mapping[str, Array], function: str | None = None) -> list[list[Array]]:
+    """A program's answers where what lies between two codes, as near as f32 tells, became the other one, up or down: an engine that adds
+    up in another order may give these as well. None of a program that makes no codes.
+    """
+    graph = module.main if function is None else module.functions[function]
+    if not any(op.name in WHOLE for op in graph):
+        return []
+    return [interpret(module, arrays, function=function, states=dict(states), nudged=by) for by in (NUDGE, -NUDGE)]
+
+
+def _farthest(answers: Sequence[Array], exact: Array) -> Array:
+    """Of several answers the one whose worst error is largest: the room that rounding takes."""
+    first, *others = answers
+    if not np.issubdtype(np.asarray(exact).dtype, np.floating):
+        return first
+    alike = [first, *(each for each in others if each.shape == first.shape and each.dtype == first.dtype)]
     errors = []
-    for answer in (left, right):
+    for answer in alike:
         with np.errstate(invalid="ignore"):
             distance = np.abs(np.asarray(answer, dtype=np.float64) - exact)
         errors.append(float(distance[np.isfinite(distance)].max(initial=0.0)))
-    return left if errors[0] >= errors[1] else right
+    return alike[errors.index(max(errors))]
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------

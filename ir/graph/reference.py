@@ -16,6 +16,8 @@ from ..types import TensorType, from_numpy, type_of
 from .graph import Graph, Module, Op, State, Value
 
 Array = np.ndarray[Any, Any]
+WHOLE = ("quantize", "round")
+"""Ops that make whole numbers of floats, the nearest ones."""
 
 
 def interpret(
@@ -25,12 +27,14 @@ def interpret(
     wide: bool = False,
     function: str | None = None,
     states: MutableMapping[str, Array] | None = None,
+    nudged: float = 0.0,
 ) -> list[Array]:
     """Run a function, else the entry. Stepwise: each op in its compute type, rounded to its result type; wide: every float is f64.
 
     Wide drops every op's own rounding and no written one: `cast` and `quantize` convert to their dtype, and what comes
     of that goes on as f64. Excess precision is a better answer of the same program; a conversion left out is another one.
-    `states` hold what states hold, and are written; a state that is not there yet begins as the module says.
+    `states` hold what states hold, and are written; a state that is not there yet begins as the module says. What becomes a whole
+    number is larger by `nudged` of itself: what lies as near to two of them becomes the other one.
     """
     graph = module.main if function is None else module.functions[function]
     held: MutableMapping[str, Array] = {} if states is None else states
@@ -38,7 +42,7 @@ def interpret(
     clash = module.facts.clash(bind_symbols(graph.inputs, given)) if module.facts.broadcasts else None
     if clash is not None:
         raise InputError(f"sizes {clash[0]} and {clash[1]} do not broadcast, expected equal ones, or one of them 1")
-    outputs = _Run(module, wide).graph(graph, given, bind_symbols(graph.inputs, given))
+    outputs = _Run(module, wide, nudged).graph(graph, given, bind_symbols(graph.inputs, given))
     count = len(graph.results)
     # What a session keeps is of the state's own type, however wide a call computes.
     held.update({name: scalar.convert(array, before.dtype) for (name, before, _), array in zip(graph.ties, outputs[count:], strict=True)})
@@ -58,6 +62,7 @@ class _Run:
 
     module: Module
     wide: bool
+    nudged: float = 0.0
 
     def graph(self, graph: Graph, inputs: Sequence[Array], bindings: dict[str, int]) -> list[Array]:
         """The outputs of one function."""
@@ -80,6 +85,8 @@ class _Run:
         if functions_of(op.name, attrs):
             return run_control(op.name, attrs, operands, self.call)
         types = tuple(concrete(result.type, bindings) for result in op.results)
+        if self.nudged and op.name in WHOLE and operands[0] is not None and from_numpy(operands[0].dtype).is_float:
+            operands = ((operands[0] * (1 + self.nudged)).astype(operands[0].dtype), *operands[1:])
         return table.run(op.definition, operands, attrs, types, self.wide)
 
     def call(self, name: str, inputs: Sequence[Array]) -> list[Array]:

@@ -52,8 +52,11 @@ def _parameter_subscripts(x: TensorType, parameter: TensorType, axes: tuple[Dim,
     return (axes[axis],)
 
 
-def _check_parameters(op: str, x: TensorType, scale: TensorType, zero_point: TensorType | None, axis: int | None, block: int) -> None:
-    expect_numbers(op, scale, ("float",), "float scales")
+def _check_parameters(
+    op: str, x: TensorType, scale: TensorType | None, zero_point: TensorType | None, axis: int | None, block: int
+) -> None:
+    if scale is not None:
+        expect_numbers(op, scale, ("float",), "float scales")
     expected: tuple[Dim, ...] = ()
     if axis is not None:
         place = axis_of(op, axis, x.rank)
@@ -72,7 +75,7 @@ def _check_parameters(op: str, x: TensorType, scale: TensorType, zero_point: Ten
 @structured(traits=("converts",))
 def quantize(
     x: Tensor,
-    scale: Tensor,
+    scale: Tensor | None = None,
     zero_point: Tensor | None = None,
     /,
     *,
@@ -83,9 +86,10 @@ def quantize(
 ) -> Tensor:
     """x / scale, rounded to the nearest even, plus zero point, held in the range of `dtype`; NaN is undefined for integers.
 
-    Without `saturate`, which floats of 8 bits may do without, a number too large becomes what `cast` makes of it.
+    Without a scale nothing is divided. Without `saturate`, which floats of 8 bits may do without, a number too large becomes what `cast`
+    makes of it.
     """
-    scaled = x / _spread(scale, x, axis, block).astype(x.dtype)
+    scaled = x if scale is None else x / _spread(scale, x, axis, block).astype(x.dtype)
     if dtype.is_integer:
         scaled = np.round(scaled)
     if zero_point is not None:
@@ -99,7 +103,7 @@ def quantize(
 @quantize.infers
 def _(
     x: TensorType,
-    scale: TensorType,
+    scale: TensorType | None = None,
     zero_point: TensorType | None = None,
     *,
     axis: int | None,
@@ -122,7 +126,7 @@ def _(
 def _(
     r: RegionBuilder,
     x: TensorType,
-    scale: TensorType,
+    scale: TensorType | None = None,
     zero_point: TensorType | None = None,
     *,
     axis: int | None,
@@ -132,8 +136,9 @@ def _(
 ) -> None:
     axes = r.grid(x.shape)
     value = _as_float(r.load(0, axes))
-    divisor = scalar.cast(r.load(1, _parameter_subscripts(x, scale, axes, axis, block)), value.dtype)
-    value = scalar.div(value, divisor)
+    if scale is not None:
+        divisor = scalar.cast(r.load(1, _parameter_subscripts(x, scale, axes, axis, block)), value.dtype)
+        value = scalar.div(value, divisor)
     if dtype.is_integer:
         value = scalar.round_even(value)
     if zero_point is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.region import Reduce, Region, Scan, accesses
@@ -30,9 +32,11 @@ def split_groups(region: Region, symbols: dims.Facts) -> Region:
 
 
 def split_rows(region: Region, symbols: dims.Facts, least: int) -> Region:
-    """The region with axes in two that nothing is folded along, where something is read by whole rows of at least so many elements.
+    """The region with axes in two that nothing is folded along, where something is read by whole rows of at least so many elements, or
+    where as many rows lie side by side.
 
     Before: y[i, k] = x[k // 64, i, k % 64]    After: y[i, 64*h + d] = x[h, i, d]   (k = 64*h + d)
+    Before: y[i, k] = x[k % 4, i, k // 4]      After: y[i, 4*w + c] = x[c, i, w]    (k = 4*w + c)
     """
     folded = {
         name
@@ -41,7 +45,7 @@ def split_rows(region: Region, symbols: dims.Facts, least: int) -> Region:
         for name in ((each.along,) if isinstance(each, Scan) else each.over)
     }
     for axis in region.axes:
-        sizes = groups_of(region, axis.name, least) if axis.name not in folded else set()
+        sizes = _rows_of(region, axis.name, least) if axis.name not in folded else set()
         if len(sizes) == 1:
             region = split_axis(region, axis.name, [*sizes], symbols)
     return region
@@ -49,16 +53,32 @@ def split_rows(region: Region, symbols: dims.Facts, least: int) -> Region:
 
 def groups_of(region: Region, name: str, least: int = LEAST) -> set[int]:
     """The numbers from `least` on that an axis is divided by somewhere, and that divide it."""
+    return {size for _, subscripts in accesses(region.body) for size in _parted(region, name, "div", subscripts) if size >= least}
+
+
+def _rows_of(region: Region, name: str, least: int) -> set[int]:
+    """The numbers that divide an axis into rows of at least so many elements, or into as many rows, of which an access says both which
+    one it reads and where.
+    """
+    found = groups_of(region, name, least)
+    extent = region.axis(name).extent
+    for _, subscripts in accesses(region.body):
+        both = _parted(region, name, "div", subscripts) & _parted(region, name, "mod", subscripts)
+        found |= {size for size in both if isinstance(extent, int) and extent // size >= least}
+    return found
+
+
+def _parted(region: Region, name: str, kind: str, subscripts: Sequence[Dim]) -> set[int]:
+    """The numbers by which an axis is divided in subscripts, and that divide it: of quotients, or of what they leave."""
     extent, axis = region.axis(name).extent, dims.symbol(name)
     found: set[int] = set()
-    for _, subscripts in accesses(region.body):
-        pending: list[Dim] = [*subscripts]
-        for dim in pending:
-            for monomial, _ in () if isinstance(dim, int) else dim.terms:
-                for atom in monomial:
-                    if isinstance(atom, dims.Function):
-                        pending += (atom.left, atom.right)
-                        size = atom.right if atom.kind == "div" and atom.left == axis else None
-                        if isinstance(extent, int) and isinstance(size, int) and least <= size < extent and extent % size == 0:
-                            found.add(size)
+    pending: list[Dim] = [*subscripts]
+    for dim in pending:
+        for monomial, _ in () if isinstance(dim, int) else dim.terms:
+            for atom in monomial:
+                if isinstance(atom, dims.Function):
+                    pending += (atom.left, atom.right)
+                    size = atom.right if atom.kind == kind and atom.left == axis else None
+                    if isinstance(extent, int) and isinstance(size, int) and 1 < size < extent and extent % size == 0:
+                        found.add(size)
     return found

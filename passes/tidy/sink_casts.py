@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...ir import dims
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Rule
 from ...ir.types import DType
 from ..base import RulePass
-from ..match import Replacement, matched, operand, producer
+from ..match import Replacement, matched, operand, producer, uniform
 
 # A broadcast repeats elements and a slice drops some: a cast belongs before the one and after the other.
 SAME_ELEMENTS = ("reshape", "transpose")
@@ -29,9 +31,9 @@ class SinkCasts(RulePass):
 
 
 class SinkWidening(Rule):
-    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice; so with dequantize by one scale"""
+    """move(cast(x, wide)) -> cast(move(x), wide), for reshape, transpose, slice, max_pool; so with dequantize by one scale"""
 
-    ops = (*SAME_ELEMENTS, "slice")
+    ops = (*SAME_ELEMENTS, "slice", "max_pool")
 
     def check(self, op: Op, module: Module) -> str | None:
         wide = producer(op.operands[0], "cast", "dequantize")
@@ -39,6 +41,8 @@ class SinkWidening(Rule):
             return "the operand is no cast"
         if operand(wide, 0).dtype.bits >= wide.result.dtype.bits:
             return "the cast does not widen"
+        if op.name == "max_pool" and not (_keeps_order(wide) and _is_of_elements(op)):
+            return "the largest need not become the largest"
         # Codes are a quarter as wide, and what reads them may be an integer product: parts of them each take their own.
         moved = wide.name == "dequantize" and all(user.name in self.ops for user in wide.result.uses)
         return None if moved or sum(wide.result.uses.values()) == 1 else "the cast has other users"
@@ -50,10 +54,10 @@ class SinkWidening(Rule):
 
 class HoistNarrowing(Rule):
     """cast(move(x), narrow) -> move(cast(x, narrow)), for reshape, transpose, broadcast_to; for slice where all that is read of x is;
-    so with quantize by one scale"""
+    so with quantize by one scale; for max_pool of floats"""
 
     ops = ("cast", "quantize")
-    moves = (*SAME_ELEMENTS, "broadcast_to", "slice")
+    moves = (*SAME_ELEMENTS, "broadcast_to", "slice", "max_pool")
 
     def check(self, op: Op, module: Module) -> str | None:
         move = producer(op.operands[0], *self.moves)
@@ -66,6 +70,8 @@ class HoistNarrowing(Rule):
         if move.name == "slice":
             reads = op.name == "cast" and _is_read_as(operand(move, 0), op.result.dtype)
             return None if reads else "something else is read of the whole"
+        if move.name == "max_pool" and not (op.name == "cast" and op.result.dtype.is_float and _is_of_elements(move)):
+            return "the largest need not become the largest"
         return None if sum(move.result.uses.values()) == 1 else "the movement has other users"
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
@@ -76,6 +82,22 @@ class HoistNarrowing(Rule):
 def _is_alike(op: Op) -> bool:
     """Whether an op does the same to every element: a cast, or codes with one scale and one zero point."""
     return all(value is None or value.type.elements == 1 for value in op.operands[1:]) and not op.attrs.get("block", 0)
+
+
+def _keeps_order(op: Op) -> bool:
+    """Whether a widening conversion that is the same for all elements makes none larger than what was larger."""
+    if op.name == "cast":
+        return True
+    scale = uniform(op.operands[1])
+    return scale is not None and 0 < scale < math.inf
+
+
+def _is_of_elements(pool: Op) -> bool:
+    """Whether each window of a pool has an element: there is none that is padding alone."""
+    amounts = (*pool.attrs["before"], *pool.attrs["after"])
+    holes = any(step != 1 for step in pool.attrs["dilations"])
+    inside = all(dims.at_most(amount, size - 1) is True for amount, size in zip(amounts, (*pool.attrs["window"],) * 2, strict=True))
+    return inside and not holes and all(dims.at_most(1, size) is True for size in operand(pool, 0).shape)
 
 
 def _of(op: Op, value: Value, g: Builder) -> Value:

@@ -19,7 +19,6 @@ TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path != Path(_
 THROUGH: dict[str, tuple[str, ...]] = {
     "tests/codegen/c/test_printer.py": (
         "codegen/c/access.py",
-        "codegen/c/amx.py",
         "codegen/c/basics.py",
         "codegen/c/elementary.py",
         "codegen/c/folds.py",

@@ -32,7 +32,12 @@ MOST = 3
 """Firings that a list of rules may take for each op of a graph, and ten more."""
 SETTLED = 3
 """Runs of the whole pipeline after which nothing changes."""
-QUIET = frozenset({"drop_index_checks", "integer_products", "pack_codes", "pad_terms", "recognize_causal", "unflatten_norms"})
+QUIET = frozenset(
+    {
+        *("drop_index_checks", "fold_code_scales", "integer_products", "merge_windows", "pack_codes", "pad_terms", "recognize_causal"),
+        "unflatten_norms",
+    }
+)
 """Lists of rules that may find nothing in these graphs: they are about checks of indices, coded weights, sums of codes and masks."""
 RULE_PASSES = [name for name in PASSES if issubclass(load_pass(name), RulePass)]
 

@@ -388,7 +388,7 @@ class _Counter:
         left, right, depth, instruction = factors_of(dot, self.operands, self.target)
         each, inside = {**extents, **dict.fromkeys(inner, 1)}, Work(waits=self.rates.latency)
         if instruction is not None:
-            self._matrix(dot, instruction, work, inside, extents)
+            self._matrix(dot, instruction, extents[inner[-1]] / depth, work, inside, extents)
         else:
             inside.arithmetic = self._count(dot.type, extents, dot.type.dtype.bits, lane) / self.rates.multiply_adds
             outside, self.counted, self.steady = self.counted, set(), {}
@@ -399,12 +399,13 @@ class _Counter:
         low, high = (self.axes[inner[-1]].low, self.axes[inner[-1]].high) if inner[-1] in self.axes else (0, int(extents[inner[-1]]))
         work.loops.append(Loop(inner[-1], "sum", low, high, "", ((depth, inside),)))
 
-    def _matrix(self, dot: Dot, instruction: CpuInstruction, work: Work, inside: Work, extents: Mapping[str, float]) -> None:
+    def _matrix(self, dot: Dot, instruction: CpuInstruction, groups: float, work: Work, inside: Work, extents: Mapping[str, float]) -> None:
         """The products of matrices, for each group of `depth` that they sum: rows of tiles by columns of them, however full they are."""
         sides = [extents[axis] for axis in dot.type.axes]
         down, across = -(-sides[0] // instruction.rows) if len(sides) > 1 else 1, -(-sides[-1] // instruction.lanes)
-        inside.arithmetic = down * across * instruction.rows / instruction.groups
-        inside.loads = (down + across) * instruction.rows / 2 / instruction.groups
+        taken = groups / max(1, math.ceil(groups / instruction.groups))
+        inside.arithmetic = down * across * instruction.rows / taken
+        inside.loads = (down + across) * instruction.rows / 2 / taken
         # Sums lie in tiles, from which they are stored and read again.
         work.stores += TILES_BEGIN + 2 * self._count(dot.type, extents, dot.type.dtype.bits, dot.type.axes[-1]) / self.rates.stores
 

@@ -17,7 +17,7 @@ from ourcc.compiler.commands.build import build
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.commands.load import load
 from ourcc.compiler.commands.pruning import PrunedModel
-from ourcc.compiler.commands.verify import factors_of, verify
+from ourcc.compiler.commands.verify import beside_ties, factors_of, verify
 from ourcc.compiler.engines.recorded import recorded_changes
 from ourcc.compiler.models.importing import import_model
 from ourcc.compiler.models.precision import TF32
@@ -69,6 +69,56 @@ def test_quantized_weights_are_judged_as_integers(tmp_path: Path) -> None:
     model = attention(tmp_path / "m.onnx", TensorProto.FLOAT, scale=0.3)
     report = verify(VerifyOptions(engine_of(model, quantize="int8-weight"), model))
     assert report.violations == () and report.facts["precision"] == "i8"
+
+
+def quantized(path: Path, scale: float = 0.02, by: float = 1.0) -> Path:
+    """A chain of products as a quantizer writes it: codes of 8 bits, unsigned ones and signed weights, read as numbers between."""
+    rng = np.random.default_rng(1)
+    constants = [numpy_helper.from_array(np.float32(scale), "s"), numpy_helper.from_array(np.uint8(128), "z")]
+    nodes, value = [], "x"
+    for n in range(3):
+        weight = rng.integers(-127, 128, (64, 64)).astype(np.int8)
+        constants += [numpy_helper.from_array(weight, f"w{n}"), numpy_helper.from_array(np.float32(0.002 * by), f"t{n}")]
+        nodes += [
+            helper.make_node("QuantizeLinear", [value, "s", "z"], [f"c{n}"]),
+            helper.make_node("DequantizeLinear", [f"c{n}", "s", "z"], [f"n{n}"]),
+            helper.make_node("DequantizeLinear", [f"w{n}", f"t{n}"], [f"v{n}"]),
+            helper.make_node("MatMul", [f"n{n}", f"v{n}"], [f"p{n}"]),
+            helper.make_node("Tanh", [f"p{n}"], [f"y{n}"]),
+        ]
+        value = f"y{n}"
+    nodes += [helper.make_node("QuantizeLinear", [value, "s", "z"], ["c"]), helper.make_node("DequantizeLinear", ["c", "s", "z"], ["y"])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", 64]) for name in "xy"]
+    graph = helper.make_graph(nodes, "m", ports[:1], ports[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+def test_a_quantizers_model_is_judged_with_codes_beside_ties(tmp_path: Path) -> None:
+    """A code that another order of sums makes is a right one; the model rounds to codes itself, and the engine rounds no more."""
+    model = quantized(tmp_path / "m.onnx")
+    engine = engine_of(model)
+    report = verify(VerifyOptions(engine, model))
+    assert report.violations == () and "which its model does not" not in " ".join(report.tables[0].notes)
+    assert len(verify(VerifyOptions(engine, quantized(tmp_path / "other.onnx", by=1.2))).violations) == 8
+
+
+def test_what_lies_between_two_codes_becomes_either(tmp_path: Path) -> None:
+    scale = 0.02
+    module = import_model(quantized(tmp_path / "m.onnx", scale), build_options({}))
+    x = (np.full((1, 64), 2.5, np.float64) * scale).astype(np.float32)
+    states: dict[str, np.ndarray] = {}
+    (answer,), (up, down) = interpret(module, [x]), (each[0] for each in beside_ties(module, [x], states))
+    assert not np.array_equal(up, down) and (np.array_equal(answer, up) or np.array_equal(answer, down))
+    # Numbers that are no ties have one code, however they were added up.
+    x = (np.full((1, 64), 2.3, np.float64) * scale).astype(np.float32)
+    first = next(op for op in module.main if op.name == "quantize")
+    module.main.set_outputs([first.result])
+    (answer,), (up, down) = interpret(module, [x]), (each[0] for each in beside_ties(module, [x], states))
+    np.testing.assert_array_equal(up, answer)
+    np.testing.assert_array_equal(down, answer)
+    plain = import_model(attention(tmp_path / "plain.onnx", TensorProto.FLOAT), build_options({}))
+    assert beside_ties(plain, [np.ones((1, 16), np.float32)], states) == []
 
 
 @pytest.mark.parametrize("inside", [TensorProto.FLOAT, TensorProto.FLOAT16])

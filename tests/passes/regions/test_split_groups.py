@@ -69,6 +69,31 @@ def test_what_is_read_by_rows_has_an_axis_for_them(least: int, splits: bool) -> 
     np.testing.assert_array_equal(run_region(made, given)["y0"], run_region(region, given)["y0"])
 
 
+BESIDE = """
+region @beside(%x0: f32[4, 5, 48]) -> (%y0: f32[5, 192]) {
+  axes i: 5, j: 192
+  %y0[i, j] = %x0[(j % 4), i, (j // 4)]
+}
+"""
+REPEATED = """
+region @repeated(%x0: f32[5, 48]) -> (%y0: f32[5, 192]) {
+  axes i: 5, j: 192
+  %y0[i, j] = %x0[i, (j // 4)]
+}
+"""
+
+
+@pytest.mark.parametrize(("text", "least", "splits"), [(BESIDE, 16, True), (BESIDE, 64, False), (REPEATED, 16, False)])
+def test_rows_that_lie_side_by_side_have_an_axis(text: str, least: int, splits: bool) -> None:
+    """Lanes go along rows, which are contiguous where they are read; what is read once for several places stays as it is."""
+    region = parse_region(text)
+    made = split_rows(region, dims.NO_FACTS, least)
+    assert sorted(axis.extent for axis in made.axes) == ([4, 5, 48] if splits else [5, 192])  # type: ignore[type-var]
+    assert ("//" in print_region(made)) is not splits
+    given = {"x0": np.random.default_rng(0).standard_normal(region.inputs[0].type.shape).astype(np.float32)}
+    np.testing.assert_array_equal(run_region(made, given)["y0"], run_region(region, given)["y0"])
+
+
 def test_a_sum_keeps_its_order() -> None:
     region = parse_region(FOLDED)
     assert split_rows(region, dims.NO_FACTS, 16) == region
