@@ -427,22 +427,22 @@ class _Printer:
         return array
 
     def _multiply(self, lefts: Sequence[tuple[str, str]], rights: Sequence[tuple[str, str]]) -> None:
-        """One step of the contracted axis: panels come first, and stay for all rows, as far as there are tiles for them."""
+        """One step of the contracted axis: a tile is loaded where it is first multiplied: loads and products go side by side. Panels
+        stay for all rows, as far as there are tiles for them; else rows do.
+        """
         block = self.block
+        pairs = [(down, across) for across in range(block.across) for down in range(block.down)]
         if block.few + block.across <= TILES:
-            for across, right in enumerate(rights):
-                self._load(block.right_tile(across), block.groups, ROW, right)
-            for down, left in enumerate(lefts):
-                self._load(block.left_tile(down), block.rows, 4 * block.groups, left)
-                for across in range(block.across):
-                    self._add(down, across)
-            return
-        for down, left in enumerate(lefts):
-            self._load(block.left_tile(down), block.rows, 4 * block.groups, left)
-        for across, right in enumerate(rights):
-            self._load(block.right_tile(across), block.groups, ROW, right)
-            for down in range(block.down):
-                self._add(down, across)
+            pairs.sort()
+        here: tuple[set[int], set[int]] = set(), set()
+        for down, across in pairs:
+            if down not in here[0]:
+                self._load(block.left_tile(down), block.rows, 4 * block.groups, lefts[down])
+            if across not in here[1]:
+                self._load(block.right_tile(across), block.groups, ROW, rights[across])
+            here[0].add(down)
+            here[1].add(across)
+            self._add(down, across)
 
     def _load(self, tile: int, rows: int, count: int, place: tuple[str, str]) -> None:
         self.writer.line(f"ourcc_tile_load({tile}, {rows}, {count}, {place[0]}, {place[1]});")
