@@ -19,6 +19,7 @@ from ...ir.graph import Op, Value
 from ...ir.ops.contraction import MULTIPLYING
 from ...ir.region import Axis, Let, Load, Operand, Reduce, Ref, Region, Scalar, Scan, Statement, Store, walk
 from ...ir.types import TensorType, boolean, i64
+from .round_trips import without_code
 from .roundings import Roundings
 
 DEPTH = 24
@@ -320,7 +321,7 @@ class _Composer:
         args = []
         for arg in value.args:
             args.append((yield self._rewrite(arg, inlined)))
-        return self._grown(_needed(replace(value, args=tuple(self._shallow(arg) for arg in args))))
+        return self._grown(without_code(_needed(replace(value, args=tuple(self._shallow(arg) for arg in args)))))
 
     def _gathers(self, gathers: tuple[tuple[str, Scalar], ...], inlined: _Inlined) -> Steps:
         found = []
