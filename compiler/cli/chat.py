@@ -56,7 +56,7 @@ def command(engine: Path, system: str | None, session: Path | None, trust: Trust
         if session is not None:
             chat.save(session)
         if as_json:
-            click.echo(outcome(answer, chat.told))
+            say(f"{outcome(answer, chat.told)}\n")
             continue
         click.echo()
         if not was_asked(QUIET):

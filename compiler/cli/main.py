@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
-import io
 import itertools
 import sys
 import traceback
@@ -17,10 +16,12 @@ import click
 from ... import __version__
 from ...ir.errors import CompilerError, InternalError, UsageError
 from ...ir.spelling import nearest
-from .streams import open_streams, tell, unwritten
+from .streams import ReaderGoneError, is_abandoned, open_streams, tell, unwritten
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
+ABANDONED_STATUS = 141
+"""What shells say of a program that SIGPIPE ended."""
 
 # One line a command: its name, its help, in the order in which a user meets them. The module of the same name is
 # imported when the command is used, so that `ourcc --help` stays fast.
@@ -74,6 +75,13 @@ class CommandTable(CommandGroup):
             raise click.UsageError(f"unknown command: got {args[0]!r}; {help_text}", ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Click takes every broken pipe for standard output's, which breaks none (`streams`): this one is of a file or a store.
+            raise CompilerError(_system_text(error)) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -85,7 +93,7 @@ def group() -> None:
     """A deep-learning graph compiler: a model in, a fast engine out.
 
     Exit status: 0 done, 1 the request cannot be met, 2 wrong usage, 3 a contract or accuracy bound was violated,
-    70 internal error.
+    70 internal error; 141 where a language model stopped writing, since nobody read on. Others have their own status, read or not.
     """
 
 
@@ -94,9 +102,6 @@ def main() -> None:
     # What a command makes lives until it ends: the collector need not look at it over and over.
     gc.set_threshold(100_000)
     open_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files and of models may be anything: what the encoding lacks is spelled out, as on standard error.
-        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -113,11 +118,8 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         tell("interrupted")
         return INTERRUPTED_STATUS
-    except (BrokenPipeError, SystemExit):
-        # The reader has gone (`ourcc inspect ... | head`), which click turns into an exit of its own: the rest is not
-        # wanted, and that is no error, at exit neither.
-        unwritten(sys.stdout)
-        return 0
+    except ReaderGoneError:
+        return ABANDONED_STATUS
     # The one place that may catch everything: what is not a known error is our bug, and says so.
     except Exception as error:  # noqa: BLE001
         return _report(error, list(arguments), as_json=as_json, debug=debug)
@@ -138,7 +140,8 @@ def _report(error: Exception, arguments: list[str], *, as_json: bool, debug: boo
         try:
             print_json({"error": data})
             sys.stdout.flush()
-            return status
+            if not is_abandoned(sys.stdout):
+                return status
         except OSError:
             unwritten(sys.stdout)
     print_error(f"error: {data['text']}")

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from ...ir.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class ReaderGoneError(Exception):
+    """Nobody reads standard output any more, and what a command still has to do is only to write to it."""
+
+
+class _Output(io.FileIO):
+    """Standard output: once its reader has gone (`ourcc inspect ... | head`), what is written goes nowhere.
+
+    So a command does what it was asked for, and its exit status is that of its work, whoever reads how much of it.
+    """
+
+    is_abandoned = False
+
+    def write(self, data: ReadableBuffer, /) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _to_nowhere(self.fileno())
+            self.is_abandoned = True
+            return memoryview(data).nbytes
+
+
+def _to_nowhere(number: int) -> None:
+    """Have a descriptor take everything and keep nothing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def open_streams() -> None:
@@ -26,6 +58,22 @@ def open_streams() -> None:
             os.close(nowhere)
         if number:
             setattr(sys, name, open(number, "w", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = _outlasting(sys.stdout)
+
+
+def _outlasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Standard output that outlasts its reader; what its encoding lacks is spelled out, since names of files and models may be anything."""
+    stream.flush()
+    buffered = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+    modes = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+    return io.TextIOWrapper(buffered, stream.encoding, "backslashreplace", **modes)
+
+
+def is_abandoned(stream: Any) -> bool:
+    """Whether the reader of standard output has gone."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return isinstance(raw, _Output) and raw.is_abandoned
 
 
 def standard_input(hint: str) -> TextIO:
@@ -41,9 +89,7 @@ def unwritten(stream: Any) -> OSError | None:
     try:
         stream.flush()
     except OSError as error:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        _to_nowhere(stream.fileno())
         return error
     return None
 
@@ -57,8 +103,10 @@ def visible(text: str, stream: Any) -> str:
 
 
 def say(text: str) -> None:
-    """Text of a model on standard output, as it is made: to a file as it stands."""
+    """Text of a model on standard output, as it is made: to a file as it stands. ReaderGoneError where nobody waits for more of it."""
     click.echo(visible(text, sys.stdout), nl=False, color=True)  # else click leaves out what looks like a style
+    if is_abandoned(sys.stdout):
+        raise ReaderGoneError
 
 
 def tell(text: str) -> None:

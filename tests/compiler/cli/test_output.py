@@ -62,10 +62,10 @@ def test_elsewhere_there_is_a_line_a_stage(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
-    code = "import sys; from ourcc.compiler.cli.main import run; sys.exit(run(['doctor']))"
+    code = "from ourcc.compiler.cli.main import main; main()"
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, "doctor"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 

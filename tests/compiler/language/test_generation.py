@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -291,3 +293,16 @@ def test_a_closed_standard_input_is_wrong_usage(
     monkeypatch.setattr("sys.stdin", None)
     assert run([*words, str(both[2])]) == 2
     assert "error: standard input is closed, expected text to read from it\n  help: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["generate", "--max-tokens", "100000"], ["chat", "--max-tokens", "100"], ["chat", "--json", "--max-tokens", "9"]]
+)
+def test_a_model_stops_where_nobody_reads_on(words: list[str], both: Both) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from ourcc.compiler.cli.main import main; main()"
+    command = [sys.executable, "-c", code, words[0], str(both[2]), *words[1:]]
+    done = subprocess.run(command, input=b"sky\nsea\n", stdout=writer, stderr=subprocess.PIPE, timeout=300, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr.count(b"error")) == (141, 0), done.stderr
