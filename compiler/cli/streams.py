@@ -28,7 +28,7 @@ class _Output(io.FileIO):
 
     is_abandoned = False
 
-    def write(self, data: ReadableBuffer, /) -> int | None:
+    def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -66,8 +66,9 @@ def _outlasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """Standard output that outlasts its reader; what its encoding lacks is spelled out, since names of files and models may be anything."""
     stream.flush()
     buffered = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-    modes = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-    return io.TextIOWrapper(buffered, stream.encoding, "backslashreplace", **modes)
+    return io.TextIOWrapper(
+        buffered, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering, write_through=stream.write_through
+    )
 
 
 def is_abandoned(stream: Any) -> bool:

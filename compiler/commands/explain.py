@@ -18,7 +18,6 @@ from ...passes.lower.build_plan import Kept
 from ...runtime.captured import FEWEST
 from ...runtime.captured import TOLD as GRAPHS
 from ..importers.torch.imported import Imported
-from ..importers.torch.nodes import user_line
 from ..importers.torch.whole import left
 from ..models.importing import import_model, is_program
 from ..options import BuildOptions
@@ -26,6 +25,7 @@ from ..pipeline import lower, simplify
 from ..report.fusion import VERDICTS, largest_kept
 from ..report.table import Report, Table
 from ..torch.backend import CompiledGraph, aot, unboxed
+from ..torch.breaks import Break, Breaks, EagerOps
 from ..torch.sharing import Place, SharedProgram, admit_ones, place_of
 from ..torch.telling import may_leave, tell_left
 
@@ -58,44 +58,24 @@ def explain_torch(model: Any, inputs: Sequence[Any], options: BuildOptions) -> R
         raise UsageError(f"got a {type(model).__name__}, expected a torch module, a function, or a path")
     _check_arguments(model, inputs)
     import torch
-    from torch._dynamo.utils import counters
 
     graphs: list[_Listed] = []
-    breaks: list[_Break] = []
-    known = dict(counters["graph_break"])
+    breaks, eager = Breaks(), EagerOps()
 
     def backend(graph_module: Any, example_inputs: Sequence[Any]) -> Any:
-        breaks.extend(_breaks(graph_module))
-        return aot(graph_module, example_inputs, functools.partial(_Listed, options=options, by_device=True, graphs=graphs))
+        breaks.note(graph_module)
+        with eager.paused():
+            return aot(
+                graph_module, example_inputs, functools.partial(_Listed, options=options, by_device=True, graphs=graphs, eager=eager)
+            )
 
     # A fresh code object each time: what was compiled before must not hide a graph.
     torch._dynamo.reset_code_caches()
-    answer = torch.compile(model, backend=backend)(*inputs)
+    with eager.watched():
+        answer = torch.compile(model, backend=backend)(*inputs)
     learned = _learned(model, answer)
     _differentiate(inputs, learned, answer)
-    told = {each.reason for each in breaks}
-    counted = (reason.splitlines()[0] for reason, count in counters["graph_break"].items() if count > known.get(reason, 0))
-    breaks += [_Break(reason, None) for reason in counted if reason not in told]
-    return _report(graphs, breaks, bool(learned))
-
-
-@dataclass(frozen=True)
-class _Break:
-    """Why a graph ended before its function did, and the line; None where torch leaves a whole function to Python."""
-
-    reason: str
-    where: str | None
-
-
-def _breaks(graph_module: Any) -> list[_Break]:
-    """Why torch ended a graph, unless its function ended too."""
-    reason = getattr(graph_module, "compile_subgraph_reason", None)
-    if reason is None or not reason.graph_break:
-        return []
-    frames = [(frame.filename, frame.lineno) for frame in reason.user_stack]
-    place = user_line(frames)
-    words = "a condition on a tensor's values" if reason.reason.startswith("generic_jump") else reason.reason.splitlines()[0]
-    return [_Break(words, None if place is None else f"{place[0]}:{place[1]}")]
+    return _report(graphs, breaks.finish(), eager, bool(learned))
 
 
 def _learned(model: Any, answer: Any) -> list[Any]:
@@ -132,8 +112,9 @@ def _differentiate(inputs: Sequence[Any], learned: Sequence[Any], answer: Any) -
 class _Listed(CompiledGraph):
     """A graph that is imported to be listed, its parameters frozen as the backend would, and run by torch."""
 
-    def __init__(self, *arguments: Any, graphs: list[_Listed], **keywords: Any) -> None:
+    def __init__(self, *arguments: Any, graphs: list[_Listed], eager: EagerOps, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.eager = eager
         self.found: Imported | None = None
         self.places: tuple[Place, ...] = ()
         graphs.append(self)
@@ -144,7 +125,8 @@ class _Listed(CompiledGraph):
             frozen = self.frozen(values)
             self.found = self.import_graph(frozen)
             self.places = tuple(place_of(value) for value in frozen.values())
-        return self.graph_module(*values)
+        with self.eager.paused():
+            return self.graph_module(*values)
 
     def seen(self) -> Imported:
         """What was imported; a graph that nobody ran, such as a backward one, with nothing frozen."""
@@ -159,12 +141,14 @@ class _Listed(CompiledGraph):
         return self.found is not None and self.found.is_left
 
 
-def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients: bool) -> Report:
+def _report(graphs: Sequence[_Listed], breaks: Sequence[Break], eager: EagerOps, wants_gradients: bool) -> Report:
     rows: list[tuple[str | int, ...]] = []
     lines: list[tuple[str | int, ...]] = []
     fallbacks: list[tuple[str | int, ...]] = []
     notes: list[str] = []
     planned, plans = _Planned(), list[_Plan]()
+    # Where graphs are whole, what runs beside them is torch's own care of inputs and outputs.
+    outside = eager.count if breaks or not graphs else 0
     for number, listed in enumerate(graphs):
         compiled = [place_text(op.source) for op in listed.seen().module.main if op.name != "aten_call"]
         plan = planned.plan(number, listed)
@@ -184,13 +168,26 @@ def _report(graphs: Sequence[_Listed], breaks: Sequence[_Break], wants_gradients
     tables = [
         Wrapped("each graph", columns, tuple(rows), (*_notes(graphs, wants_gradients), *notes)),
         *([Wrapped("each line", ("graph", "line", "compiled ops", "aten calls"), tuple(lines))] if lines else []),
-        Wrapped("fallbacks", why, tuple(fallbacks), () if fallbacks else ("nothing falls back",)),
+        Wrapped("fallbacks", why, tuple(fallbacks), tuple(_fallback_notes(bool(fallbacks), breaks, outside))),
         *_fusion(plans),
     ]
+    if outside:
+        tables.append(Wrapped("ran in eager, in no graph", ("line", "ops", "which"), tuple(eager.lines())))
     if breaks:
         tables.append(Wrapped("reasons of graph breaks", ("line", "reason"), tuple((each.where or "-", each.reason) for each in breaks)))
     sums = {column: sum(int(row[place]) for row in rows) for place, column in enumerate(columns) if place in (2, 3, 4, 5)}
-    return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks)}, tuple(tables))
+    return Report({"graphs": len(graphs), **sums, "graph breaks": len(breaks), "eager ops": outside}, tuple(tables))
+
+
+def _fallback_notes(any_falls_back: bool, breaks: Sequence[Break], outside: int) -> Iterator[str]:
+    """What the list of fallbacks, which are in graphs, does not show."""
+    if outside:
+        first = "" if any_falls_back else "no op of a graph falls back, but "
+        yield f"{first}{outside} ops ran in eager outside of every graph: see below"
+    elif breaks and not any_falls_back:
+        yield "no op of a graph falls back; between the graphs Python runs, without an op of torch in this call"
+    elif not any_falls_back:
+        yield "nothing falls back"
 
 
 def _notes(graphs: Sequence[_Listed], wants_gradients: bool) -> Iterator[str]:

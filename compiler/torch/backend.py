@@ -26,6 +26,7 @@ from ..importers.torch.walk import import_graph
 from ..importers.torch.whole import left
 from ..options import BuildOptions, build_options
 from ..targets.target import Here, Target
+from .breaks import Break, break_of, broken_contract
 from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
 from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
@@ -55,12 +56,16 @@ def ourcc(graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[
     Where gradients are off, parameters are folded and packed, and packed anew when torch's version counter or their place
     says that they changed. Writes through `parameter.data` (`p.data.add_(1)`) move neither, so nobody can see them: with
     `options={"freeze": False}` parameters are read where they lie, at every call.
+
+    Torch hands over graphs and nothing else. What it leaves to Python runs in eager: the promise `no-fallback` refuses a graph that ends
+    before its function does, but cannot see a function of which torch makes no graph at all. `torch.compile(fullgraph=True)` refuses
+    both, and `ourcc.explain` lists what ran in eager.
     """
     given = {**options_of(mode), **(options or {})}
     read, is_told = build_options(given, "torch.compile"), not given.keys().isdisjoint({"target", "targets", "emulate"})
     if is_told:
         check_runs_here(read.targets)
-    make = functools.partial(CompiledGraph, options=read, by_device=not is_told, names=names_of(graph_module))
+    make = functools.partial(CompiledGraph, options=read, by_device=not is_told, names=names_of(graph_module), ended=break_of(graph_module))
     return aot(graph_module, example_inputs, make)
 
 
@@ -132,6 +137,7 @@ class CompiledGraph:
         is_inference: bool,
         by_device: bool = False,
         names: Sequence[str] = (),
+        ended: Break | None = None,
     ) -> None:
         # Torch reads this mark from the instance: the arguments come as one list that may be emptied.
         self._boxed_call = True
@@ -140,6 +146,7 @@ class CompiledGraph:
         self.is_inference = is_inference
         self.refused: UnsupportedError | None = None
         self.names = names
+        self.ended = ended
         if by_device:
             try:
                 self.options = with_target(options, devices_of(graph_module, example_inputs))
@@ -241,6 +248,9 @@ class CompiledGraph:
             return left(self.graph_module, tell_left(error, self.graph_module, self.options))
 
     def _compile(self, values: Sequence[Any]) -> Build:
+        if self.ended is not None:
+            promises = tuple(each for each in self.options.require if each.subject == "no-fallback")
+            enforce(broken_contract(self.ended), promises, (), TRACED)
         frozen = self.frozen(values)
         imported = self.import_graph(frozen)
         if imported.is_left:

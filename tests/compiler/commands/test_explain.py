@@ -201,3 +201,48 @@ def test_explain_of_a_model_that_changes_itself_changes_it_once() -> None:
     model = nn.BatchNorm1d(4)
     package.explain(model, torch.randn(3, 4))
     assert model.num_batches_tracked == 1
+
+
+class Recurrent(nn.Module):
+    """A layer that torch does not trace, between others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(8, 16), nn.LSTM(16, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x).relu()
+        y, _ = self.middle(y)
+        return self.last(y).cumsum(1)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_explain_says_what_ran_in_eager_and_the_setting_that_helps(is_first: bool) -> None:
+    model, x = Recurrent().eval(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        report = package.explain(nn.Sequential(nn.LSTM(8, 8)) if is_first else model, x)
+    data = report.to_data()
+    assert data["eager ops"] > 0 and data["graph breaks"] == 1 and data["graphs"] == (0 if is_first else 1)
+    assert "nothing falls back" not in str(report) and "ops ran in eager outside of every graph" in str(report)
+    assert "torch._dynamo.config.allow_rnn = True" in data["reasons of graph breaks"][0]["reason"]
+    rows = data["ran in eager, in no graph"]
+    assert sum(row["ops"] for row in rows) == data["eager ops"]
+    if not is_first:
+        line = Recurrent.forward.__code__.co_firstlineno
+        assert [row["line"] for row in rows] == [f"{Path(__file__).name}:{line + number}" for number in (2, 3)]
+        assert "aten.cumsum" in rows[1]["which"] and "aten.transpose" not in rows[0]["which"]
+    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
+        torch._dynamo.reset()
+        assert package.explain(model, x).to_data()["eager ops"] == 0
+
+
+def test_explain_tells_a_break_that_only_python_fills() -> None:
+    def printing(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    report = package.explain(printing, torch.randn(3))
+    assert report.to_data()["eager ops"] == 0 and "without an op of torch in this call" in " ".join(str(report).split())
+    whole = package.explain(lambda x: (x + 1).t() * 2, torch.randn(3, 4))
+    assert whole.to_data()["eager ops"] == 0 and "(nothing falls back)" in str(whole)

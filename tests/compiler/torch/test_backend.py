@@ -244,6 +244,30 @@ def test_a_requirement_that_a_fallback_breaks_is_an_error() -> None:
         compiled(rare, require=["no-fallback"])(torch.randn(4, 3))
 
 
+@pytest.mark.parametrize("kind", ["rest", "call"])
+def test_no_fallback_refuses_a_graph_that_ends_early(kind: str) -> None:
+    """What lies behind runs in eager, and no graph of it comes."""
+    layer = torch.nn.LSTM(4, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = (x + 1) * 3  # torch makes no graph of a single op
+        if kind == "call":
+            torch._dynamo.graph_break()
+            return y * 2
+        z, _ = layer(y)
+        return z * 2
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        assert torch.equal(compiled(function)(x), function(x))
+        for _ in range(2):
+            with pytest.raises(ContractError, match="1 promise does not hold: no-fallback") as error:
+                compiled(function, require=["no-fallback"])(x)
+        line = function.__code__.co_firstlineno + (3 if kind == "call" else 5)
+        assert f"{Path(__file__).name}:{line} (graph break) is left to torch: " in str(error.value) and "fullgraph=True" in str(error.value)
+        compiled(lambda x: (x + 1) * 3, require=["no-fallback"])(x)
+
+
 # --- how it is found, and what it refuses -----------------------------------------------------------------------------
 
 
