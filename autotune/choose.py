@@ -6,7 +6,9 @@ that names another is not believed.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,13 +50,33 @@ class ScheduleChoice:
     ties: int = 1
 
 
+@functools.cache
+def _warn(text: str) -> None:
+    """What cannot be used is told once, however many builds find it so, and whoever asked for quiet."""
+    logging.getLogger("ourcc.tuning").warning(text)
+
+
 @dataclass
 class Shelves:
-    """The stores in use: read in order, written at the first; one that fails is left alone after a note."""
+    """The stores in use: read in order, written at the first, which is the user's own; one that fails is left alone after a warning."""
 
     stores: list[RecordStore]
     note: Callable[[str], None]
     others: dict[str, list[Record]] | None = None
+
+    def __post_init__(self) -> None:
+        self.own = self.stores[0] if self.stores else None
+
+    def checked(self, makes_own: bool) -> Shelves:
+        """These without stores that are known not to be there; whether the user's own is looked at too, and made."""
+        for store in list(self.stores):
+            is_own = store is self.own
+            try:
+                if makes_own or not is_own:
+                    store.backend.check(is_own)
+            except OSError as error:
+                self._fail(store, error)
+        return self
 
     def get(self, id: str) -> Iterator[Record]:
         """The record of an id in each store that has it."""
@@ -71,29 +93,31 @@ class Shelves:
                 yield record
 
     def put(self, record: Record) -> Record:
-        """Add to the first store; the union with what it held."""
-        if not self.stores:
+        """Add to the user's own store; the union with what it held."""
+        if self.own is None or self.own not in self.stores:
             return record
         try:
-            return self.stores[0].put(record)
+            return self.own.put(record)
         except OSError as error:
-            self._fail(self.stores[0], error)
+            self._fail(self.own, error)
             return record
 
     def elsewhere(self, problem: str) -> list[Record]:
-        """Records of the problem in the first store, whatever their environment."""
+        """Records of the problem in the user's own store, whatever their environment."""
         if self.others is None:
             self.others = {}
+            if self.own is None or self.own not in self.stores:
+                return []
             try:
-                for record in self.stores[0].list() if self.stores else ():
+                for record in self.own.list():
                     self.others.setdefault(digest(record.problem), []).append(record)
             except OSError as error:
-                self._fail(self.stores[0], error)
+                self._fail(self.own, error)
         return self.others.get(problem, [])
 
     def _fail(self, store: RecordStore, error: OSError) -> None:
         self.stores.remove(store)
-        self.note(f"store {store.name} is not used: {error.strerror or error}")
+        _warn(f"store {store.name} is not used: {(error.strerror or str(error)).lower()}")
 
 
 @dataclass

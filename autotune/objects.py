@@ -30,6 +30,9 @@ class ObjectStore(Protocol):
 
     url: str
 
+    def check(self, is_own: bool) -> None:
+        """OSError where a place is known not to be there before it is used; the user's own is made."""
+
     def names(self) -> list[tuple[str, str]]:
         """Every (id, name), sorted."""
 
@@ -60,6 +63,12 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.url = path
         self._path = Path(path).expanduser()
+
+    def check(self, is_own: bool) -> None:
+        if is_own:
+            with contextlib.suppress(FileExistsError):
+                self._path.mkdir(parents=True, exist_ok=True)
+        os.scandir(self._path).close()
 
     def names(self) -> list[tuple[str, str]]:
         try:
@@ -108,6 +117,9 @@ class Remote:
             self._files, self._path = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise UsageError(f"store {url!r} cannot be opened: {error}") from error
+
+    def check(self, is_own: bool) -> None:
+        """A bucket without records looks like none: a call tells."""
 
     def names(self) -> list[tuple[str, str]]:
         try:
@@ -160,6 +172,9 @@ class Redis:
 
         self._error: type[Exception] = redis.RedisError
         self._client = client if client is not None else redis.Redis.from_url(url, socket_timeout=10)
+
+    def check(self, is_own: bool) -> None:
+        """Asked once, when it is first used."""
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:

@@ -83,7 +83,9 @@ class Tuning:
         self.deadline = time.monotonic() + tune.seconds if tune.mode == "budget" else None
         self.count = {"count": tune.count, "budget": SHORTLIST}.get(tune.mode, 0)
         wanted = tune.mode != "off" and self.lock is None
-        self.shelves = Shelves(_stores(self.options), self.progress.note) if wanted else None
+        # A store that nobody named is made when there is something to keep.
+        is_named = bool(given.environment.cache)
+        self.shelves = Shelves(_stores(self.options), self.progress.note).checked(is_named) if wanted else None
 
     def for_cpu(self, target: str, level: CpuLevel, compiler: Compiler) -> Chooser:
         """The chooser of an instruction-set level."""

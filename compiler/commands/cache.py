@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...autotune.choose import Shelves
 from ...autotune.objects import MAX_OBJECT
 from ...autotune.plausible import believable
 from ...autotune.record import Data, Record, RecordError, digest, record_id
@@ -41,9 +42,12 @@ def cache(options: CacheOptions, progress: Progress = SILENT) -> Report:
 
 def _stores(options: CacheOptions) -> list[RecordStore]:
     """The store that was named, else all in use."""
-    return [_foreign(url, options) for url in options.arguments[:1]] or [
-        open_store(url, options.trust.believed) for url in options.environment.stores
-    ]
+    return [_foreign(url, options) for url in options.arguments[:1]] or _in_use(options)
+
+
+def _in_use(options: CacheOptions) -> list[RecordStore]:
+    """The stores in use, but for those of others that are not there, as a build finds them."""
+    return Shelves([open_store(url, options.trust.believed) for url in options.environment.stores], SILENT.note).checked(False).stores
 
 
 def _local(options: CacheOptions) -> RecordStore:
@@ -209,7 +213,7 @@ def _import(options: CacheOptions, progress: Progress) -> Report:
 
 def _why(options: CacheOptions, progress: Progress) -> Report:
     rows, problems = _kernel(options.arguments[0], options)
-    stores = [open_store(url, options.trust.believed) for url in options.environment.stores]
+    stores = _in_use(options)
     answers, differences = [], []
     for row in rows:
         id, architecture = row["problem"], row["architecture"]

@@ -194,11 +194,37 @@ def test_what_is_not_measured_says_why(problem: Problem, tmp_path: Path, more: d
     assert (decision.source, decision.why) == ("cost", f"{why}: least predicted cost")
 
 
-def test_a_store_that_fails_is_noted_and_left_alone(problem: Problem, tmp_path: Path) -> None:
+def test_a_store_that_fails_is_told_once_and_left_alone(problem: Problem, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     tuned, notes = chooser(tmp_path / "file", Oracle(TRUTH))
-    assert str(tuned(problem, families())[1]) == "first{n=2}"
-    assert len([note for note in notes if "is not used" in note]) == 1
+    for _ in range(2):
+        assert str(tuned(problem, families())[1]) == "first{n=2}"
+    assert [record.levelname for record in caplog.records if "is not used: not a directory" in record.message] == ["WARNING"]
+    assert not any("is not used" in note for note in notes)
+
+
+def test_nothing_is_written_to_anothers_store_where_the_own_one_fails(problem: Problem, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "team").mkdir()
+    tuned, _ = chooser(tmp_path / "file", Oracle(TRUTH))
+    assert tuned.shelves is not None
+    tuned.shelves.stores.append(open_store(str(tmp_path / "team")))
+    tuned(problem, families())
+    assert not list((tmp_path / "team").iterdir())
+
+
+@pytest.mark.parametrize("place", ["absent", "file"])
+def test_a_store_that_is_not_there_is_told_once(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    others = str(tmp_path / place)
+    for _ in range(2):
+        own = open_store(str(tmp_path / "own"))
+        assert Shelves([own, open_store(others)], print).checked(makes_own=True).stores == [own]
+        assert (tmp_path / "own").is_dir()
+    assert [record.message.split(": ")[0] for record in caplog.records] == [f"store {others} is not used"]
+    # What cannot be made is no place to keep anything.
+    assert Shelves([open_store(str(tmp_path / "file" / "own"))], print).checked(makes_own=True).stores == []
+    assert Shelves([open_store(str(tmp_path / "later"))], print).checked(makes_own=False).stores and not (tmp_path / "later").exists()
 
 
 def test_a_damaged_record_is_a_miss_with_a_note(problem: Problem, tmp_path: Path) -> None:

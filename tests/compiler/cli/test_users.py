@@ -235,6 +235,21 @@ def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("flags", [["-q"], ["--json"], []])
+@pytest.mark.parametrize("place", ["own,team", "file", "file/own", "own,file"])
+def test_a_store_that_cannot_be_used_is_told_once(
+    place: str, flags: list[str], tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    stores = [str(tmp_path / name) for name in place.split(",")]
+    monkeypatch.setenv("OURCC_CACHE", ",".join(stores))
+    assert run(["build", "m.onnx", "-o", str(tmp_path / "q.ourcc"), *flags]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "is not used" in line]
+    assert len(told) == 1 and told[0].startswith(f"ourcc.tuning: store {stores[-1]} is not used: ")
+    monkeypatch.setenv("OURCC_CACHE", "nosuch://team")
+    assert run(["build", "m.onnx", "-o", str(tmp_path / "r.ourcc"), *flags]) == 2
+
+
 def test_the_library_logs_and_prints_nothing(files: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     import ourcc
 
