@@ -12,6 +12,8 @@ from .replace import is_stream
 
 FOLDER = "the folder of a language model"
 CONFIG = "config.json"
+SAVED = "a file of torch.save"
+"""Tensors by name or a pickled module, without a program."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
     head = _head(path, 256)
     if head.startswith(b"PK\x03\x04"):
         return _archive(head)
+    if head.startswith(_LEGACY):
+        return SAVED
     if head.startswith(b"GGUF"):
         return "a GGUF file of a language model"
     if 2 <= int.from_bytes(head[:8], "little") < 1 << 32 and head[8:9] == b"{":
@@ -86,6 +90,10 @@ _FIELDS = frozenset(number << 3 | kind for number, kind in ((2, 2), (3, 2), (4, 
 """Tags of the fields that may follow it."""
 
 
+_LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+"""The number that torch.save wrote first, pickled, before its files were archives."""
+
+
 def _archive(head: bytes) -> str | None:
     """What a zip archive is, by the name of its first member."""
     name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
@@ -93,6 +101,8 @@ def _archive(head: bytes) -> str | None:
         return ENGINE.name
     if name.endswith(b".npy"):
         return ARRAYS.name
+    if name.endswith(b"/data.pkl"):
+        return SAVED
     return "an exported program of torch, or another zip archive"
 
 
@@ -137,6 +147,7 @@ __all__ = [
     "PAGE",
     "PICTURE",
     "RECORDS",
+    "SAVED",
     "SESSION",
     "SOURCE",
     "TRACE",

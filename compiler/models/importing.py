@@ -10,6 +10,7 @@ from typing import Any
 
 from ...ir.errors import UnsupportedError, UsageError
 from ...ir.graph import Module
+from ...runtime.kinds import CONFIG, FOLDER, SAVED, kind_of
 from ..engines.kinds import is_checkpoint, is_engine
 from ..options import BuildOptions
 from ..progress import SILENT, Progress
@@ -73,9 +74,18 @@ def _refuse(asked: Mapping[str, bool], what: str) -> None:
 def _hint(path: Path) -> str | None:
     if is_engine(path):
         return "an engine is built already: ourcc build --rebuild makes its kernels anew"
-    if path.name == "config.json" or path.suffix == ".safetensors":
+    if path.name == CONFIG or (path.suffix == ".safetensors" and kind_of(path.parent) == FOLDER):
         return f"a language model is the folder of these files: {str(path.parent)!r}"
+    if path.suffix in OF_WEIGHTS or kind_of(path) == SAVED:
+        return (
+            "weights, or a pickled module, are no program: load them into the module, then export it with"
+            f" torch.export.save(torch.export.export(module, (x,)), {path.with_suffix('.pt2').name!r}) or torch.onnx.export"
+        )
     return None
+
+
+OF_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors")
+"""Suffixes of what torch.save writes, TorchScript too, and of bare weights."""
 
 
 def _import_language(path: Path, options: BuildOptions) -> Module:

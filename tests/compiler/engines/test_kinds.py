@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from ourcc.compiler.cli.main import run
 from ourcc.compiler.engines.kinds import is_engine
-from ourcc.runtime.kinds import kind_of
+from ourcc.runtime.kinds import SAVED, kind_of
 
 
 def test_an_engine_without_a_suffix_serves_every_command(
@@ -124,3 +124,31 @@ def test_what_stands_in_the_wrong_place_is_told(
 ) -> None:
     assert run([*arguments, "-q"]) == status
     assert " ".join(message.split()) in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["sd.pt", "module.pth", "pytorch_model.bin", "old.ckpt", "w.safetensors", "plain"])
+def test_weights_are_no_program_and_say_how_to_make_one(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    tensors, path = {"w": torch.zeros(3, 4)}, tmp_path / name
+    if name == "w.safetensors":
+        save_file(tensors, path)
+    else:
+        given = torch.nn.Linear(3, 4) if name == "module.pth" else tensors
+        torch.save(given, path, _use_new_zipfile_serialization=name != "old.ckpt")
+        assert kind_of(path) == SAVED
+    for command in (["build", str(path), "-o", str(tmp_path / "e.ourcc")], ["inspect", str(path)]):
+        assert run([*command, "-q"]) == 2
+        told = capsys.readouterr().err
+        assert f"cannot tell what '{path}' is" in told and "torch.export.save(" in told and "torch.onnx.export" in told
+    assert run(["run", str(path)]) == 2
+    assert "name an engine, as ourcc build writes it" in capsys.readouterr().err
+
+
+def test_a_file_of_a_language_model_points_to_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    for name in ("config.json", "model.safetensors"):
+        assert run(["build", str(tmp_path / name), "-o", str(tmp_path / "e.ourcc"), "-q"]) == 2
+        assert f"the folder of these files: '{tmp_path}'" in capsys.readouterr().err
