@@ -78,6 +78,10 @@ class NotAnEngineError(EngineError, UsageError):
     """A file that is known to be of another kind stands where an engine should."""
 
 
+class NoLanguageModelError(UsageError, AttributeError):
+    """An engine is asked for what only that of a language model has; an AttributeError, so that `hasattr` says no."""
+
+
 class InputError(CompilerError):
     """A call gave wrong inputs: a name, dtype, rank or size."""
 

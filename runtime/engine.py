@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..ir.errors import EngineError
+from ..ir.errors import EngineError, NoLanguageModelError
 from ..ir.plan import called
 from .contents import Contract, EngineContents, Port
 from .digests import Watch
@@ -24,6 +24,11 @@ from .session import Session
 from .states import KeptStates
 
 _LOG = logging.getLogger(__name__)
+OF_LANGUAGE = frozenset(
+    {"chat", "chat_tokens", "facts", "follow", "generate", "generate_batch", "load_chat", "load_sequence", "moved_bytes", "prompt_tokens"}
+    | {"sequence", "sequences", "tokenizer"}
+)
+"""What the engine of a language model has besides."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,18 @@ class Engine:
     def contract(self) -> Contract:
         """Requested, realised and why, one row per source op."""
         return Contract.from_json(self._contents.report.get("contract", []))
+
+    if not TYPE_CHECKING:  # type checkers know what an engine has, and look at nothing else
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in OF_LANGUAGE and type(self) is Engine:
+                takes = f"inputs {', '.join(port.name for port in self.inputs)}" if self.inputs else "no inputs"
+                raise NoLanguageModelError(
+                    f"the engine holds no language model, which {name} is for: it takes {takes}",
+                    hint="call it: engine(...) or engine.run({...}); ourcc.build of a .gguf file or a folder with config.json and"
+                    " .safetensors files makes a language model",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an engine is neither copied nor pickled: it is immutable, and save writes it to a file that load opens")

@@ -9,6 +9,7 @@ from ..ir import dims
 from ..ir.dims import Facts
 from ..ir.errors import EngineError, InputError
 from ..ir.sizes import solves_of
+from ..ir.spelling import nearest
 from .contents import Port
 
 
@@ -50,10 +51,12 @@ class Signature:
         expected = f"expected {', '.join(self.names) or 'none'}"
         for name in given:
             if name not in self.names:
-                raise InputError(f"unexpected input {name!r}, {expected}")
-        for name in self.names:
-            if name not in given:
-                raise InputError(f"input {name!r} is missing, {expected}")
+                raise InputError(f"unexpected input {name!r}, {expected}", hint=nearest(str(name), self.names))
+        missing = [port for port in self.inputs if port.name not in given]
+        if missing:
+            names = ", ".join(repr(port.name) for port in missing)
+            what = f"input {names} is" if len(missing) == 1 else f"inputs {names} are"
+            raise InputError(f"{what} missing, {expected}", note="\n".join(f"{port.name} is {self._described(port)}" for port in missing))
         return [given[name] for name in self.names]
 
     def fill(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
@@ -76,7 +79,8 @@ class Signature:
         """Symbol values from the inputs' shapes and `given`, the integers of `numbers`; InputError names input and rule."""
         for port, shape in zip(self.inputs, shapes, strict=True):
             if len(shape) != port.type.rank:
-                raise InputError(f"input {port.name!r} has rank {len(shape)} {list(shape)}, expected {port.type.rank}: {port.type}")
+                message = f"input {port.name!r} has rank {len(shape)} {list(shape)}, expected {port.type.rank}: {port.type}"
+                raise InputError(message, note=self._allowed(port.type.shape))
         values: dict[str, int] = dict(self.fixed)
         origins: dict[str, str] = {}
         for (name, place), value in zip(self.numbers, given, strict=True):
@@ -89,11 +93,12 @@ class Signature:
         for solve in self.solves:
             port = self.inputs[solve.place]
             size = shapes[solve.place][solve.axis]
+            where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
             quotient, remainder = divmod(size - dims.evaluate(solve.rest, values), solve.factor)
             low = self.facts.ranges.get(solve.symbol, dims.UNBOUNDED).low
             if remainder or (quotient < 0 and low is not None and low >= 0):
-                raise InputError(f"input {port.name!r} has size {size} in dimension {solve.axis}, expected {port.type.shape[solve.axis]}")
-            where = f"input {port.name!r} has size {size} in dimension {solve.axis}"
+                wanted = port.type.shape[solve.axis]
+                raise InputError(f"{where}, expected {wanted}", note=self._allowed([wanted]))
             self._check_symbol(where, solve.symbol, quotient, "build the engine with a wider --shape range; a .pt2 must be exported for it")
             values[solve.symbol] = quotient
             origins[solve.symbol] = port.name
@@ -113,7 +118,19 @@ class Signature:
             raise InputError(f"{where}, so {name} = {value}, expected {name} in {bounds}", hint=hint)
         divisor = self.facts.divisors.get(name, 1)
         if value % divisor:
-            raise InputError(f"{where}, so {name} = {value}, expected a multiple of {divisor}")
+            raise InputError(f"{where}, so {name} = {value}, expected a multiple of {divisor}", note=f"{name} is in {bounds}")
+
+    def _described(self, port: Port) -> str:
+        """An input's type, and what its symbols may be."""
+        allowed = self._allowed(port.type.shape)
+        return str(port.type) if allowed is None else f"{port.type}, where {allowed}"
+
+    def _allowed(self, sizes: Iterable[dims.Dim]) -> str | None:
+        """What the symbols of sizes may be; None where there are none."""
+        names = sorted(frozenset().union(*map(dims.symbols, sizes)))
+        known = ((name, self.facts.ranges.get(name, dims.UNBOUNDED), self.facts.divisors.get(name, 1)) for name in names)
+        told = [f"{name} is in {bounds}{f' and a multiple of {divisor}' if divisor > 1 else ''}" for name, bounds, divisor in known]
+        return " and ".join(told) or None
 
     def _refuse(self, port: Port, axis: int, size: int, values: Mapping[str, int], origins: Mapping[str, str]) -> NoReturn:
         """The error for a size that does not fit the others."""

@@ -22,6 +22,8 @@ from .trust import trusted_key_option
 if TYPE_CHECKING:
     import numpy
 
+    from ...runtime.engine import Engine
+
     Array = numpy.ndarray[Any, Any]
 
 
@@ -45,12 +47,18 @@ def command(
 
     with show_progress(as_json=as_json) as progress:
         loaded = load(engine, target=target, trusted_keys=trust.keys, progress=progress)
+    _expect_no_language(loaded, engine, bool(arrays) or function is not None)
     functions = loaded.session().functions
     called = functions[function_of(functions, function)]
     try:
         outputs = called.run(arrays)
     except IndexRangeError as error:
         error.hint = error.hint and "an engine of ourcc build --unchecked-indices leaves such an index undefined, and checks none"
+        raise
+    except InputError as error:
+        missing = [f"--input {port.name}=FILE.npy" for port in called.inputs if port.name not in arrays]
+        if missing:
+            error.hint = error.hint or f"give {' '.join(missing)}, or one .npz file of all: --input DATA.npz"
         raise
     if output is not None:
         write_outputs(output, outputs)
@@ -59,6 +67,16 @@ def command(
     widened = [name for name, value in outputs.items() if value.dtype.kind == "V"] if output is not None else []
     notes = (f"written as float32, which holds them exactly, since .npz files lack their dtype: {', '.join(widened)}",) if widened else ()
     print_report(Report(tables=(Table("outputs", columns, rows, notes, keys=("name",)),)), as_json=as_json)
+
+
+def _expect_no_language(loaded: Engine, path: Path, is_meant: bool) -> None:
+    """UsageError for the engine of a language model, unless inputs or a function of it are named: what it is for is text."""
+    from ...runtime.language.model import LanguageModel
+
+    if isinstance(loaded, LanguageModel) and not is_meant:
+        functions = ", ".join(loaded.functions)
+        hint = f"ourcc generate {path} PROMPT, or ourcc chat {path}; to call a function as it is, name one (--function {functions})"
+        raise UsageError(f"{str(path)!r} is the engine of a language model, whose inputs are tokens and places in its cache", hint=hint)
 
 
 def read_inputs(given: tuple[str, ...]) -> dict[str, Array]:

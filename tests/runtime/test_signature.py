@@ -35,6 +35,21 @@ def test_a_wrong_shape_is_refused(shapes: list[list[int]], said: str) -> None:
         Signature(PORTS, FACTS).bind(shapes)
 
 
+def test_a_refused_call_says_what_is_allowed() -> None:
+    signature = Signature(PORTS, FACTS)
+    with pytest.raises(InputError) as error:
+        signature.bind([[3], [4, 3]])
+    assert error.value.note is not None and "B is in 1..8" in error.value.note
+    with pytest.raises(InputError) as error:
+        signature.bind([[3, 8], [4, 3]])
+    assert error.value.note is not None and "S is in" in error.value.note and "and a multiple of 2" in error.value.note
+    with pytest.raises(InputError, match="inputs 'x', 'y' are missing, expected x, y") as error:
+        signature.order({})
+    assert error.value.note is not None and error.value.note.startswith("x is f32[B, 2*S + 1], where B is in 1..8 and S is in")
+    with pytest.raises(InputError, match=r"unexpected input 'X', expected x, y\n  help: did you mean 'x'\?"):
+        signature.order({"X": 1})
+
+
 def test_inputs_come_in_order_or_by_name() -> None:
     signature = Signature(PORTS, FACTS)
     assert signature.fill(["x"], {"y": "y"}) == signature.order({"y": "y", "x": "x"}) == ["x", "y"]

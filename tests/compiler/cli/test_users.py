@@ -219,6 +219,27 @@ def test_the_doctor_tells_a_broken_library(tmp_path: Path) -> None:
     assert all(not row["build"] and fault in row["why_not"] for row in told["targets"] if row["target"].startswith("sm_"))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "input 'x' is missing, expected x note: x is f32[B, 16], where B is in 1..64 help: give --input x=FILE.npy, or one .npz"),
+        (["X=16"], "unexpected input 'X', expected x help: did you mean 'x'?"),
+        (["zzz=16"], "unexpected input 'zzz', expected x help: give --input x=FILE.npy"),
+        (["x=16", "zzz=16"], "unexpected input 'zzz', expected x"),
+        (["x=65,16"], "expected B in 1..64"),
+        (["x=2,3,16"], "expected 2: f32[B, 16] note: B is in 1..64"),
+    ],
+)
+def test_run_says_what_to_type(given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = []
+    for number, text in enumerate(given):
+        name, _, shape = text.partition("=")
+        np.save(tmp_path / f"{number}.npy", np.ones([int(size) for size in shape.split(",")], np.float32))
+        words += ["--input", f"{name}={tmp_path / f'{number}.npy'}"]
+    assert run(["run", "m.ourcc", *words, "-q"]) == 1
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = ["build", "m.onnx", "-o", str(files / "q.ourcc")]
     assert run([*build, "-q"]) == 0

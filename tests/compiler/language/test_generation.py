@@ -16,6 +16,8 @@ import torch
 
 import ourcc
 from ourcc.compiler.cli.main import run
+from ourcc.ir.errors import UsageError
+from ourcc.runtime.engine import OF_LANGUAGE
 from ourcc.runtime.language.model import LanguageModel
 from ourcc.runtime.language.sequence import Sequences
 from ourcc.runtime.language.writing import Told
@@ -306,3 +308,42 @@ def test_a_model_stops_where_nobody_reads_on(words: list[str], both: Both) -> No
     done = subprocess.run(command, input=b"sky\nsea\n", stdout=writer, stderr=subprocess.PIPE, timeout=300, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr.count(b"error")) == (141, 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        ([], "", "standard input holds no prompt"),
+        ([], " \n", "standard input holds no prompt"),
+        (["--raw"], "", "standard input holds no prompt"),
+        (["", "--system", "be brief"], "sky", "got no prompt"),
+        (["  "], "sky", "got no prompt"),
+    ],
+)
+def test_an_empty_prompt_is_wrong_usage(
+    words: list[str], given: str, said: str, both: Both, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    assert run(["generate", str(both[2]), *words, "-q"]) == 2
+    assert f"error: {said}, expected a text" in capsys.readouterr().err
+
+
+def test_run_points_to_generate(both: Both, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", str(both[2]), "-q"]) == 2
+    told = capsys.readouterr().err
+    assert "is the engine of a language model" in told and f"ourcc generate {both[2]} PROMPT" in told
+    assert run(["run", str(both[2]), "--function", "sample", "-q"]) == 1
+    assert "missing" in capsys.readouterr().err
+
+
+def test_other_engines_say_that_they_hold_no_language_model() -> None:
+    public = {name for name in vars(LanguageModel) if not name.startswith("_")}
+    assert public == OF_LANGUAGE
+    engine = ourcc.build(torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)))
+    assert type(engine) is ourcc.Engine
+    for name in sorted(OF_LANGUAGE):
+        with pytest.raises(UsageError, match=f"the engine holds no language model, which {name} is for: it takes inputs input"):
+            getattr(engine, name)
+        assert not hasattr(engine, name)
+    with pytest.raises(AttributeError, match="'Engine' object has no attribute 'nothing'"):
+        engine.nothing  # noqa: B018
