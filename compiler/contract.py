@@ -11,8 +11,10 @@ from ..ir.dims import Facts
 from ..ir.errors import ContractError, Source, UnsupportedError
 from ..ir.graph import Module, Op
 from ..ir.ops.structure import region_of
+from ..ir.ops.table import OPS
 from ..ir.plan import Host, Plan, is_native
 from ..ir.region import Reduce
+from ..ir.spelling import nearest
 from ..ir.target import GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import QUANTIZATIONS, SCORES
@@ -181,6 +183,19 @@ def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:
     return "is done in part: " + ", ".join(f"{part} for {count or 'none'} of {len(found)} weights" for part, count in counts.items())
 
 
+def refuse_unknown(asked: Mapping[Source, SourceOp], requirements: Sequence[Requirement], remedies: Remedies = BUILT) -> None:
+    """ContractError for a promise of ops that no pass can make of the model's: their name is no op's, before any pass runs."""
+    rows = Contract(tuple(ContractRow(source.name, op.kind, op.precision, op.precision) for source, op in asked.items()))
+    unknown = [each for each in requirements if each.value is not None and each.subject not in {"target", *_LEADING, *OPS}]
+    enforce(rows, [each for each in unknown if not _rows_of(rows, each)], (), remedies)
+
+
+def enforce_early(contract: Contract, requirements: Sequence[Requirement], remedies: Remedies = BUILT) -> None:
+    """ContractError if a promise does not hold whatever kernels are made: those of targets, hosts and tf32 are judged by kernels."""
+    settled = [each for each in requirements if each.subject not in ("target", "no-host") and each.value != TF32]
+    enforce(contract, settled, (), remedies)
+
+
 def enforce(contract: Contract, requirements: Sequence[Requirement], targets: Sequence[str], remedies: Remedies = BUILT) -> None:
     """ContractError if a promise does not hold, with the rows that break it."""
     broken = {requirement: lines for requirement in requirements if (lines := violations(contract, requirement, targets))}
@@ -203,11 +218,18 @@ def violations(contract: Contract, requirement: Requirement, targets: Sequence[s
         return [_line(row) for row in contract if row.runs == PROMISED_OF[requirement.subject]]
     if requirement.subject == "target":
         return [] if requirement.value in targets else [f"got the targets {', '.join(targets)}"]
-    rows = [row for row in contract if requirement.subject in (row.op, row.source)]
+    rows = _rows_of(contract, requirement)
     if not rows:
-        kinds = ", ".join(dict.fromkeys(row.op for row in contract))
-        return [f"no op of the model is called {requirement.subject}, its ops are {kinds or 'none'}"]
+        kinds = list(dict.fromkeys(row.op for row in contract))
+        close = nearest(requirement.subject, [*kinds, *(row.source for row in contract)])
+        said = f"no op of the model is called {requirement.subject}, its ops are {', '.join(kinds) or 'none'}"
+        return [said if close is None else f"{said}; {close}"]
     return [_line(row) for row in rows if not promised(requirement.value) <= implied(row.realised.split(", "))]
+
+
+def _rows_of(contract: Contract, requirement: Requirement) -> list[ContractRow]:
+    """The rows of the ops, or of the one op of the model, that a promise names."""
+    return [row for row in contract if requirement.subject in (row.op, row.source)]
 
 
 def is_notable(row: ContractRow) -> bool:

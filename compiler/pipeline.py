@@ -29,6 +29,8 @@ from .contract import (
     contract_again,
     contract_of,
     enforce,
+    enforce_early,
+    refuse_unknown,
     refuse_unsupported,
     source_ops,
     unchecked_in_vain,
@@ -58,6 +60,7 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     """Compile a module for every target of the options."""
     asked = source_ops(module)
     refuse_unsupported(options, asked)
+    refuse_unknown(asked, options.require)
     brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
     idle = tuple(unchecked_in_vain(module, options))
@@ -81,6 +84,8 @@ def compile_simplified(
     `remedies` are told with a promise that does not hold, `idle` are the options known to change nothing.
     """
     options = options.bounded(module)
+    if options.require:
+        enforce_early(contract_of(asked, module, options), options.require, remedies)
     tuning = Tuning(options, progress)
     parts = list(compile_parts(module, options, progress, tuning))
     plans, in_tf32 = [plan for part in parts for plan in part.contents.plans.values()], sorted(set().union(*(p.in_tf32 for p in parts)))

@@ -374,3 +374,52 @@ def test_reasons_of_several_words_are_told_apart() -> None:
         "int8-weight changes nothing: none of 1 weights is: it is a table",
         f"2:4 changes nothing: none of 1 weights is: {why}",
     ]
+
+
+class Recorded:
+    """Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.stages.append(name)
+
+    def advance(self, steps: int = 1) -> None:
+        pass
+
+    def note(self, message: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("promise", "options", "stages", "said"),
+    [
+        (
+            "linera:int8",
+            {"quantize": "int8"},
+            1,
+            "no op of the model is called linera, its ops are linear, relu, take; did you mean 'linear'?",
+        ),
+        ("fc9:int8", {}, 1, "no op of the model is called fc9, its ops are linear, relu, take; did you mean 'fc2'?"),
+        ("conv:int8", {"quantize": "int8"}, 2, "no op of the model is called conv, its ops are linear, relu"),
+        ("linear:int8", {}, 2, "fc1 (linear) is fp32"),
+        ("linear:2:4", {"quantize": "int8"}, 2, "fc1 (linear) is int8"),
+    ],
+)
+def test_a_promise_that_cannot_hold_is_refused_before_kernels_are_compiled(
+    model: Path, promise: str, options: dict[str, Any], stages: int, said: str
+) -> None:
+    told = Recorded()
+    with pytest.raises(ContractError, match="1 promise does not hold") as error:
+        ourcc.build(model, progress=told, require=promise, **options)
+    assert said in str(error.value.note)
+    assert told.stages == ["import", "simplify"][:stages]
+
+
+def test_what_kernels_decide_is_judged_behind_them(model: Path) -> None:
+    told = Recorded()
+    with pytest.raises(ContractError, match="1 promise does not hold: linear:tf32"):
+        ourcc.build(model, progress=told, require="linear:tf32", precision="tf32")
+    assert told.stages[-1].startswith("compile for")
+    assert ourcc.build(model, require=["fc1:int8", "no-fallback", "relu:fp32", "target:native"], quantize="int8").contract
