@@ -144,7 +144,7 @@ def contract_of(
 
 
 def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
-    """What to tell of requests that no op met whole: which part of one for weights was done, and why most lack the rest."""
+    """What to tell of requests that not all ops met whole: for how many weights which part was done, and why most lack the rest."""
     requests = [] if options.quantize is None else [QUANTIZATIONS[options.quantize]]
     asked = [(each.name, each.promises, each.parts) for each in requests]
     asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
@@ -153,9 +153,9 @@ def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
         found = [implied(row.realised.split(", ")) for row in rows]
         if not rows:
             yield f"{name} changes nothing: no product of the model has a constant weight"
-        elif not any(set(words) <= realised for realised in found):
-            why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common(1)[0][0]
-            yield f"{name} {_done(parts, found)}: {why}"
+        elif not all(set(words) <= realised for realised in found):
+            why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common(1)
+            yield f"{name} {_done(parts, found)}" + (f": {why[0][0]}" if why else "")
     if options.precision is not None:
         yield from _not_narrowed(contract, options.precision)
 

@@ -365,6 +365,23 @@ def test_a_request_that_is_met_in_part_says_which(name: str, part: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["int4-weight", "mxfp4-weight", "int4-a8"])
+def test_a_request_that_only_some_weights_meet_says_how_many(name: str) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (4, 64)))
+    for n, shape in enumerate(((64, 64), (64, 30), (30, 8))):
+        b.source = Source(f"fc{n}")
+        x = b.matmul(x, module.add_constant(f"w{n}", np.random.default_rng(n).standard_normal(shape).astype(np.float32)))
+    graph.set_outputs([x])
+    options = build_options({"quantize": name, "tune": "off"})
+    (note,) = compile_module(module, options).report["notes"]
+    parts = QUANTIZATIONS[name].parts
+    assert note.startswith(f"{name} is done in part: {parts[0]} for 2 of 3 weights"), note
+    assert ": " in note.removeprefix(f"{name} is done in part: ")
+
+
 def test_reasons_of_several_words_are_told_apart() -> None:
     """A reason may hold a semicolon; it is told whole, and alone."""
     why = "the weight is quantized already, to i8; prune before quantizing"
