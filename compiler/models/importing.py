@@ -14,12 +14,20 @@ from ...runtime.kinds import CONFIG, FOLDER, SAVED, kind_of
 from ..engines.kinds import is_checkpoint, is_engine
 from ..options import BuildOptions
 from ..progress import SILENT, Progress
+from .shapes import renamed
 
 
 def import_model(model: Any, options: BuildOptions, progress: Progress = SILENT, *, example_inputs: Sequence[Any] | None = None) -> Module:
     """The graph module of a model, whatever it comes as."""
     progress.stage("import")
     _check_inputs(model, example_inputs)
+    module = _import(model, options, example_inputs)
+    for note in renamed(options.shapes, {value.name for graph in module.functions.values() for value in graph.arguments}):
+        progress.note(note)
+    return module
+
+
+def _import(model: Any, options: BuildOptions, example_inputs: Sequence[Any] | None) -> Module:
     path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     if path is not None and is_checkpoint(path):
         _refuse({"trust_pickle": options.trust_pickle}, OF_PROGRAMS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...ir import dims
 from ...ir.errors import UnsupportedError, UsageError
@@ -34,6 +34,15 @@ def dimension_wishes(requests: Sequence[ShapeRequest], inputs: Mapping[str, Sequ
                 hint=nearest(request.name, known) or _naming(inputs),
             )
     return dict(wishes)
+
+
+def renamed(requests: Sequence[ShapeRequest], inputs: Collection[str]) -> Iterator[str]:
+    """What to tell of requests for a symbol by itself that give it no size but another name, as a slip of a key would."""
+    for request in requests:
+        size = request.axes[0].size
+        symbol = None if size is None or isinstance(size, int) else dims.name_of(size)
+        if request.name not in inputs and len(request.axes) == 1 and symbol not in (None, request.name):
+            yield f"shape {str(request)!r}: {request.name} gets the name {symbol}; a size is a number, like {request.name}=8 or 1..64"
 
 
 class _Wishes(dict[str, Wish]):

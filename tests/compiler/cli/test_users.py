@@ -240,6 +240,12 @@ def test_run_says_what_to_type(given: list[str], said: str, tmp_path: Path, caps
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_symbol_that_gets_another_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, count in (("B=l", 1), ("B=1..64", 0), ("x=N:1..8,16", 0)):
+        assert run(["build", "m.onnx", "-o", str(tmp_path / "r.ourcc"), "--shape", text]) == 0
+        assert capsys.readouterr().err.count("shape 'B=l': B gets the name l; a size is a number, like B=8 or 1..64") == count
+
+
 def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = ["build", "m.onnx", "-o", str(files / "q.ourcc")]
     assert run([*build, "-q"]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ourcc.compiler.models.shapes import dimension_wishes, in_options
+from ourcc.compiler.models.shapes import dimension_wishes, in_options, renamed
 from ourcc.compiler.requests import parse_shape
 from ourcc.ir.errors import UnsupportedError, UsageError
 
@@ -38,6 +38,15 @@ def test_an_input_names_and_bounds_its_dimensions() -> None:
 def test_what_cannot_be_met_is_said(text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message.replace("*", r"\*")):
         wishes(text)
+
+
+def test_another_name_for_a_symbol_is_told() -> None:
+    def told(*texts: str) -> list[str]:
+        return list(renamed([parse_shape(text) for text in texts], INPUTS))
+
+    assert told("batch=l") == ["shape 'batch=l': batch gets the name l; a size is a number, like batch=8 or 1..64"]
+    assert len(told("batch=B:1..64", "S=T")) == 2
+    assert told("batch=1..32", "S=128", "S=S", "S=S:1..8", "ids=B:1..32,S,4", "x=N") == []
 
 
 def test_hints_of_importers_name_the_option() -> None:
