@@ -158,9 +158,9 @@ class Chooser:
         schedule = level.choices.get(id)
         if schedule is None:
             raise LockError(
-                f"the lock holds no choice for problem {id[:16]}",
-                note=str(data["region"]).strip(),
-                hint="the model, its options or the compiler changed since the lock was made: build without --locked",
+                f"the lock holds no choice for problem {id[:16]}: it was made of another model, for other sizes or with other options",
+                note=f"the lock's choices are for {len(level.choices)} other problems",
+                hint="give the same --shape, --workload and other options as the build that made the lock, or build without --locked",
             )
         for candidate in itertools.chain.from_iterable(families):
             if candidate[1] == schedule:

@@ -59,7 +59,13 @@ QUANTIZE_HELP = f"Quantize {WEIGHTS_AND_ACTIVATIONS}: {', '.join(QUANTIZE_FORMAT
     help=PROMISE,
 )
 @click.option("--tune", metavar="off|cached|N|5m", help="How much measuring (default: cached, only what the stores hold).")
-@click.option("--locked", type=READABLE, metavar="LOCK", help="Take every choice from this ourcc.lock.")
+@click.option(
+    "--locked",
+    type=READABLE,
+    metavar="LOCK",
+    help="Take every choice of schedules from an earlier build of the same model and options: its engine, which holds an ourcc.lock, or"
+    " that file by itself.",
+)
 @click.option("--report", type=Writable(PAGE), metavar="OUT.html", help="Write a report of what was done and why.")
 @click.option(
     "--context", type=int, metavar="N", help="Tokens that a session of a language model holds (default: the model's, up to 4096)."

@@ -255,8 +255,9 @@ def test_a_lock_leaves_no_choice(problem: Problem) -> None:
 
 def test_what_the_lock_does_not_know_is_an_error(problem: Problem) -> None:
     locked = Chooser(AVX2, locked=LockedLevel("cc 1"))
-    with pytest.raises(LockError, match="no choice for problem"):
+    with pytest.raises(LockError, match=r"no choice for problem .* for other sizes or with other options") as error:
         locked(problem, families())
+    assert "region" not in str(error.value) and "--shape" in str(error.value.hint)
     locked = Chooser(AVX2, locked=LockedLevel("cc 1", {problem_id(problem): Schedule("second", (("n", 5),))}))
     with pytest.raises(LockError, match=r"chooses second\{n=5\} .* which no strategy offers"):
         locked(problem, families())

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -244,6 +245,20 @@ def test_a_symbol_that_gets_another_name_is_told(tmp_path: Path, capsys: pytest.
     for text, count in (("B=l", 1), ("B=1..64", 0), ("x=N:1..8,16", 0)):
         assert run(["build", "m.onnx", "-o", str(tmp_path / "r.ourcc"), "--shape", text]) == 0
         assert capsys.readouterr().err.count("shape 'B=l': B gets the name l; a size is a number, like B=8 or 1..64") == count
+
+
+def test_a_lock_is_an_engine_or_the_file_in_it(tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = ["build", "m.onnx", "-o", str(tmp_path / "again.ourcc"), "-q", "--locked"]
+    with zipfile.ZipFile("m.ourcc") as engine:
+        (tmp_path / "ourcc.lock").write_bytes(engine.read("ourcc.lock"))
+    for lock in ("m.ourcc", str(tmp_path / "ourcc.lock")):
+        assert run([*build, lock, "--shape", "B=1..64"]) == 0
+        capsys.readouterr()
+        assert run([*build, lock, "--shape", "B=3"]) == 1
+        told = " ".join(capsys.readouterr().err.split())
+        assert "for other sizes or with other options" in told and "give the same --shape" in told and "region" not in told
+    assert run(["build", "--help"]) == 0
+    assert "its engine, which holds an ourcc.lock" in " ".join(capsys.readouterr().out.split())
 
 
 def test_quiet_and_loud(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
