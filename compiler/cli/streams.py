@@ -6,14 +6,11 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
 from ...ir.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 class ReaderGoneError(Exception):
@@ -28,7 +25,7 @@ class _Output(io.FileIO):
 
     is_abandoned = False
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
