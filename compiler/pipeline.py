@@ -160,7 +160,8 @@ def precision_passes(options: BuildOptions) -> list[str]:
     """What makes the factors of products as narrow as the options ask, and stores them so."""
     dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "")
     tidy = "sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
-    return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}, narrow_values{{dtype={dtype}}}"]
+    values = ["narrow_values"] if dtype == "bf16" else []
+    return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}", *values]
 
 
 def product_passes(options: BuildOptions) -> str:

@@ -57,15 +57,27 @@ def groups_of(region: Region, name: str, least: int = LEAST) -> set[int]:
 
 
 def _rows_of(region: Region, name: str, least: int) -> set[int]:
-    """The numbers that divide an axis into rows of at least so many elements, or into as many rows, of which an access says both which
-    one it reads and where.
+    """The numbers that divide an axis into rows of at least so many elements, or into as many rows as fill vectors, which lie side by side
+    where something is read.
     """
     found = groups_of(region, name, least)
     extent = region.axis(name).extent
-    for _, subscripts in accesses(region.body):
-        both = _parted(region, name, "div", subscripts) & _parted(region, name, "mod", subscripts)
-        found |= {size for size in both if isinstance(extent, int) and extent // size >= least}
+    for operand, subscripts in accesses(region.body):
+        for size in _parted(region, name, "div", subscripts) & _parted(region, name, "mod", subscripts):
+            beside = isinstance(extent, int) and extent // size >= least and extent // size % least == 0
+            if beside and _moves(region, operand, subscripts, name, size) == 1:
+                found.add(size)
     return found
+
+
+def _moves(region: Region, operand: str, subscripts: Sequence[Dim], name: str, by: int) -> Dim:
+    """Elements that an access moves where an axis goes on by so many."""
+    shape, facts = region.operand(operand).type.shape, region.facts(dims.NO_FACTS)
+    total: Dim = 0
+    for n, subscript in enumerate(subscripts):
+        moved = dims.substitute(subscript, {name: dims.symbol(name) + by}) - subscript
+        total = total + dims.simplify(moved, facts) * dims.product(shape[n + 1 :])
+    return total
 
 
 def _parted(region: Region, name: str, kind: str, subscripts: Sequence[Dim]) -> set[int]:

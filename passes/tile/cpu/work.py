@@ -7,12 +7,13 @@ hands on takes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....ir import dims
-from ....ir.codes import LOOKUPS, tabulate
+from ....ir.codes import FOUR, LOOKUPS, tabulate
 from ....ir.dims import Dim, Facts, Function
 from ....ir.target import CpuInstruction, CpuLevel, CpuRates
 from ....ir.tile.address import Rearranged, flatten, rearranged
@@ -372,13 +373,16 @@ class _Counter:
         return rearranged(self.operands[operand], subscripts, type_, whole, self.target.lanes)
 
     def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
-        """Elements from one lane of an axis to the next."""
-        address = flatten(self.operands[operand], subscripts)
+        """Elements from one lane of an axis to the next; in a layout in groups, whose lanes are near but for the first behind each, the most."""
+        held = self.operands[operand]
+        address = flatten(held, subscripts)
         if isinstance(address, int):
             return 0
         here = dict.fromkeys(dims.symbols(address), 0) | dict(env)
-        there = here | {axis: here.get(axis, 0) + 1, f"{axis}.lane": 1}
-        return value_of(address, there) - value_of(address, here)
+        first, lane = here.get(axis, 0), f"{axis}.lane"
+        count = 2 if held.layout is None else 2 + FOUR
+        places = [value_of(address, here | {axis: first + n, lane: n}) for n in range(count)]
+        return max((after - before for before, after in itertools.pairwise(places)), key=abs)
 
     def _dot(self, dot: Dot, work: Work, env: dict[str, int], extents: Mapping[str, float]) -> None:
         """A loop along the contracted axis: multiply-adds, what they read, and what is computed for them."""

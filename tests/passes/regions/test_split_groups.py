@@ -83,7 +83,17 @@ region @repeated(%x0: f32[5, 48]) -> (%y0: f32[5, 192]) {
 """
 
 
-@pytest.mark.parametrize(("text", "least", "splits"), [(BESIDE, 16, True), (BESIDE, 64, False), (REPEATED, 16, False)])
+PATCHES = """
+region @patches(%x0: f32[4, 5, 48]) -> (%y0: f32[5, 192]) {
+  axes i: 5, j: 192
+  %y0[i, j] = %x0[(j // 48), i, (j % 48)]
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "splits"), [(BESIDE, 16, True), (BESIDE, 32, False), (BESIDE, 64, False), (REPEATED, 16, False), (PATCHES, 64, False)]
+)
 def test_rows_that_lie_side_by_side_have_an_axis(text: str, least: int, splits: bool) -> None:
     """Lanes go along rows, which are contiguous where they are read; what is read once for several places stays as it is."""
     region = parse_region(text)
