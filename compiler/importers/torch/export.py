@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ....ir import dims
 from ....ir.errors import CompilerError, UnsupportedError, UsageError
 from ....ir.graph import Module
+from .declared import Bounds, kept_open
 from .decompositions import decompositions
 from .imported import Imported, KeptState
 from .nodes import plain
@@ -18,7 +19,6 @@ from .walk import import_graph
 
 Wish: TypeAlias = int | str | tuple[int, int | None]
 """A size, a name or a range for a symbol."""
-Bounds: TypeAlias = tuple[int | None, int | None]
 # What torch.export says of an input that is no argument of the user's.
 STORED = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
 
@@ -28,7 +28,7 @@ def import_exported(program: Any, name: str = "model", shapes: Mapping[str, Wish
 
     Buffers that the program writes are states.
     """
-    lowered = _lowered(program)
+    lowered = _lowered(program, shapes or {})
     return _import(program, lowered, shapes or {}, (Module(name), "main"), _written(lowered))
 
 
@@ -79,7 +79,7 @@ def import_functions(programs: Mapping[str, Any], shapes: Mapping[str, Wish] | N
     one name that any of them writes.
     """
     module = Module("model")
-    lowered = {name: _lowered(program) for name, program in programs.items()}
+    lowered = {name: _lowered(program, shapes or {}) for name, program in programs.items()}
     # What one function writes is a state to all.
     kept = frozenset[str]().union(*map(_written, lowered.values()))
     for name, program in programs.items():
@@ -107,23 +107,35 @@ def _resolved(program: Any, shapes: Mapping[str, Wish], module: Module, function
 
     A symbol that another function of the module has with another range gets a name of its own.
     """
-    exported = {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
+    exported = _exported(program)
     wanted: dict[str, int | str] = {}
     ranges: dict[str, Bounds] = {}
     for symbol, bounds in exported.items():
+        name, asked = _asked(symbol, bounds, shapes)
         wish = shapes.get(symbol)
-        name = wish if isinstance(wish, str) else symbol
-        range_wish = shapes.get(name)
         if isinstance(wish, (int, str)):
             wanted[symbol] = wish
-        asked = (wish, wish) if isinstance(wish, int) else range_wish if isinstance(range_wish, tuple) else None
-        ranges[name] = _common(ranges.get(name, (None, None)), bounds if asked is None else _within(symbol, asked, bounds))
+        ranges[name] = _common(ranges.get(name, (None, None)), asked)
     for name, known in module.facts.ranges.items():
         if name in ranges and ranges[name] != (known.low, known.high):
             own = f"{name}_{function}"
             ranges[own] = ranges.pop(name)
             wanted.update({s: own for s in exported if wanted.get(s, s) == name})
     return wanted, ranges
+
+
+def _exported(program: Any) -> dict[str, Bounds]:
+    """The ranges of a program's symbols."""
+    return {str(symbol): bounds_of(interval) for symbol, interval in program.range_constraints.items()}
+
+
+def _asked(symbol: str, exported: Bounds, shapes: Mapping[str, Wish]) -> tuple[str, Bounds]:
+    """The name and the range that a symbol is to have; UsageError beyond what was exported."""
+    wish = shapes.get(symbol)
+    name = wish if isinstance(wish, str) else symbol
+    range_wish = shapes.get(name)
+    asked = (wish, wish) if isinstance(wish, int) else range_wish if isinstance(range_wish, tuple) else None
+    return name, exported if asked is None else _within(symbol, asked, exported)
 
 
 def _within(symbol: str, asked: tuple[int, int | None], exported: Bounds) -> Bounds:
@@ -148,13 +160,14 @@ _APART = threading.Lock()
 """Torch registers what it takes programs apart by with all of the process: one program at a time."""
 
 
-def _lowered(program: Any) -> Any:
-    """The program in the ops that have rules."""
+def _lowered(program: Any, shapes: Mapping[str, Wish]) -> Any:
+    """The program in the ops that have rules, for all sizes that are asked for."""
+    bounds = {symbol: _asked(symbol, exported, shapes)[1] for symbol, exported in _exported(program).items()}
     with warnings.catch_warnings():
         # Torch warns of what it uses itself.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         try:
-            with _APART:
+            with _APART, kept_open(program, bounds):
                 return program.run_decompositions(dict(decompositions()))
         except CompilerError:
             raise

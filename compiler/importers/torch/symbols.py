@@ -18,6 +18,8 @@ from ....ir.graph import Builder, Module, Value
 
 # Above this torch means "no bound"; a size near it would not fit an address space either.
 LARGEST = 1 << 40
+# A float64 holds a size times less than this exactly.
+EXACT = 1 << 12
 
 
 class Symbols:
@@ -109,12 +111,31 @@ class Symbols:
         if name == "ModularIndexing":
             base, divisor, modulus = (self.convert(a, ranges) for a in arguments)
             return (base // divisor) % modulus
+        rounded = self._rounded(name, arguments[0], ranges) if name in _ROUNDINGS else None
+        if rounded is not None:
+            return rounded
         if name == "Identity":
             return self.convert(arguments[0], ranges)
         raise UnsupportedError(
             f"the size {str(expression)[:80]} has no form here: got {name}, expected + - * // % max min over symbols",
             hint="mark that dimension static (torch._dynamo.mark_static)",
         )
+
+    def _rounded(self, rounding: str, quotient: Any, ranges: Any) -> Dim | None:
+        """A float that is rounded to a size, where floats compute it exactly, as half of a size: an integer division."""
+        factor, exact = 1.0, quotient
+        if type(quotient).__name__ == "Mul" and len(quotient.args) == 2 and quotient.args[0].is_Float:
+            factor, exact = float(quotient.args[0]), quotient.args[1]
+        if type(exact).__name__ != "ToFloat" or not 0 < factor < EXACT:
+            return None
+        numerator, denominator = factor.as_integer_ratio()
+        if numerator >= EXACT:
+            return None
+        value = self.convert(exact.args[0], ranges)
+        low = dims.range_of(value, self.module.facts).low
+        if low is None or low < 0:
+            return None
+        return dims.ceil_div(numerator * value, denominator) if rounding == "CeilToInt" else numerator * value // denominator
 
     def _symbol(self, symbol: Any, ranges: Any) -> Dim:
         wanted = self.wanted.get(str(symbol.name), str(symbol.name))
@@ -148,6 +169,7 @@ def bounds_of(interval: Any) -> tuple[int | None, int | None]:
     )
 
 
+_ROUNDINGS = ("TruncToInt", "FloorToInt", "CeilToInt")
 _BINARY: dict[str, Callable[[Dim, Dim], Dim]] = {
     "FloorDiv": lambda a, b: a // b,
     "CleanDiv": lambda a, b: a // b,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from .....ir.errors import CompilerError, ModelError, UnsupportedError
+from ..declared import fixed
 from .entries import Entry
 from .operators import INLINED, resolve
 from .sizes import Sizes
@@ -87,10 +87,7 @@ class GraphBuilder:
         try:
             function = resolve(target, node.source)
         except CompilerError as error:
-            name = node.maybe("name")
-            error.note = f"node {str(name.value)[:80] if name else '?'}, {node.place}" + "".join(
-                f", {frame.strip()}" for frame in _stack_trace(node).splitlines()[-1:]
-            )
+            error.note = _described(node)
             raise
         arguments, keywords = self._inputs(node.at("inputs"), function)
         if getattr(function, "_schema", None) is None:
@@ -117,7 +114,8 @@ class GraphBuilder:
     def _part(self, call: Any, value: Any, name: str | None) -> Any:
         number = len(call.users)
         part = self.graph.create_node("call_function", operator.getitem, (call, number), {}, name)
-        part.meta.update({**call.meta, "val": value})
+        # The symbols that a call makes are the call's: their places are those in its whole result.
+        part.meta.update({**{key: known for key, known in call.meta.items() if key != "unbacked_bindings"}, "val": value})
         return part
 
     def _results(self, node: Entry, parts: list[Any], whole: Any) -> None:
@@ -138,13 +136,23 @@ class GraphBuilder:
 
         values, named = torch.fx.map_arg(arguments, _value), torch.fx.map_arg(dict(keywords), _value)
         try:
-            # Torch's rules in Python take symbolic integers where its compiled ones want numbers.
-            dispatcher = enable_python_dispatcher() if _has_integer((values, named)) else contextlib.nullcontext()
-            with dispatcher, self.fake_mode, torch.no_grad():
-                return function(*values, **named)
+            # Torch's rules in Python keep sizes symbolic where its compiled ones want numbers, or make numbers of them.
+            with enable_python_dispatcher(), self.fake_mode, torch.no_grad():
+                result = function(*values, **named)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             raise ModelError(f"{node.place}: {target} refuses its operands: {reason}", source=node.source) from error
+        self._check_open(node, target)
+        return result
+
+    def _check_open(self, node: Entry, target: str) -> None:
+        """UnsupportedError where a size that the file declares has become a number."""
+        for name, integer in self.sizes.integers.items():
+            if integer.node.expr.is_number:
+                axis, bounds, value = self.sizes.axes.get(name), self.sizes.declared(name), integer.node.expr
+                error = fixed(name, axis, bounds, value, target, node.source)
+                error.note = _described(node)
+                raise error
 
     def _inputs(self, inputs: Entry, function: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         schema = getattr(function, "_schema", None)
@@ -308,14 +316,6 @@ def _value(argument: Any) -> Any:
     return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
 
 
-def _has_integer(arguments: Any) -> bool:
-    """Whether an operator is given a symbolic integer."""
-    import torch
-    from torch.utils import _pytree
-
-    return any(isinstance(part, torch.SymInt) for part in _pytree.tree_leaves(arguments))
-
-
 def _traced(value: Any) -> bool:
     """Whether a result belongs into the graph: tensors, symbolic numbers, and nothing at all (an assertion)."""
     return not isinstance(value, (int, float, bool, complex))
@@ -350,6 +350,13 @@ def _metadata(node: Entry) -> dict[str, Any]:
             stack[fields[0]] = (fields[1], fields[2])
     trace = _stack_trace(node)
     return {"nn_module_stack": stack, **({"stack_trace": trace} if trace else {})}
+
+
+def _described(node: Entry) -> str:
+    """A node by its name, its place in the file and its line in the model."""
+    name = node.maybe("name")
+    frames = "".join(f", {frame.strip()}" for frame in _stack_trace(node).splitlines()[-1:])
+    return f"node {str(name.value)[:80] if name else '?'}, {node.place}{frames}"
 
 
 def _stack_trace(node: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from typing import Any
@@ -17,6 +18,7 @@ _ARITHMETIC = (
     "truediv",
     "mod",
     "neg",
+    "pos",
     "pow",
     "eq",
     "ne",
@@ -30,6 +32,7 @@ _ARITHMETIC = (
     "not_",
     "getitem",
 )
+_ROUNDINGS = ("trunc", "floor", "ceil")
 _SIZES = ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite", "sym_sum", "sym_sqrt")
 INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
 """Wrappers that change nothing here: gradients are off, and casts stand in the graph they wrap."""
@@ -46,6 +49,8 @@ def resolve(target: str, source: Source) -> Any:
     module, _, name = target.rpartition(".")
     if module in ("_operator", "operator") and name in _ARITHMETIC:
         return getattr(operator, name)
+    if module == "math" and name in _ROUNDINGS:
+        return getattr(math, name)
     if module == "torch" and name in _SIZES:
         return getattr(torch, name)
     if target.startswith("torch.ops.higher_order.") and name in CONTROL:

@@ -121,7 +121,8 @@ class _Reader:
         types = self.graph.at("tensor_values")
         for spec, entry in zip(specs, inputs, strict=True):
             if spec.case()[0] == "user_input" and entry.case()[0] == "as_tensor":
-                self.sizes.learn(types.at(entry.at("as_tensor").at("name").text()).at("sizes").parts())
+                name = entry.at("as_tensor").at("name").text()
+                self.sizes.learn(name, types.at(name).at("sizes").parts())
         return [self._input(spec, entry, types) for spec, entry in zip(specs, inputs, strict=True)]
 
     def _input(self, spec: Entry, entry: Entry, types: Entry) -> Any:

@@ -30,15 +30,21 @@ class Sizes:
         self.hints: dict[str, int] = {}
         self.numbers: set[str] = set()
         self.integers: dict[str, Any] = {}
+        self.axes: dict[str, str] = {}
+        """Where the size of an input is a symbol."""
 
-    def learn(self, sizes: Iterable[Entry]) -> None:
-        """Take the sizes that symbols had when the program was made."""
-        for size in sizes:
+    def learn(self, name: str, sizes: Iterable[Entry]) -> None:
+        """Take the sizes of an input: the symbols that they are, and what those were when the program was made."""
+        for number, size in enumerate(sizes):
             kind, entry = size.case()
             hint = entry.maybe("hint") if kind == "as_expr" else None
             expression = self._parse(entry) if kind == "as_expr" else 0
-            if hint is not None and (name := dims.name_of(expression)) is not None:
-                self.hints.setdefault(name, hint.at("as_int").integer())
+            symbol = dims.name_of(expression)
+            if symbol is None:
+                continue
+            self.axes.setdefault(symbol, f"axis {number} of {name}")
+            if hint is not None:
+                self.hints.setdefault(symbol, hint.at("as_int").integer())
 
     def shape(self, sizes: Entry) -> tuple[Any, ...]:
         """Sizes or strides as integers, symbolic ones included."""
@@ -120,15 +126,22 @@ class Sizes:
         )
         return self.environment.create_symintnode(symbol, hint=hint)
 
+    def declared(self, name: str) -> str:
+        """The range that the file gives a symbol, as text."""
+        return str(dims.Range(*self._bounds(name)))
+
     def constraints(self) -> dict[Any, Any]:
         """The ranges of all symbols as the file gives them: tracing narrows its own."""
         from torch.utils._sympy.numbers import int_oo
         from torch.utils._sympy.value_ranges import ValueRanges
 
-        found = {}
+        found: dict[Any, Any] = {}
         for name, integer in self.integers.items():
             low, high = self._bounds(name)
-            found[integer.node.expr] = ValueRanges(-int_oo if low is None else low, int_oo if high is None else high)
+            interval = ValueRanges(-int_oo if low is None else low, int_oo if high is None else high)
+            # Tracing may have found that two symbols are one.
+            symbol = integer.node.expr
+            found[symbol] = found[symbol] & interval if symbol in found else interval
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 import pytest
@@ -22,6 +23,7 @@ SOURCE = Source("model.pt2")
         ("operator.mul", operator.mul),
         ("_operator.getitem", operator.getitem),
         ("torch.sym_max", torch.sym_max),
+        ("math.trunc", math.trunc),
     ],
 )
 def test_torchs_own(target: str, function: object) -> None:
@@ -40,7 +42,7 @@ def test_torchs_own(target: str, function: object) -> None:
             "torch.ops.load_library",
             "_operator.methodcaller",
         ),
-        *("_operator.attrgetter", "torch.sym_max.__globals__", "torch.ops.aten.add", "torch.ops.aten.add.Tensor.__call__", "math.floor"),
+        *("_operator.attrgetter", "torch.sym_max.__globals__", "torch.ops.aten.add", "torch.ops.aten.add.Tensor.__call__", "math.exp"),
         *("torch.ops.mylib.run.default", "torch.ops.aten.add.Tensor\n", "", "torch.ops.aten. add.Tensor", "#custom:op"),
     ],
 )
