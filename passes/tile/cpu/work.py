@@ -373,7 +373,7 @@ class _Counter:
         return rearranged(self.operands[operand], subscripts, type_, whole, self.target.lanes)
 
     def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
-        """Elements from one lane of an axis to the next; in a layout in groups, whose lanes are near but for the first behind each, the most."""
+        """Elements from one lane of an axis to the next; in a layout in groups, where most are near and some are not, the most."""
         held = self.operands[operand]
         address = flatten(held, subscripts)
         if isinstance(address, int):

@@ -136,6 +136,24 @@ def test_weights_in_groups_are_moved_whole(level: CpuLevel) -> None:
         assert lines_moved(launch, {}, level)[0] >= 4096 * 512 * 2 / 64
 
 
+@pytest.mark.parametrize("level", [AVX512_BF16, AVX512_AMX], ids=lambda level: level.name)
+@pytest.mark.parametrize(("terms", "columns"), [(1024, 4096), (4096, 1024), (2048, 1000), (600, 300)])
+def test_one_row_by_weights_in_groups_goes_along_columns(level: CpuLevel, terms: int, columns: int) -> None:
+    """Along the sum two neighbours lie together and the next two far away: each is a load of its own."""
+    types = [TensorType(bf16, (1, terms)), TensorType(bf16, (columns, terms))]
+    region = region_of(OPS["matmul"], types, {"transpose_a": False, "transpose_b": True, "wide": True})
+    assert region is not None
+    region = simplify_region(region, NO_FACTS)
+    held = Problem(region, NO_FACTS, constant_layouts(region, frozenset({"x1"})))
+    least = {name: min(price(*each, level).seconds for each in offered(held, name, level)) for name in ("packed", "nest")}
+    assert 2 * least["packed"] < least["nest"]
+
+
+def offered(found: Problem, strategy: str, level: CpuLevel) -> list[tuple[Match[Any], Schedule]]:
+    match, space = schedules(found, strategy, level)
+    return [(match, schedule) for schedule in space]
+
+
 def test_a_reflection_of_one_element_has_a_price() -> None:
     """Its period is 0 there, by which positions are divided."""
     module = parse_module("""module @case symbols { N in 0..3 } {
