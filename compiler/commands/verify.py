@@ -36,6 +36,8 @@ SETS = 8
 FACTORS = {"f32": 4.0, "f64": 4.0, "f16": 2.0, "bf16": 2.0}
 FLOOR = 4.0
 """Units in the last place of the output's largest magnitude that whole models are allowed beyond the peer's error."""
+CODED_FLOOR = 1.0
+"""The same where what codes beside ties make of an answer is known."""
 LOSSY_FLOOR = 16.0
 """The same for a program that rounds what its model does not."""
 NUDGE = 2.0**-18
@@ -197,7 +199,8 @@ class Compared:
             else:
                 others = [stepwise, *nudged] if precision.digits < PEER_DIGITS else []
                 guide = _farthest([theirs, *(each[number] for each in others)], exact)
-                verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=FLOOR, digits=precision.digits)
+                floor = CODED_FLOOR if nudged else FLOOR
+                verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=floor, digits=precision.digits)
             change, simplified = (None, verdict) if changes is None else changes[number]
             verdicts.append((port.name, verdict if simplified.passed else simplified, None if change is None else float(f"{change:.2g}")))
         return verdicts

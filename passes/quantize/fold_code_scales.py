@@ -23,6 +23,8 @@ MOVES = ("neg", "relu", "max_pool", "reshape", "transpose", "slice", "broadcast_
 NORMS = {"layer_norm": (1, 2), "rms_norm": (1,)}
 """Norms, and their operands that scale and move what is normalized."""
 DEPTH = 16
+MOST = 2.0**90
+"""Of a constant: what it scales, integers of 32 bits at most, is finite and stays so in sums."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def _why_not(value: Value, scale: float, depth: int = DEPTH) -> str | None:
     if value.dtype != f32 or depth == 0:
         return "what is divided is not in f32, or is far from its constants"
     if value.constant is not None:
-        return None if _quotients(value, scale) is not None else "a quotient of a constant has fewer digits"
+        return None if _quotients(value, scale) is not None else "a constant is too large, or its quotient has fewer digits"
     made = value.op
     if made is None:
         return "what is divided comes from outside"
@@ -115,11 +117,14 @@ def _divided(value: Value, scale: float, g: Builder) -> Value:
 
 
 def _quotients(value: Value, scale: float) -> Array | None:
-    """The numbers of a constant divided; None where they are not known, or some lose digits or are no numbers."""
+    """The numbers of a constant divided; None where they are not known, or some lose digits, are no numbers, or so large that what they
+    scale may be infinite, divided or not.
+    """
     if value.constant is None or not value.constant.available:
         return None
     array = value.constant.array
     with np.errstate(all="ignore"):
         found = (array.astype(np.float64) / scale).astype(np.float32)
     sizes = np.abs(found[array != 0])
-    return found if bool((np.isfinite(found).all()) and (sizes >= np.finfo(np.float32).tiny).all()) else None
+    fits = np.isfinite(found).all() and (np.abs(array) <= MOST).all() and (sizes >= np.finfo(np.float32).tiny).all()
+    return found if bool(fits) else None

@@ -95,6 +95,21 @@ def test_codes_are_the_same_but_beside_ties(seed: int, dtype: DType) -> None:
         assert differs.mean() < 0.01
 
 
+def test_what_overflows_still_does() -> None:
+    """Numbers of codes that are infinite become the last code, divided by their own scale too."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(u8, (64,)))
+    scale = module.add_constant("s", np.float32(1e38))
+    graph.set_outputs([b.quantize(b.relu(b.dequantize(x, scale, dtype=f32)), scale, dtype=u8)])
+    codes = np.arange(64, dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        (expected,) = interpret(module, [codes])
+    assert expected.max() == 255
+    np.testing.assert_array_equal(np.asarray(Engine(compile_module(module, build_options({"tune": "off"})), threads=1)(codes)), expected)
+
+
 def coded(value: Any, scale: Any = 0.02, dtype: DType = u8, **attrs: Any) -> str | None:
     """Why the rule leaves a code of `value(builder, input)` as it is."""
     module = Module("net")
@@ -115,8 +130,8 @@ def test_what_is_left_as_it_is_says_why() -> None:
     for scale in (0.0, -1.0, np.inf, np.nan, 1e-40):
         assert coded(scaled, scale=scale) == "the scale is zero, negative, denormal or no number"
     assert coded(scaled, scale=np.linspace(1, 2, 8), axis=1) == "no numbers in f32 become integers by one scale"
-    assert coded(lambda b, x: scaled(b, x, 1e-38), scale=1e3) == "a quotient of a constant has fewer digits"
-    assert coded(lambda b, x: scaled(b, x, 1e38), scale=1e-3) == "a quotient of a constant has fewer digits"
+    assert coded(lambda b, x: scaled(b, x, 1e-38), scale=1e3) == "a constant is too large, or its quotient has fewer digits"
+    assert coded(lambda b, x: scaled(b, x, 1e38), scale=1e-3) == "a constant is too large, or its quotient has fewer digits"
     assert coded(lambda b, x: b.tanh(scaled(b, x))) == "tanh is not divided by a constant of its own"
     assert coded(lambda b, x: b.cast(x, dtype=f32)) == "cast is not divided by a constant of its own"
     assert coded(lambda b, x: b.mul(scaled(b, x), b.cast(x, dtype=f32))) == "mul is not divided by a constant of its own"
