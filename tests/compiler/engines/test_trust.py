@@ -363,6 +363,7 @@ def test_builds_take_only_signed_records_from_stores_of_others(tmp_path: Path, m
     from ourcc.compiler.backends.tuning import Tuning
     from ourcc.compiler.options import build_options
 
+    (tmp_path / "team").mkdir()  # one that is not there is left out
     monkeypatch.setenv("OURCC_CACHE", f"{tmp_path / 'local'},{tmp_path / 'team'}")
     tuning = Tuning(replace(build_options({}), trust=Trust((OUR_KEY,))))
     assert tuning.shelves is not None and [store.keys for store in tuning.shelves.stores] == [None, frozenset([OUR_KEY])]
