@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,11 +178,10 @@ class Compared:
         module, states = self.module, self.states
         answers = self.function.run({port.name: array for port, array in zip(self.function.inputs, arrays, strict=True)})
         expected, wide = self.peer(arrays), interpret(module, arrays, wide=True, states=states["wide"])
-        is_narrow = any(precision.digits < PEER_DIGITS for precision in self.precisions)
-        nudged = [] if not is_narrow else beside_ties(module, arrays, states["stepwise"])
-        stepwise = interpret(module, arrays, states=states["stepwise"]) if is_narrow else expected
-        owns = [] if self.program is None else beside_ties(self.program, arrays, states["own"], self.name)
-        own = None if self.program is None else interpret(self.program, arrays, function=self.name, states=states["own"])
+        is_narrow, is_guided = any(precision.digits < PEER_DIGITS for precision in self.precisions), tolerance is None
+        # One of the two guides: the engine's own program, or the model in its own precision.
+        owns = [] if self.program is None or not is_guided else _guides(self.program, arrays, states["own"], self.name)
+        steps = _guides(module, arrays, states["stepwise"]) if is_narrow and is_guided and self.program is None else []
         alike = None if self.alike is None else interpret(self.alike, arrays, states=self.states["alike"])
         changes = None
         if self.pruned is not None:
@@ -192,14 +191,14 @@ class Compared:
             ours, theirs, exact = np.asarray(answers[port.name]), expected[number], wide[number]
             if tolerance is not None:
                 verdict = _within(ours, exact, tolerance)
-            elif own is not None:
-                verdict = _judge_lossy(ours, _farthest([own[number], *(each[number] for each in owns)], exact), exact, precision)
+            elif owns:
+                verdict = _judge_lossy(ours, _farthest([each[number] for each in owns], exact), exact, precision)
                 if alike is not None and verdict.passed:
-                    verdict = _judge_program(own[number], alike[number], verdict)
+                    verdict = _judge_program(owns[0][number], alike[number], verdict)
             else:
-                others = [stepwise, *nudged] if precision.digits < PEER_DIGITS else []
+                others = steps if precision.digits < PEER_DIGITS else []
                 guide = _farthest([theirs, *(each[number] for each in others)], exact)
-                floor = CODED_FLOOR if nudged else FLOOR
+                floor = CODED_FLOOR if len(steps) > 1 else FLOOR
                 verdict = judge(ours, guide, exact, factor=FACTORS.get(precision.name, 2.0), floor=floor, digits=precision.digits)
             change, simplified = (None, verdict) if changes is None else changes[number]
             verdicts.append((port.name, verdict if simplified.passed else simplified, None if change is None else float(f"{change:.2g}")))
@@ -223,6 +222,12 @@ def _judge_program(own: Array, alike: Array, verdict: Verdict) -> Verdict:
         return verdict
     what = f"the engine was made of another model: made smaller alike, this one answers otherwise ({found.reason})"
     return replace(verdict, passed=False, reason=what, error=found.error, allowed=found.allowed)
+
+
+def _guides(module: Module, arrays: Sequence[Array], states: MutableMapping[str, Array], function: str | None = None) -> list[list[Array]]:
+    """A program's answers, and behind them those with codes beside ties, all from the states before, which go on."""
+    nudged = beside_ties(module, arrays, states, function)
+    return [interpret(module, arrays, function=function, states=states), *nudged]
 
 
 def beside_ties(module: Module, arrays: Sequence[Array], states: Mapping[str, Array], function: str | None = None) -> list[list[Array]]:

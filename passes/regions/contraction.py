@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir import dims
@@ -202,9 +203,14 @@ def plain_load(value: Scalar) -> Load | None:
 
 def stride_of(load: Load, region: Region, axis: str) -> Dim:
     """Elements that the address moves when `axis` steps by one (row-major operand)."""
-    shape = region.operand(load.operand).type.shape
+    return moved(region, load.operand, load.subscripts, axis, 1)
+
+
+def moved(region: Region, operand: str, subscripts: Sequence[Dim], axis: str, by: int) -> Dim:
+    """Elements that an address moves when `axis` goes on by so many (row-major operand)."""
+    shape = region.operand(operand).type.shape
     total: Dim = 0
-    for n, subscript in enumerate(load.subscripts):
-        moved = dims.substitute(subscript, {axis: dims.symbol(axis) + 1}) - subscript
-        total = total + moved * dims.product(shape[n + 1 :])
+    for n, subscript in enumerate(subscripts):
+        step = dims.substitute(subscript, {axis: dims.symbol(axis) + by}) - subscript
+        total = total + step * dims.product(shape[n + 1 :])
     return total

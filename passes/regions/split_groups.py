@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.region import Reduce, Region, Scan, accesses
-from .contraction import Contraction, read_contraction
+from .contraction import Contraction, moved, read_contraction
 from .simplify_region import split_axis
 
 LEAST = 4
@@ -65,19 +65,9 @@ def _rows_of(region: Region, name: str, least: int) -> set[int]:
     for operand, subscripts in accesses(region.body):
         for size in _parted(region, name, "div", subscripts) & _parted(region, name, "mod", subscripts):
             beside = isinstance(extent, int) and extent // size >= least and extent // size % least == 0
-            if beside and _moves(region, operand, subscripts, name, size) == 1:
+            if beside and dims.simplify(moved(region, operand, subscripts, name, size), region.facts(dims.NO_FACTS)) == 1:
                 found.add(size)
     return found
-
-
-def _moves(region: Region, operand: str, subscripts: Sequence[Dim], name: str, by: int) -> Dim:
-    """Elements that an access moves where an axis goes on by so many."""
-    shape, facts = region.operand(operand).type.shape, region.facts(dims.NO_FACTS)
-    total: Dim = 0
-    for n, subscript in enumerate(subscripts):
-        moved = dims.substitute(subscript, {name: dims.symbol(name) + by}) - subscript
-        total = total + dims.simplify(moved, facts) * dims.product(shape[n + 1 :])
-    return total
 
 
 def _parted(region: Region, name: str, kind: str, subscripts: Sequence[Dim]) -> set[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ourcc.codegen.triton import print_program
+from ourcc.codegen.triton import TritonKernel, print_program
 from ourcc.codegen.triton.compile import compile_kernels
 from ourcc.codegen.triton.interpret import interpret
 from ourcc.compiler.importers.torch.export import import_exported
@@ -18,7 +18,7 @@ from ourcc.compiler.pipeline import simplify
 from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
-from ourcc.ir.tile.program import Dot, statements, walk
+from ourcc.ir.tile.program import Dot, TileProgram, statements, walk
 from ourcc.ir.tile.program import Let as TileLet
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import u8
@@ -94,17 +94,23 @@ def test_blocks_are_right_in_every_schedule(words: str, rows: int) -> None:
     assert all(len(bits) == 1 for bits in found.values())
 
 
+def expect_right_in_triton(problem: Problem, given: dict[str, Any], program: TileProgram) -> TritonKernel:
+    """The kernel that a program is printed as, after Triton's interpreter has run it."""
+    (launch,), (kernel,) = program.launches, print_program(program)
+    memory = dict(given)
+    for param in launch.params:
+        memory.setdefault(param.name, np.zeros([int(size) for size in param.shape], param.dtype.numpy))
+    expect_right(problem, given, interpret(kernel, {param.name: memory[param.name] for param in launch.params}, {}, 200.0))
+    return kernel
+
+
 @pytest.mark.parametrize("words", WORDS)
 def test_triton_agrees(words: str) -> None:
     problem, given = posed(words, 24, 48, 256)
     match = matched(problem)
     schedule = min(match.strategy.space(match, SM_90A), key=lambda s: match.strategy.cost(match, s, SM_90A))
     program = match.strategy.tile(match, schedule, SM_90A)
-    (launch,), (kernel,) = program.launches, print_program(program)
-    memory = dict(given)
-    for param in launch.params:
-        memory.setdefault(param.name, np.zeros([int(size) for size in param.shape], param.dtype.numpy))
-    expect_right(problem, given, interpret(kernel, {param.name: memory[param.name] for param in launch.params}, {}, 200.0))
+    expect_right_in_triton(problem, given, program)
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -150,9 +156,5 @@ def test_columns_may_leave_a_tile_that_reads_one_scale() -> None:
     match = matched(problem)
     schedule = next(s for s in match.strategy.space(match, SM_90A) if s["n"] == 128)
     program = match.strategy.tile(match, schedule, SM_90A)
-    (launch,), (kernel,) = program.launches, print_program(program)
-    memory = dict(given)
-    for param in launch.params:
-        memory.setdefault(param.name, np.zeros([int(size) for size in param.shape], param.dtype.numpy))
-    expect_right(problem, given, interpret(kernel, {param.name: memory[param.name] for param in launch.params}, {}, 200.0))
+    kernel = expect_right_in_triton(problem, given, program)
     compile_kernels([kernel], SM_90A, is_read=False)
