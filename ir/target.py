@@ -83,12 +83,25 @@ class CpuRates:
 
 VECTOR_CYCLES: dict[str, float] = {
     **{"div": 10, "floor_div": 12, "mod": 12, "fmod": 20, "sqrt": 12, "rsqrt": 22, "pow": 60, "round": 2},
-    **{"exp": 14, "exp2": 14, "expm1": 25, "log": 20, "log2": 20, "log1p": 25, "erf": 34, "erfc": 40, "lgamma": 100},
+    **{
+        "exp": 14,
+        "exp2": 14,
+        "exp2_narrow": 8,
+        "sigmoid_narrow": 12,
+        "gelu_narrow": 40,
+        "expm1": 25,
+        "log": 20,
+        "log2": 20,
+        "log1p": 25,
+        "erf": 34,
+        "erfc": 40,
+        "lgamma": 100,
+    },
     **{"sin": 40, "cos": 40, "tan": 60, "tanh": 26, "sinh": 40, "cosh": 40},
     **{"asin": 40, "acos": 40, "atan": 40, "atan2": 50, "asinh": 40, "acosh": 40, "atanh": 40},
 }
 """Cycles of a vector, as counted in what is printed for them, or measured."""
-_IN_PIECES = {**VECTOR_CYCLES, "erf": 12.0}
+_IN_PIECES = {**VECTOR_CYCLES, "erf": 12.0, "gelu_narrow": 10.0}
 """The same where registers of 512 bits hold tables (codegen/c/pieces.py)."""
 
 

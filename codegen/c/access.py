@@ -404,9 +404,10 @@ class Access:
         guard = self.guard(scope, self.checks(scope, value), spot)
         storage, _ = storage_type(operand.dtype)
         ctype = self.library.vector(storage, spot.lanes)
-        wide = self.writer.recall(("unrounded", text)) if operand.dtype == bf16 else None
-        if isinstance(wide, str):
-            stored = self.writer.define(ctype, self.library.call("narrow_bf16", spot.lanes, wide))
+        unrounded = self.writer.recall(("unrounded", text)) if operand.dtype == bf16 else None
+        if isinstance(unrounded, tuple):
+            narrow, wide = unrounded
+            stored = self.writer.define(ctype, self.library.call(narrow, spot.lanes, wide))
         else:
             stored = self.writer.define(ctype, to_storage(self.library, operand.dtype, spot.lanes, text))
         stride = lane_stride(address) if spot.lanes > 1 else 0

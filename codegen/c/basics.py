@@ -465,6 +465,8 @@ return (u16x16)r;
         "narrow_bf16",
         LibraryFunction("u16x@N", ("f32x@N x",), both, scalar=both.replace("@N", "1"), fast={(16, "avx512_bf16"): hardware}),
     )
+    fast = {(16, "avx512_bf16"): "(u16x16)_mm512_cvtneps_pbh((__m512)x)"}
+    yield "narrow_normal_bf16", LibraryFunction("u16x@N", ("f32x@N x",), both, scalar=both.replace("@N", "1"), fast=fast)
     yield "narrow_small_bf16", LibraryFunction("u16x@N", ("f32x@N x",), both, rare=True)
     # Two rounded values beside each other, as words.
     halves = ("f32x@N x", "f32x@N y")

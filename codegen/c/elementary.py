@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from .library import ELEMENTS, LibraryFunction
-from .pieces import erf_in_pieces
+from .pieces import erf_in_pieces, gelu_in_pieces
 
 V = "f32x@N"
 
@@ -27,6 +27,8 @@ def _horner(variable: str, result: str, *coefficients: str) -> str:
 
 # (exp(r) - 1 - r) / r**2 on +-ln2/2, 5e-11
 _EXP = ("1.991937995e-04f", "1.394722492e-03f", "8.333262638e-03f", "4.166625376e-02f", "1.666666687e-01f", "5.000000083e-01f")
+# (2**r - 1) / r on [0, 1], 9e-5 of 2**r
+_EXP2_NARROW = ("7.706705481e-02f", "2.276449800e-01f", "6.951167583e-01f")
 # (log(1 + f) - f + f**2/2) / f**3 on [sqrt(1/2) - 1, sqrt(2) - 1], 8e-10
 _LOG = (
     *("6.746601322e-02f", "-1.167564130e-01f", "1.188817460e-01f", "-1.240559142e-01f", "1.421955091e-01f"),
@@ -95,6 +97,27 @@ p = fma_f32_@N(p, r * r, r) + 1.0f;
 """
     + _SCALE.format(low="-150.0f")
 )
+
+# Without a fraction it is exact: the highest score of a row weighs 1.
+_EXP2_NARROW_BODY = (
+    _CLAMP_ABOVE.format(V=V, high="129.0f", low="-126.0f")
+    + f"""
+{V} n = floor_f32_@N(c);
+{V} r = c - n;
+{_horner("r", "p", *_EXP2_NARROW)}
+p = fma_f32_@N(p, r, splat_f32_@N(1.0f));
+"""
+    + _SCALE.format(low="-126.0f")
+)
+
+# The same: one instruction takes the fraction, and one scales by the rest.
+_EXP2_NARROW_16 = f"""
+f32x16 r = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
+{_horner("r", "p", *_EXP2_NARROW).replace("@N", "16")}
+p = fma_f32_16(p, r, splat_f32_16(1.0f));
+__mmask16 kept = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+return (f32x16)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)x);
+"""
 
 # 2**n (exp(r) - 1) + (2**n - 1), with half of 2**n so that n = 128 stays finite.
 _EXPM1_BODY = (
@@ -196,10 +219,17 @@ return KEEP;
 """
 
 
+_SIGMOID_NARROW_BODY = "return near_reciprocal_f32_@N(exp2_narrow_f32_@N(x * -1.4426950408889634f) + 1.0f);"
+_GELU_NARROW_BODY = "return x * 0.5f * (erf_f32_@N(x * 0.70710678118f) + 1.0f);"
+
+
 def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
     bodies = {
         "exp": _EXP_BODY,
         "exp2": _EXP2_BODY,
+        "exp2_narrow": _EXP2_NARROW_BODY,
+        "sigmoid_narrow": _SIGMOID_NARROW_BODY,
+        "gelu_narrow": _GELU_NARROW_BODY,
         "expm1": _EXPM1_BODY,
         "log": _LOG_BODY,
         "log2": _LOG2_BODY,
@@ -209,19 +239,26 @@ def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
         "sin": _TRIGONOMETRIC.replace("TURN", "0").replace("LIBM", "sin").replace("KEEP", "select_f32_@N(x == 0.0f, x, y)"),
         "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
     }
+    fast = {"erf": erf_in_pieces(), "gelu_narrow": gelu_in_pieces(), "exp2_narrow": {(16, "avx512dq"): _EXP2_NARROW_16}}
     for name, body in bodies.items():
-        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=erf_in_pieces() if name == "erf" else {})
+        yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=fast.get(name, {}))
+    near = {
+        (16, "avx512f"): "(f32x16)_mm512_rcp14_ps((__m512)x)",
+        (8, "avx512vl"): "(f32x8)_mm256_rcp14_ps((__m256)x)",
+        (4, "avx512vl"): "(f32x4)_mm_rcp14_ps((__m128)x)",
+    }
+    yield "near_reciprocal_f32", LibraryFunction(V, (f"{V} x",), "return 1.0f / x;", fast=near)
     for name in ("sin", "cos"):
         yield (
             f"far_{name}_f32",
             LibraryFunction(V, ("i32x@N far", f"{V} x", f"{V} y"), lane=f"far ? (float){name}((double)x) : y", rare=True),
         )
-    fast = {
+    scaled = {
         (16, "avx512f"): "(f32x16)_mm512_scalef_ps((__m512)p, (__m512)n)",
         (8, "avx512vl"): "(f32x8)_mm256_scalef_ps((__m256)p, (__m256)n)",
         (4, "avx512vl"): "(f32x4)_mm_scalef_ps((__m128)p, (__m128)n)",
     }
-    yield "scale_f32", LibraryFunction(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=fast)
+    yield "scale_f32", LibraryFunction(V, (f"{V} p", f"{V} n"), _SCALE_BODY, fast=scaled)
     # Where lanes are left out of an instruction, nothing is computed for them, and what their other values are does not matter.
     kept = "_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(low), _CMP_NLT_UQ)"
     some = {(16, "avx512f"): f"return (f32x16)_mm512_maskz_scalef_ps({kept}, (__m512)p, (__m512)n);"}
@@ -254,6 +291,9 @@ def _through_libm() -> Iterator[tuple[str, LibraryFunction]]:
     for name, call in (("pow", "pow"), ("atan2", "atan2")):
         yield f"{name}_f64", LibraryFunction("f64x@N", ("f64x@N x", "f64x@N y"), lane=f"{call}(x, y)")
         yield f"{name}_f32", LibraryFunction(V, (f"{V} x", f"{V} y"), lane=f"(float){call}((double)x, (double)y)")
+    yield "exp2_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="exp2(x)")
+    yield "sigmoid_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="1.0 / (1.0 + exp(-x))")
+    yield "gelu_narrow_f64", LibraryFunction("f64x@N", ("f64x@N x",), lane="x * 0.5 * erfc(x * -0.70710678118654752)")
     # lgamma of libm writes a global, lgamma_r does not; beside its zeros f64 needs the wider type to be within 4 ulp.
     yield (
         "ourcc_lgamma",
@@ -315,7 +355,7 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
                 f"{kind}_{name}",
                 LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=choices, scalar=f"return x {symbol} y || x != x ? x : y;"),
             )
-            # x is a number: one instruction keeps a NaN of y.
+            # One instruction where x is a number, and a NaN of y is kept; or where y is what remains unless x is beyond it.
             body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
             only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
             yield f"{kind}_number_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")

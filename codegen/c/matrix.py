@@ -16,7 +16,24 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import domain_checks
-from ...ir.tile.program import AxisDecl, Dot, For, Full, Launch, Let, Load, Local, Param, Ref, Statement, Store, Value, statements, walk
+from ...ir.tile.program import (
+    AxisDecl,
+    Dot,
+    For,
+    Full,
+    Launch,
+    Let,
+    Load,
+    Local,
+    Param,
+    Ref,
+    Statement,
+    Store,
+    TileType,
+    Value,
+    statements,
+    walk,
+)
 from .access import AccessGuard, Spot, Test
 from .ahead import Panels, share_of
 from .amx import ROW, SIDE, TILES
@@ -265,9 +282,41 @@ def _panel(values: Values, found: _Factors, number: int, count: int) -> _Panel |
 # --- the text ---------------------------------------------------------------------------------------------------------
 
 
-def multiply(values: Values, tile: Tile, value: Dot) -> bool:
-    """Print a dot whose sums are tiles; False, and nothing is printed, where it cannot be one."""
-    start = "" if isinstance(value.acc, Full) and value.acc.value.value == 0 else _array(values, value.acc, tile)
+def multiply_into(values: Values, statement: Store, value: Dot) -> bool:
+    """Print a dot whose sums are tiles that are stored as they are, and may begin with what is there; False where it cannot be one."""
+    tile = _filled(values, statement, value.type)
+    if tile is None:
+        return False
+    acc = value.acc
+    is_there = isinstance(acc, Load) and (acc.operand, acc.subscripts) == (statement.operand, statement.subscripts)
+    return multiply(values, tile, value, tile.array if is_there else None)
+
+
+def _filled(values: Values, statement: Store, kind: TileType) -> Tile | None:
+    """The memory of a local that a store fills, if it is as tiles leave sums: elements of a row side by side, and nothing is tested."""
+    local = values.scope.operands.get(statement.operand)
+    if not isinstance(local, Local) or local.dtype.bits != 32 or statement.atomic or len(kind.axes) != 2:
+        return None
+    rows, columns = kind.axes
+    row, position = values.writer.position(0, values.scope.extent(rows) - 1)
+    values.writer.open("")
+    values.writer.bind(f"@{row}", row)
+    load = Load(statement.operand, statement.subscripts, kind)
+    pointer, address, guard = values.access.plain(values.scope, load, Spot({rows: position, columns: dims.symbol(LANE)}, SIDE))
+    values.writer.drop()
+    pitch = _stepped(values, address, row)
+    if guard.condition or not guard.whole or lane_stride(address) != 1 or not isinstance(pitch, int):
+        return None
+    start = values.writer.index(at_lane(dims.substitute(address, {f"@{row}": 0}), 0))
+    return Tile(kind, columns, f"{pointer} + {start}", pitch)
+
+
+def multiply(values: Values, tile: Tile, value: Dot, start: str | None = None) -> bool:
+    """Print a dot whose sums are tiles; False, and nothing is printed, where it cannot be one. They begin with what lies at `start`, or
+    in the memory of the accumulator.
+    """
+    if start is None:
+        start = "" if isinstance(value.acc, Full) and value.acc.value.value == 0 else _array(values, value.acc, tile)
     block = _block(values, value) if tile.array and start is not None else None
     if block is None:
         return False

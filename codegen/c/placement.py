@@ -241,6 +241,8 @@ class Placement:
 
     def store(self, statement: Store) -> None:
         value = self._place_parts(statement.value)
+        if isinstance(value, Dot) and matrix.multiply_into(self.values, statement, value):
+            return
         if isinstance(value, (Dot, Reduce, Scan)) or _loads(value, statement):
             value = self._place(value)
         names = {n for s in statement.subscripts for n in dims.symbols(s) if n.startswith("%")}
@@ -267,7 +269,7 @@ class Placement:
         if lane_axis is None or statement.atomic:
             return None
         operand, _ = self.access.operand(self.values.scope, statement.operand)
-        found = rearranged(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]))
+        found = rearranged(operand, statement.subscripts, value.type, extents, self.plan.width(extents[lane_axis]), self.writer.known())
         return None if found is None or self.plan.looped & {found.turned, found.grouped} else found
 
     def _store_rearranged(self, statement: Store, value: Value, spots: list[Spot], way: Rearranged) -> None:

@@ -25,6 +25,10 @@ Fold = Callable[["Values", Reduce, Spot], Code]
 """Prints a reduction, whose operand it evaluates."""
 
 
+NORMAL = frozenset({"exp2_narrow"})
+"""Primitives whose results are 0 or in the normal range."""
+
+
 class Values:
     """Evaluates values at spots; `scope` and `tiles` follow the statements, `fold` prints reductions."""
 
@@ -204,7 +208,7 @@ class Values:
         return self.define(dtype, f"{first} + {step}", spot.lanes), spot.lanes
 
     def _apply(self, value: TileApply, spot: Spot) -> Code:
-        special = self._compare(value, spot) or self._look_up(value, spot) or self._shift(value, spot)
+        special = self._compare(value, spot) or self._look_up(value, spot) or self._shift(value, spot) or self._farther(value, spot)
         if special is not None:
             return special
         codes = [self.vector(arg, spot) for arg in value.args]
@@ -213,7 +217,7 @@ class Values:
         source = value.args[-1].type.dtype
         if value.primitive in ("cast", "round"):
             if value.dtype == bf16 and source == f32:
-                return self._narrowed(texts[0], lanes), lanes
+                return self._narrowed(value.args[0], texts[0], lanes), lanes
             text = primitives.cast(self.library, source, value.dtype, lanes, texts[0])
         elif value.primitive == "bitcast":
             text = primitives.bitcast(self.library, source, value.dtype, lanes, texts[0])
@@ -227,12 +231,29 @@ class Values:
             text = primitives.apply(self.library, value.primitive, source, lanes, texts, number)
         return self.define(value.type.dtype, text, lanes), lanes
 
-    def _narrowed(self, text: str, lanes: int) -> str:
-        """Numbers rounded to bf16; what they were before is remembered, since one instruction rounds them as they are stored."""
+    def _narrowed(self, value: Value, text: str, lanes: int) -> str:
+        """Numbers rounded to bf16; what they were before is remembered, since one instruction rounds them as they are stored. It takes
+        what lies below the normal range for 0, which some primitives do by themselves.
+        """
         wide = self.define(f32, text, lanes)
         rounded = self.define(bf16, primitives.cast(self.library, f32, bf16, lanes, wide), lanes)
-        self.writer.remember(("unrounded", rounded), wide)
+        is_normal = isinstance(value, TileApply) and value.primitive in NORMAL
+        self.writer.remember(("unrounded", rounded), ("narrow_normal_bf16" if is_normal else "narrow_bf16", wide))
         return rounded
+
+    def _farther(self, value: TileApply, spot: Spot) -> Code | None:
+        """One number where it lies beyond another, else that one: the instruction of an extreme, whatever is NaN."""
+        if value.primitive != "where" or not isinstance(value.args[0], TileApply) or value.args[0].primitive != "lt":
+            return None
+        (left, right), (_, one, other), dtype = value.args[0].args, value.args, value.type.dtype
+        if dtype.name not in ("f32", "f64") or not all(isinstance(each, (Ref, Load)) for each in (left, right, one, other)):
+            return None
+        if (one, other) not in ((left, right), (right, left)):
+            return None
+        codes = [self.vector(arg, spot) for arg in (one, other)]
+        lanes = max(code[1] for code in codes)
+        name = f"{'max' if one == right else 'min'}_number_{dtype}"
+        return self.define(dtype, self.library.call(name, lanes, *(self.spread(dtype, code, lanes) for code in codes)), lanes), lanes
 
     def _shift(self, value: TileApply, spot: Spot) -> Code | None:
         """A shift of all lanes by a number that is known to lie below the bits: there are instructions for it."""

@@ -148,7 +148,7 @@ def _lower_printed(
 ) -> tuple[Lowered, Mapping[str, str]]:
     texts = KernelTexts(level, begin)
     scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload, texts.ahead if begin is not None else None)
-    return lower_printed(fuse(module, channels_last, workload), scheduler, level.name, texts.of)
+    return lower_printed(fuse(module, channels_last, workload, short=True), scheduler, level.name, texts.of)
 
 
 class KernelTexts:

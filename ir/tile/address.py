@@ -69,12 +69,18 @@ class Rearranged:
 
 
 def rearranged(
-    operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, int], lanes: int
+    operand: Param | Local,
+    subscripts: tuple[Dim, ...],
+    type_: TileType,
+    extents: Mapping[str, int],
+    lanes: int,
+    facts: dims.Facts = dims.NO_FACTS,
 ) -> Rearranged | None:
     """How a tile is stored whose elements along its lanes lie apart, None where it is not in whole vectors.
 
     Squares of `lanes` by `lanes` elements must fill both axes; elements are turned that have 32 bits in a register, as narrow floats
-    and bools have, and bytes in fours. Those that a layout puts in groups of 32 bits are stored as such words.
+    and bools have, and bytes in fours. Those that a layout puts in groups of 32 bits are stored as such words. Over a layout in panels
+    of so many lanes `facts` know whether vectors begin where panels do.
     """
     dtype = type_.dtype
     *others, lane = type_.axes or ("",)
@@ -85,13 +91,13 @@ def rearranged(
         return None
     if grouped is not None and extents[grouped] % count:
         return None
-    apart = _apart(operand, subscripts, lane)
+    apart = _apart(operand, subscripts, lane, lanes, facts)
     if apart == count and grouped not in (None, lane):
         return Rearranged(None, grouped, count)
     wide = [axis for axis in (*others, lane) if extents[axis] % lanes == 0]
     if lane not in wide or apart in (0, 1) or grouped not in (None, lane):
         return None
-    turned = next((axis for axis in others if axis in wide and _apart(operand, subscripts, axis) == count), None)
+    turned = next((axis for axis in others if axis in wide and _apart(operand, subscripts, axis, lanes, facts) == count), None)
     return None if turned is None else Rearranged(turned, grouped, count)
 
 
@@ -107,11 +113,18 @@ def _grouped(operand: Param | Local, subscripts: tuple[Dim, ...], type_: TileTyp
     return (along[0], last.modulus) if len(along) == 1 else (None, 1)
 
 
-def _apart(operand: Param | Local, subscripts: tuple[Dim, ...], axis: str) -> int | None:
-    """Elements from one place of an axis to the next; None where that is not one number."""
+def _apart(operand: Param | Local, subscripts: tuple[Dim, ...], axis: str, lanes: int, facts: dims.Facts) -> int | None:
+    """Elements from one place of an axis to the next, in a vector of so many; None where that is not one number."""
     following = {name: dims.symbol(name) + 1 for name in (axis, f"{axis}.lane")}
     moved = flatten(operand, tuple(dims.substitute(subscript, following) for subscript in subscripts)) - flatten(operand, subscripts)
-    return moved if isinstance(moved, int) else None
+    if isinstance(moved, int):
+        return moved
+    lane = dims.symbol("@lane")
+    places: dict[str, Dim] = {f"{axis}.lane": lane, axis: dims.symbol(f"{axis}.first") + lane}
+    begun = {name: lanes * dims.symbol(f"{name}/{lanes}") for name, divisor in facts.divisors.items() if divisor % lanes == 0}
+    within = tuple(dims.substitute(dims.substitute(subscript, places), begun) for subscript in subscripts)
+    apart = _coefficient(dims.simplify(flatten(operand, within), facts.with_range("@lane", 0, lanes - 1)), "@lane")
+    return apart if isinstance(apart, int) else None
 
 
 def _coefficient(dim: Dim, name: str) -> Dim | None:

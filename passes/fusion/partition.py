@@ -18,6 +18,7 @@ from ..faults import Faults
 from ..regions.compose import CannotInline, Group, compose
 from ..regions.hoist_scales import hoist_scales
 from ..regions.narrow_factors import narrow_factors
+from ..regions.narrow_functions import narrow_functions
 from ..regions.shadows import copy_out, seen_outside, shadows_of
 from ..regions.simplify_region import simplify_region
 from ..regions.split_groups import split_groups
@@ -123,7 +124,8 @@ class Fusion:
     """The choices of one graph and the groups that they give.
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
-    that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares.
+    that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. With `short`
+    functions of which 16 bits are read have few instructions.
     """
 
     module: Module
@@ -131,6 +133,7 @@ class Fusion:
     orders: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     workload: Workload | None = None
     narrow: bool = False
+    short: bool = False
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
     faults: Faults = field(default_factory=Faults, init=False)
@@ -245,6 +248,7 @@ class Fusion:
         )
         region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts)
         region = hoist_scales(narrow_factors(region) if self.narrow else region)
+        region = narrow_functions(region) if self.short else region
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))
         inputs, outputs = (tuple(self.shadows.get(v, v) for v in values) for values in (group.inputs, group.outputs))

@@ -18,7 +18,7 @@ from ...ir.graph import Graph, Op, Value
 from ...ir.layout import Factor, Layout
 from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, walk
-from ...ir.types import i8, u8
+from ...ir.types import bf16, f16, i8, u8
 from ...ir.workload import size_at
 from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
@@ -129,7 +129,7 @@ def channels_last(graph: Graph) -> dict[Value, tuple[int, ...]]:
         gains[op.result] = ends if follows else _gains(op, bool(images))
         if op.result not in outside or gains[op.result]:
             orders[op.result] = _innermost_channels(op.result)
-    return orders | {value: _innermost_channels(value) for value in _coded_images(graph) if value not in outside}
+    return orders | {value: _innermost_channels(value) for value in _narrow_images(graph) if value not in outside}
 
 
 def _turns_back(op: Op) -> bool:
@@ -139,18 +139,22 @@ def _turns_back(op: Op) -> bool:
     """
     if op.name != "transpose" or op.attrs["permutation"] != (0, op.result.type.rank - 1, *range(1, op.result.type.rank - 1)):
         return False
-    return any(user.name in IMAGE_OPS or user.definition.kind == "pointwise" for user in op.result.uses)
+    return any(user.name in IMAGE_OPS | CODED or user.definition.kind == "pointwise" for user in op.result.uses)
 
 
 def _innermost_channels(value: Value) -> tuple[int, ...]:
     return (0, *range(2, value.type.rank), 1)
 
 
-def _coded_images(graph: Graph) -> Iterator[Value]:
-    """What convolutions of codes read: instructions take four channels of a place at once, wherever the image came from."""
+def _narrow_images(graph: Graph) -> Iterator[Value]:
+    """What convolutions of codes and of narrow floats read: instructions take several channels of a place at once, wherever the image
+    came from.
+    """
     for op in graph:
         image = op.operands[0] if op.name == "conv" else None
-        if image is not None and image.op is not None and image.dtype in (i8, u8) and (image.op.name in SIDEWAYS | CODED):
+        if image is None or image.op is None or image.dtype not in (i8, u8, bf16, f16):
+            continue
+        if image.op.name in SIDEWAYS | CODED | {"cast"}:
             yield image
 
 

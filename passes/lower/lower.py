@@ -34,9 +34,10 @@ def fuse(
     orders: Callable[[Graph], Mapping[Value, tuple[int, ...]]] = lambda graph: {},
     workload: Workload | None = None,
     narrow: bool = False,
+    short: bool = False,
 ) -> Fusions:
-    """The choices for each of a module's functions, of one level or GPU, for the workload; `orders` and `narrow` as in `Fusion`."""
-    return tuple(Fusion(module, graph, orders(graph), workload, narrow) for graph in module.functions.values())
+    """The choices for each of a module's functions, of one level or GPU, for the workload; the others as in `Fusion`."""
+    return tuple(Fusion(module, graph, orders(graph), workload, narrow, short) for graph in module.functions.values())
 
 
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:

@@ -8,5 +8,6 @@ from ..schedule import Strategy
 from .attention import CpuAttention
 from .nest import Nest
 from .packed import Packed
+from .windows import CpuWindows
 
-STRATEGIES: tuple[Strategy[Any], ...] = (CpuAttention(), Packed(), Nest())
+STRATEGIES: tuple[Strategy[Any], ...] = (CpuAttention(), Packed(), CpuWindows(), Nest())

@@ -17,6 +17,7 @@ from ..lower import upper_bound
 from ..schedule import Problem
 from ..softmax import Attention
 from .codes import CodedScores, read_codes
+from .matrix import SIDE
 
 
 @dataclass(frozen=True)
@@ -116,5 +117,10 @@ def kept_by(found: Attention) -> Scalar | None:
 
 
 def grouped(group: Group | None, inner: str, lane: str) -> tuple[Factor, ...]:
-    """The order of a tile whose neighbours along `inner` lie together; none of its own without a group."""
-    return () if group is None else (Factor(inner, group.depth), Factor(lane), Factor(inner, 1, group.depth))
+    """The order of a tile whose neighbours along `inner` lie together; none of its own without a group. Where matrices are multiplied,
+    what is loaded at once is one stretch of memory.
+    """
+    if group is None:
+        return ()
+    vectors = (Factor(inner, group.depth), Factor(lane, 1, SIDE if group.is_matrix else None), Factor(inner, 1, group.depth))
+    return (Factor(lane, SIDE), *vectors) if group.is_matrix else vectors

@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager, contextmanager
 from ....ir import dims
 from ....ir.dims import Dim
 from ....ir.expression import Constant
+from ....ir.region import Ref as Name
 from ....ir.region import Scalar
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileType, Value
 from ....ir.types import DType, boolean, i8, i32, u8
 from ...regions.contraction import unwidened
 from ..lower import Block, parameters, upper_bound
+from ..powers import LOG2_E, Base, Words, powers_of
 from ..schedule import Problem, Schedule
 from ..softmax import Attention
 from .attention_factors import Group, grouped, groups_of, in_type, is_at_hand, kept_by, sharing
@@ -29,6 +31,10 @@ from .register_blocks import few_rows, lengths_of, whole_blocks
 
 LANES = 16
 """Columns and elements of keys that are turned at once."""
+HIGHER = 8.0
+"""How far the highest score may lie above the one that weights are taken against, as an exponent of two, before sums are rescaled."""
+LINE = 64
+"""Bytes of a line of cache."""
 TOGETHER = 8
 """Heads of which single rows are multiplied together at most."""
 
@@ -51,6 +57,7 @@ class AttentionLaunch:
             self.value = unwidened(found.value)
         self.extents = problem.region.extents
         self.dtype: DType = found.product.dtype
+        self.powers = powers_of(found.score, found.before)
         self.total = self.dtype if self.codes is None else i32
         """The type of the sums of queries times keys."""
         self.mr, self.nr, self.step = schedule["mr"], schedule["nr"], schedule["t"]
@@ -75,7 +82,11 @@ class AttentionLaunch:
         if found.row is not None:
             bound = upper_bound(self.extents[found.row], problem.symbols)
             self.rows = schedule["m"] if bound is None else min(schedule["m"], max(1, -(-bound // self.mr)) * self.mr)
-        vectors = 2 if all(columns % (2 * target.lanes) == 0 for columns in self._widths()) else 1
+        # Tiles are stored before they are looked at, in so many vectors that none waits for the one before it.
+        whole = {self.step} if self.in_tiles else self._widths()
+        vectors = next(
+            n for n in (4, 2, 1) if n <= (4 if self.in_tiles else 2) and all(columns % (n * target.lanes) == 0 for columns in whole)
+        )
         self.lanes = max(vectors * target.lanes, 1 if self.summed is None else self.summed.step)
         """Scores of a row that are looked at together, in every register block alike: at least as many as are multiplied at once."""
 
@@ -130,19 +141,26 @@ class AttentionLaunch:
         self.values = None
         if self.summed is not None:
             self.values = block.local("values", self.summed.dtype, (("t", self.step), ("e", width)), grouped(self.summed, "t", "e"))
-        self.scores = block.local("scores", self.dtype, (("r", self.most), ("t", self.step)))
+        self.scores = block.local("scores", self.dtype, (("r", self.most), ("t", self._apart(self.dtype))))
         self.weights, self.factor = self.scores, self.dtype
         if self.summed is not None:
-            self.weights, self.factor = block.local("weights", self.summed.dtype, (("r", self.most), ("t", self.step))), self.summed.dtype
+            self.factor = self.summed.dtype
+            self.weights = block.local("weights", self.factor, (("r", self.most), ("t", self._apart(self.factor))))
         self.sums = block.local("sums", self.dtype, (("r", rows), ("e", width)))
         self.highest = block.local("highest", self.dtype, (("r", rows),))
         # Of the rows of a register block: what is subtracted from their scores, by what they are rescaled, and what is added.
-        self.bases, self.factors, self.added = (
-            block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "factors", "added")
+        self.bases, self.rates, self.factors, self.added = (
+            block.local(name, self.dtype, (("r", self.most),)) for name in ("bases", "rates", "factors", "added")
         )
         self.totals = block.local("totals", self.dtype, (("r", rows),))
         if self.kept is not None:
             self.seen = block.local("seen", boolean, (("r", self.mr),))
+
+    def _apart(self, dtype: DType) -> int:
+        """Columns from row to row. Tiles take whole lines of many rows, which would lie in few places of a cache if they were a power of
+        two apart.
+        """
+        return self.step + (LINE // dtype.itemsize if self.in_tiles else 0)
 
     def _start(self, block: Block) -> None:
         if self.codes is not None:
@@ -338,12 +356,14 @@ class AttentionLaunch:
     def _weighed(self, block: Block, rows: str | None) -> None:
         """Each row by itself between what is done for all of them at once, so that rows do not wait for folds."""
         self._score(block, rows)
-        for part, count in ((self._look, 1), (self._rescale, self.most), (self._weigh, 1), (self._add, self.most)):
+        self._beyond(block, rows)
+        for part, count in ((self._look, 1), (self._rebase, self.most), (self._weigh, 1), (self._add, self.most)):
             if rows is None:
                 part(block, 0, self.base)
                 continue
             with block.loop("r", "walk", 0, 0, count, parent=rows) as row:
                 part(block, *self._places(dims.symbol(f"{row}.first" if count == 1 else row), rows))
+        self._rescale(block, rows)
         self._accumulate(block, rows)
 
     def _places(self, index: Dim, rows: str) -> tuple[Dim, Dim]:
@@ -359,7 +379,7 @@ class AttentionLaunch:
         return self.among(self._lanes(rows)) if rows else self.base
 
     def _score(self, block: Block, rows: str | None) -> None:
-        """scores[r, t] of one row block, -inf beyond the last column."""
+        """scores[r, t] of one row block, without the factor that is in the rate of powers."""
         found, column = self.found, self.found.column
         with block.loop(column, "walk", 0, 0, self.nr, parent=self.columns) as lanes:
             block.index[column] = dims.symbol(lanes)
@@ -369,18 +389,32 @@ class AttentionLaunch:
             query = self._query(block, rows, inner)
             key = block.load(self.keys, (dims.symbol(inner), self._inside(lanes, self.columns)), self.key.dtype)
             first = self._first(block, axes, self._place_of(rows), self._inside(lanes, self.columns))
-            total = block.let(found.product.name, Dot(query, self._cast(block, key, self.total), first, TileType(self.total, axes)))
-            product = self._cast(block, total)
+            total: Value = Dot(query, self._cast(block, key, self.total), first, TileType(self.total, axes))
+            place = (self._lane_of(rows), self._inside(lanes, self.columns))
+            if self.powers.score == Name(found.product.name, self.dtype) and self.total == self.dtype:
+                block.axes.remove(inner)
+                block.store(self.scores, place, total)
+                return
+            product = self._cast(block, block.let(found.product.name, total))
             block.axes.remove(inner)
             block.readers[found.product.name] = lambda _: product
             self._named(block)
             block.outside = True
-            score = block.lower(found.score)
+            score = block.lower(self.powers.score)
             block.outside = False
-            if dims.divides(self.step, self.extents[column], self.problem.symbols) is not True:
-                score = block.inside(dims.symbol(lanes), self.extents[column], score, float("-inf"))
-            place = self._inside(lanes, self.columns)
-            block.store(self.scores, (dims.symbol(f"{rows}.lane"), place) if rows else (0, place), score)
+            block.store(self.scores, place, score)
+
+    def _beyond(self, block: Block, rows: str | None) -> None:
+        """-inf for what is looked at beyond the last column."""
+        if dims.divides(self.lanes, self.extents[self.found.column], self.problem.symbols) is True:
+            return
+        with block.loop("t", "scalar", self._remaining(), self._pieces(self.lanes) * self.lanes, 1) as column:
+            minus = block.full(float("-inf"), self.dtype, (rows,) if rows else ())
+            block.store(self.scores, (self._lane_of(rows), dims.symbol(column)), minus)
+
+    def _lane_of(self, rows: str | None) -> Dim:
+        """The rows of a register block in its own tiles."""
+        return dims.symbol(f"{rows}.lane") if rows else 0
 
     def _first(self, block: Block, axes: tuple[str, ...], row: Dim, column: Dim) -> Value:
         """What the sums of a block of scores begin with."""
@@ -409,35 +443,66 @@ class AttentionLaunch:
             yield carried, block.load(self.scores, (local, place), self.dtype), place
 
     def _look(self, block: Block, local: Dim, place: Dim) -> None:
-        """The highest score of a row in this step."""
+        """The highest score of a row in this step. What is NaN may be passed over: it makes its own weight and all sums NaN."""
         lanes = block.axis("t", 0, self.lanes, self.lanes)
         with self._scores_of(block, local, block.full(float("-inf"), self.dtype, (lanes,))) as (highest, scores, _):
-            block.rebind(highest, block.apply("max", highest, scores))
+            block.rebind(highest, block.apply("where", block.apply("lt", highest, scores), scores, highest))
         block.store(self.bases, (local,), Reduce("max", lanes, highest, TileType(self.dtype)))
         block.axes.remove(lanes)
 
-    def _rescale(self, block: Block, local: Dim, place: Dim) -> None:
-        """The new maximum of some rows, and by what their sums are rescaled."""
+    def _rebase(self, block: Block, local: Dim, place: Dim) -> None:
+        """The base of some rows, and by what their sums are rescaled: not at all while no score is much higher than what they go by."""
         old = block.let("old", block.load(self.highest, (place,), self.dtype))
         new = block.let("new", block.apply("max", old, block.load(self.bases, (local,), self.dtype)))
-        minus = block.full(float("-inf"), self.dtype)
-        base = block.let("base", block.apply("where", block.apply("eq", new, minus), block.full(0.0, self.dtype), new))
-        block.store(self.highest, (place,), new)
-        block.store(self.bases, (local,), base)
-        block.store(self.factors, (local,), block.apply("exp", block.apply("sub", old, base)))
+        margin = HIGHER / (LOG2_E if self.powers.rate is None else self.powers.rate)
+        near = block.apply("le", block.apply("sub", new, old), block.full(margin, self.dtype))
+        highest = block.let("highest", block.apply("where", near, old, new))
+        words, rows = self._words(block), highest.type.axes
+        base = self.powers.base(words, highest)
+        block.store(self.highest, (place,), highest)
+        block.store(self.factors, (local,), self.powers.factor(words, old, base))
+        block.store(self.bases, (local,), base.value)
+        if base.rate is not None:
+            block.store(self.rates, (local,), block.spread(base.rate, rows))
+
+    def _words(self, block: Block, power: str = "exp2") -> Words[Value]:
+        """How powers are said in tiles; `power` is the primitive of two to a power."""
+        names = {"exp2": power}
+
+        def apply(primitive: str, *args: Value) -> Value:
+            return block.apply(names.get(primitive, primitive), *args)
+
+        return Words[Value](apply, lambda number: block.full(number, self.dtype), block.let)
 
     def _weigh(self, block: Block, local: Dim, place: Dim) -> None:
-        """The exponentials of a row under its new maximum."""
-        base = block.let("base", block.load(self.bases, (local,), self.dtype))
+        """The exponentials of a row against its base."""
+        is_narrow = self.found.weights.bits <= 16
+        words = self._words(block, "exp2_narrow" if is_narrow else "exp2")
+        rate = None if self.powers.rate is None else block.let("rate", block.load(self.rates, (local,), self.dtype))
+        base = Base[Value](block.let("base", block.load(self.bases, (local,), self.dtype)), rate)
         lanes = block.axis("t", 0, self.lanes, self.lanes)
         with self._scores_of(block, local, block.full(0.0, self.dtype, (lanes,))) as (added, scores, column):
-            weights = block.let("weights", block.apply("exp", block.apply("sub", scores, base)))
-            rounded = weights if self.found.weights == self.dtype else block.apply("round", weights, dtype=self.found.weights)
+            # Without a name where it is narrow, so that its rounding knows what it rounds.
+            weights = self.powers.weight(words, scores, base)
+            weights = weights if is_narrow else block.let("weights", weights)
+            rounded = block.apply("round", weights, dtype=self.found.weights) if is_narrow else weights
             narrow = rounded if self.factor == self.found.weights else self._cast(block, rounded)
-            block.store(self.weights, (local, column), narrow)
             block.rebind(added, block.apply("add", added, weights))
+            block.store(self.weights, (local, column), narrow)
         block.store(self.added, (local,), Reduce("sum", lanes, added, TileType(self.dtype)))
         block.axes.remove(lanes)
+
+    def _rescale(self, block: Block, rows: str | None) -> None:
+        """sums *= factors for one row block, if any of these is not 1."""
+        factors = block.let("factors", block.load(self.factors, (self._lane_of(rows),), self.dtype))
+        changed: Value = block.apply("ne", factors, block.full(1.0, self.dtype))
+        if rows:
+            changed = Reduce("any", rows, changed, TileType(boolean))
+        with block.condition(block.let("changed", changed)), self._features(block) as feature:
+            sums = block.load(self.sums, self._sums(rows, feature), self.dtype)
+            block.store(
+                self.sums, self._sums(rows, feature), block.apply("mul", sums, block.load(self.factors, (self._lane_of(rows),), self.dtype))
+            )
 
     def _add(self, block: Block, local: Dim, place: Dim) -> None:
         """The totals of some rows with what was added."""
@@ -466,17 +531,15 @@ class AttentionLaunch:
         """sums += weights * values for one row block."""
         found, columns = self.found, dims.symbol(f"{self.columns}.first")
         with self._features(block) as feature:
-            axes = (rows, feature) if rows else (feature,)
-            kind = TileType(self.dtype, axes)
-            factor = block.load(self.factors, (dims.symbol(f"{rows}.lane") if rows else 0,), self.dtype)
-            acc = block.let("acc", block.apply("mul", block.load(self.sums, self._sums(rows, feature), self.dtype), factor))
+            kind = TileType(self.dtype, (rows, feature) if rows else (feature,))
+            acc = block.load(self.sums, self._sums(rows, feature), self.dtype)
             lanes = block.axis("t", 0, self._whole(), self.step)
             place = dims.symbol(lanes)
             block.index[found.column] = columns + place
             block.index[found.feature] = dims.symbol(feature)
             other = Constant(0.0, self.factor)
-            weights = block.load(self.weights, (dims.symbol(f"{rows}.lane") if rows else 0, place), self.factor, other)
-            result = block.let("acc", Dot(self._cast(block, weights), self._value(block, place, feature), acc, kind))
+            weights = block.load(self.weights, (self._lane_of(rows), place), self.factor, other)
+            result = Dot(self._cast(block, weights), self._value(block, place, feature), acc, kind)
             block.axes.remove(lanes)
             block.store(self.sums, self._sums(rows, feature), result)
 

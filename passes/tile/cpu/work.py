@@ -184,6 +184,8 @@ class _Counter:
         self.operands: dict[str, Param | Local] = {param.name: param for param in launch.params}
         self.steps = {axis.name: axis.step or 1 for axis in launch.grid}
         self.whole = {axis.name: self._divides(axis.step or 1, axis.high - axis.low) for axis in launch.grid}
+        self.divisors = {f"{axis.name}.first": axis.step or 1 for axis in launch.grid}
+        """What the first lanes of open axes are multiples of."""
         self.axes: dict[str, AxisDecl] = {}
         self.summed: tuple[str, int] | None = None
         """The axis along which products are summed here, and its steps."""
@@ -229,6 +231,8 @@ class _Counter:
     def _for(self, loop: For, env: dict[str, int], extents: Mapping[str, float]) -> Loop:
         low = env[f"{loop.parent}.first"] if loop.kind == "walk" else value_of(loop.low, env)
         inner, late, rungs = opened(env, loop.name, low), dict.fromkeys(loop.carries, 0.0), []
+        start = self.divisors.get(f"{loop.parent}.first", 1) if loop.kind == "walk" else loop.low if isinstance(loop.low, int) else 1
+        self.divisors[f"{loop.name}.first"] = math.gcd(start, loop.step, *loop.tail[:-1])
         parent = loop.parent or ""
         for step in (loop.step, *loop.tail):
             if loop.kind == "walk":
@@ -370,7 +374,7 @@ class _Counter:
     def _rearranged(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> Rearranged | None:
         """How lanes that lie apart are stored in whole vectors, if they are."""
         whole = {axis: int(extents[axis]) for axis in type_.axes}
-        return rearranged(self.operands[operand], subscripts, type_, whole, self.target.lanes)
+        return rearranged(self.operands[operand], subscripts, type_, whole, self.target.lanes, Facts({}, self.divisors))
 
     def _stride(self, operand: str, subscripts: tuple[Dim, ...], axis: str, env: Mapping[str, int]) -> int:
         """Elements from one lane of an axis to the next; in a layout in groups, where most are near and some are not, the most."""

@@ -19,10 +19,10 @@ from ...regions.split_groups import groups_of
 from ..limits import Block as Rows
 from ..limits import Limit, Spans, spans_of, without
 from ..lower import Block, upper_bound, used_parameters
+from ..powers import Base, Powers, Words, powers_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention, read_attention
 from .matrix import Operands, factor_dtype, narrowed, operands_for, products_on
-from .powers import Base, Powers, Words, powers_of
 from .shape import LAUNCH_SECONDS, is_covered, memory_seconds, power_of_two, traffic, waves
 from .sweep import fresh_block
 

@@ -16,11 +16,11 @@ from ....ir.target import GpuTarget
 from ....ir.tile.program import Launch, TileProgram
 from ....ir.types import TensorType, boolean
 from ..lower import upper_bound
+from ..powers import Words, powers_of
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from ..softmax import Attention
 from .attention import GpuAttention, Heads, Parts, attention_launch, attention_seconds, posed
 from .parts import LARGEST, free_name, space_param, why_whole
-from .powers import Words, powers_of
 from .rows import tile_rows
 from .shape import LAUNCH_SECONDS, power_of_two
 from .sweep import Sweep, Tiling

@@ -31,7 +31,9 @@ ELEMENTARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "pow"),
 )
-FLOAT_ONLY = {*ELEMENTARY, "sqrt"} - {"pow"}
+NARROW = {"exp2_narrow": 2.0**-13, "sigmoid_narrow": 2.0**-12, "gelu_narrow": 2.0**-10}
+"""How far what is read as 16 bits may be off, relatively."""
+FLOAT_ONLY = {*ELEMENTARY, *NARROW, "sqrt"} - {"pow"}
 INTEGER_ONLY = {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
 BOOL = (
     "add",
@@ -182,7 +184,7 @@ def exact_values(name: str, inputs: list[Array]) -> Array:
     with np.errstate(all="ignore"):
         if name == "lgamma":
             return np.array([log_gamma(float(x)) for x in inputs[0].astype(np.float64)]).astype(np.longdouble)
-        if name in ("erf", "erfc"):
+        if name in ("erf", "erfc", "gelu_narrow"):
             return np.asarray(scalar.PRIMITIVES[name].run(*[x.astype(np.float64) for x in inputs])).astype(np.longdouble)
         return np.asarray(EXACT.get(name, scalar.PRIMITIVES[name].run)(*wide))
 
@@ -195,6 +197,15 @@ def assert_same(case: str, result: Array, expected: Array) -> None:
     a, b = result.astype(np.float64), expected.astype(np.float64)
     wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)))
     assert not wrong.any(), f"{case}: {a[wrong][:5]} instead of {b[wrong][:5]} at {np.flatnonzero(wrong)[:5]}"
+
+
+def assert_near(name: str, result: Array, exact: Array, share: float, floor: float) -> None:
+    """Within a share of the exact value, or of a floor; what is not finite alike."""
+    found, wanted = result.astype(np.longdouble), exact.astype(result.dtype).astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        near = np.abs(found - exact) <= share * np.abs(exact) + floor
+        wrong = ~(near | (found == wanted) | (np.isnan(found) & np.isnan(wanted)))
+    assert not wrong.any(), f"{name}: {found[wrong][:5]} instead of {exact[wrong][:5]}"
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
@@ -214,6 +225,15 @@ def test_primitives_agree_with_numpy(dtype: str, level: CpuLevel, run_c: Callabl
             # Values that f16 and bf16 hold are computed in f32 and rounded once.
             limit = 4 if kind.bits >= 32 else 0.502
             assert error.max() <= limit, f"{name}: {error.max()} ulp at {[float(x[error.argmax()]) for x in inputs]}"
+        elif kind.is_float and name in NARROW:
+            # What is below the normal range may be 0, and f16 and bf16 are rounded after it.
+            assert_near(
+                name,
+                result,
+                exact_values(name, inputs),
+                NARROW[name] + (0 if kind.bits >= 32 else 2.0 ** -(8 if kind.name == "bf16" else 11)),
+                7e-5 if kind.name == "f16" else 1e-7 if name == "gelu_narrow" else 1.2e-38,
+            )
         elif name == "fma" and kind.is_float:
             twice, once = wanted["fma_y"], fused(inputs, kind)
             assert (
@@ -300,6 +320,16 @@ def test_vectorised_functions_stay_within_four_ulp(name: str, level: CpuLevel, r
     result = run_c(program, arrays, {}, level)[f"{name}_y"]
     error = ulps(result, exact_values(name, [values]), kind)
     assert error.max() <= 4, f"{error.max()} ulp at {values[error.argmax()]}"
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_functions_are_as_near_as_they_say(name: str, level: CpuLevel, run_c: Callable[..., dict[str, Array]]) -> None:
+    rng = np.random.default_rng(4)
+    values = np.concatenate([*(rng.standard_normal(4000) * size for size in (1e-6, 0.1, 1.0, 3.0, 10.0, 60.0)), np.linspace(-7, 7, 9001)])
+    kind, values = DTYPES["f32"], values.astype(np.float32)
+    program, arrays, _ = rename([(name, pointwise([kind], kind, name, name), [values], values)])
+    result = run_c(program, arrays, {}, level)[f"{name}_y"]
+    assert_near(name, result, exact_values(name, [values]), NARROW[name], 1e-7 if name == "gelu_narrow" else 1.2e-38)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from ourcc.ir import dims, types
 from ourcc.ir.dims import NO_FACTS, Dim, symbol
 from ourcc.ir.dims_text import parse_dim
 from ourcc.ir.layout import parse
-from ourcc.ir.tile.address import at_lanes, flatten, stride_of
-from ourcc.ir.tile.program import For, GridAxis, Launch, Local, Param
+from ourcc.ir.tile.address import Rearranged, at_lanes, flatten, rearranged, stride_of
+from ourcc.ir.tile.program import For, GridAxis, Launch, Local, Param, TileType
 from ourcc.ir.tile.scope import Scope, launch_scope
 
 
@@ -65,3 +65,16 @@ def test_lanes_are_fixed_one_by_one() -> None:
     first, second = (at_lanes(scope(), address, {"jj": lane}) for lane in (0, 17))
     assert second - first == 45 * 16 + 1
     assert dims.symbols(first) == {"jj.first", "k"}
+
+
+def test_vectors_are_stored_whole_where_they_begin_with_a_panel() -> None:
+    """Values go into panels of pairs: neighbours along the sum side by side, which is known only of tiles that begin where panels do."""
+    panels = Local("v", types.bf16, (("t", 64), ("e", 64)), "cache", parse("e/16 t/2 e%16 t%2", ("t", "e")))
+    places = (symbol("t"), symbol("e.first") + symbol("e.lane"))
+    kind, extents = TileType(types.bf16, ("t", "e")), {"t": 16, "e": 16}
+    assert rearranged(panels, places, kind, extents, 16) is None
+    known = dims.Facts({}, {"t.first": 16, "e.first": 16})
+    assert rearranged(panels, places, kind, extents, 16, known) == Rearranged(None, "t", 2)
+    assert rearranged(panels, places, kind, extents, 16, dims.Facts({}, {"t.first": 16, "e.first": 8})) is None
+    turned = rearranged(panels, (symbol("e"), symbol("t.first") + symbol("t.lane")), kind, extents, 16, known)
+    assert turned == Rearranged("t", "e", 2)

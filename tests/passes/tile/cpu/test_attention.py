@@ -19,7 +19,7 @@ from ourcc.ir.target import AVX2, AVX512, CpuLevel
 from ourcc.ir.tile.ladder import expand_ladders
 from ourcc.ir.tile.program import Dot, For, If, Let, statements
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import DType, TensorType, bf16, boolean, f32
+from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.attention import CpuAttention
 from ourcc.passes.tile.cpu.attention_launch import TOGETHER, AttentionLaunch
@@ -83,6 +83,27 @@ def test_few_rows_of_any_head_size(seed: int, target: str) -> None:
     (step,), (exact,) = interpret(module, given), interpret(module, given, wide=True)
     verdict = judge(np.asarray(Engine(compile_module(module, build_options({"target": target})), threads=1)(*given)), step, exact)
     assert verdict.passed, f"{shapes}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
+@pytest.mark.parametrize("rise", [0.01, 0.2, 3.0, -3.0])
+@pytest.mark.parametrize("rows", [1, 5, 70])
+def test_scores_that_rise_along_the_columns(rows: int, rise: float, dtype: DType, target: str) -> None:
+    """Each step of columns lies higher than those before it: by little, so that the base stays, by more, and by all or nothing."""
+    shapes = [(1, 2, rows, 64), (1, 2, 700, 64), (1, 2, 700, 64)]
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    values = [graph.add_input(name, TensorType(dtype, shape)) for name, shape in zip("qkv", shapes, strict=True)]
+    graph.set_outputs([Builder(module, graph).attention(*values, scale=0.125)])
+    numbers = np.random.default_rng(0)
+    # In sixteenths, so that scores are exact in whatever order they are added up.
+    query, key, value = (np.round(numbers.standard_normal(shape) * 16) / 16 for shape in shapes)
+    query[..., 0], key[..., 0] = 8.0, np.round(np.arange(700) * rise * 16) / 16
+    given = [array.astype(np.float32).astype(dtype.numpy) for array in (query, key, value)]
+    (step,), (exact,) = interpret(module, given), interpret(module, given, wide=True)
+    verdict = judge(np.asarray(Engine(compile_module(module, build_options({"target": target})), threads=1)(*given)), step, exact)
+    assert verdict.passed, verdict.reason
 
 
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])

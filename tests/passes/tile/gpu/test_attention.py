@@ -14,20 +14,16 @@ from ourcc.codegen.triton.interpret import interpret
 from ourcc.codegen.triton.kernel import TritonKernel
 from ourcc.ir import dims
 from ourcc.ir.dims import Facts
-from ourcc.ir.expression import Apply, Constant
 from ourcc.ir.graph.reference import judge
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.region import Ref as Name
 from ourcc.ir.region import Region
 from ourcc.ir.region.interpret import run_region
-from ourcc.ir.scalar import evaluate
 from ourcc.ir.target import gpu_target
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.gpu.attention import OF_WGMMA, TILES, GpuAttention
-from ourcc.passes.tile.gpu.powers import Words, powers_of
 from ourcc.passes.tile.schedule import Match, Problem, Schedule
 
 Array = np.ndarray[Any, Any]
@@ -97,27 +93,6 @@ def drawn(dtype: DType, rows: int, columns: int, heads: int, groups: int, scale:
 def test_lengths_and_groups(dtype: DType, rows: int, columns: int, groups: int, causal: bool, symbolic: bool) -> None:
     for schedule in (tiles(32, 16, 16), tiles(16, 32, 16)):
         judged(dtype, drawn(dtype, rows, columns, 2, groups), schedule, symbolic=symbolic, causal=causal)
-
-
-@pytest.mark.parametrize("highest", [0.0, -7.3, 1e5, 1e8, 1e9, -3e12, 1e30])
-def test_weights_of_a_fused_product_stay_at_most_one(highest: float) -> None:
-    """The base of a far row is rounded by more than a weight holds, and a fused product is not: interpreters round both."""
-
-    def fused(x: Array, y: Array, z: Array) -> Array:
-        return (x.astype(np.longdouble) * y + z).astype(np.float32)
-
-    def apply(primitive: str, *args: Array) -> Array:
-        return fused(*args) if primitive == "fma" else np.asarray(evaluate(primitive, *args))
-
-    score = Apply("mul", (Name("p", f32), Constant(0.08838834764831843, f32)), f32)
-    powers = powers_of(score, ())
-    assert powers.rate is not None
-    words = Words[Array](apply, np.float32, lambda _, value: value)
-    scores = np.float32(highest) - np.abs(np.float32(highest)) * np.arange(4, dtype=np.float32) - np.arange(4, dtype=np.float32)
-    base = powers.base(words, scores[0])
-    weights = powers.weight(words, scores, base)
-    assert 0.5 <= weights[0] <= 2.0 and np.isfinite(weights).all() and (np.diff(weights) <= 0).all()
-    assert powers.factor(words, scores[0], base) == 1.0
 
 
 @pytest.mark.parametrize("printed", [False, True])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ....ir.region import Let, Scalar
-from ..limits import factored, resolved
+from ...ir.region import Let, Scalar
+from .limits import factored, resolved
 
 V = TypeVar("V")
 

@@ -1,0 +1,120 @@
+"""Reading a region as a fold over windows: the image, the dimensions that windows go along, and what is computed of the image alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ....ir import dims
+from ....ir.dims import Dim
+from ....ir.expression import Apply, Constant
+from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
+from ...regions.contraction import axes_of, innermost, stride_of
+from ..schedule import Problem
+
+MOST = 256
+"""Places of a window at most."""
+LONGEST = 16
+"""Places of a row of a window at most: it is written out."""
+KINDS = ("sum", "max", "min")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A dimension of the image that windows go along: `stride * place + step * tap + start` is where it is read; some have one place."""
+
+    dimension: int
+    place: str | None
+    tap: str
+    stride: int
+    step: int
+    start: Dim
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A fold over windows of `image` and what follows it; `held` is what is computed of the image alone. The last side has places."""
+
+    fold: Reduce
+    image: Load
+    held: Scalar
+    lane: str
+    sides: tuple[Side, ...]
+    after: tuple[Let, ...]
+    store: Store
+
+
+def read_windows(problem: Problem) -> Windows | str:
+    """The windows that a region folds, or why it is not that."""
+    region = problem.region
+    fold, *others = region.body
+    stores = [s for s in others if isinstance(s, Store)]
+    if not isinstance(fold, Reduce) or fold.kind not in KINDS or len(stores) != 1 or any(isinstance(s, (Reduce, Scan)) for s in others):
+        return "the region is not one fold and one result"
+    (store,) = stores
+    if store.gathers or store.combine or set(store.axes) != set(fold.axes):
+        return "the result is not one number for each of the fold"
+    extents = [region.axis(name).extent for name in fold.over]
+    if not all(isinstance(extent, int) and extent > 0 for extent in extents) or prod(map(dims.number, extents)) > MOST:
+        return f"windows have more than {MOST} places, or an unknown number"
+    if any(region.axis(name).extent == 0 for name in fold.axes):
+        return "there are no places"
+    lane = innermost(region, store)
+    loads = list(dict.fromkeys(part for part in walk(fold.value) if isinstance(part, Load)))
+    images = [load for load in loads if axes_of(load) - {lane} & set(fold.axes) - set(fold.over) and axes_of(load) & set(fold.over)]
+    if len(images) != 1 or any(load.gathers for load in loads) or any(isinstance(part, Ref) for part in walk(fold.value)):
+        return "there is not one image that windows go along"
+    (image,) = images
+    sides = _sides(region, fold, image)
+    if isinstance(sides, str):
+        return sides
+    if any(axes_of(load) & {side.place for side in sides} for load in loads if load is not image):
+        return "another factor varies from place to place"
+    if stride_of(image, region, lane) != 1 or lane in {side.place for side in sides}:
+        return "channels are not side by side"
+    if dims.number(region.axis(sides[-1].tap).extent) > LONGEST:
+        return f"a row of a window has more than {LONGEST} places"
+    after = tuple(s for s in region.body if isinstance(s, Let))
+    return Windows(fold, image, _held(fold.value, image), lane, sides, after, store)
+
+
+def _sides(region: Region, fold: Reduce, image: Load) -> tuple[Side, ...] | str:
+    """The dimensions that windows go along, those with one place first, the others in the order in which they lie."""
+    found = []
+    for dimension, subscript in enumerate(image.subscripts):
+        taps = [name for name in fold.over if name in dims.symbols(subscript)]
+        if not taps:
+            continue
+        places = [name for name in fold.axes if name in dims.symbols(subscript)]
+        if len(taps) != 1 or len(places) > 1:
+            return "a dimension of the image is not gone along by places and by one axis of windows"
+        place, step = places[0] if places else None, _coefficient(subscript, taps[0])
+        stride = 1 if place is None else _coefficient(subscript, place)
+        if stride is None or step is None or stride < 1 or step < 1:
+            return "windows do not lie a number of places apart"
+        start = subscript - step * dims.symbol(taps[0]) - (0 if place is None else stride * dims.symbol(place))
+        found.append(Side(dimension, place, taps[0], stride, step, start))
+    walked = [side.place for side in found if side.place is not None]
+    if {side.tap for side in found} != set(fold.over) or len(set(walked)) != len(walked) or not walked:
+        return "an axis of the window does not go along the image, or there is one place"
+    return tuple(sorted(found, key=lambda side: side.place is not None))
+
+
+def _coefficient(subscript: Dim, name: str) -> int | None:
+    moved = dims.substitute(subscript, {name: dims.symbol(name) + 1}) - subscript
+    return moved if isinstance(moved, int) else None
+
+
+def _held(value: Scalar, image: Load) -> Scalar:
+    """The largest part of a value that is computed of the image alone."""
+    pending = [value]
+    for part in pending:
+        if _is_of(part, image):
+            return part
+        pending += part.args if isinstance(part, Apply) else ()
+    return image
+
+
+def _is_of(value: Scalar, image: Load) -> bool:
+    leaves = [part for part in walk(value) if not isinstance(part, Apply)]
+    return image in leaves and all(leaf == image or isinstance(leaf, Constant) for leaf in leaves)
