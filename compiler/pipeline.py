@@ -11,6 +11,7 @@ from typing import Any
 from ..ir.errors import CompilerError, InternalError, Source, UsageError
 from ..ir.graph import Module
 from ..ir.graph.text import module_text
+from ..ir.plan import Plan
 from ..ir.workload import Workload
 from ..passes.base import Missed
 from ..passes.lower.build_plan import Lowered
@@ -210,7 +211,6 @@ def _compiling_for(name: str) -> Iterator[None]:
 
 def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     """The program at a stage after `simplify`, for the (best level of the) first target: regions, tiles, plan or its language."""
-    from ..ir.plan.text import print_plan
     from ..ir.region.text import print_region
     from ..ir.tile.text import text as tile_text
 
@@ -219,13 +219,10 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
         raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
     lowered = lower(module, target, options.bounded(module).workload_for(module.facts), options.precision)
     if stage == "plan":
-        return "\n".join(
-            f"# {name}\n{print_plan(plan)}" if len(lowered.plans) > 1 else print_plan(plan) for name, plan in lowered.plans.items()
-        )
+        return plans_text(lowered.plans)
     if stage in LANGUAGES:
         backend = backend_of(target)
-        sources = backend.print(lowered, backend.machines(target, module, options.precision)[0])
-        return "\n".join(f"{'#' if name.endswith('.py') else '//'} {name}\n{text}" for name, text in sources.items())
+        return sources_text(backend.print(lowered, backend.machines(target, module, options.precision)[0]))
     parts = []
     # A class of sizes has a program of its own, and computes what all sizes do.
     for _, units in groupby(lowered.scheduled.items(), key=lambda item: id(item[1].problem.region if stage == "regions" else item[1])):
@@ -234,6 +231,18 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
         unit = named[0][1]
         parts.append("".join(heads) + (print_region(unit.problem.region) if stage == "regions" else tile_text(unit.program)))
     return "\n".join(parts)
+
+
+def plans_text(plans: Mapping[str, Plan]) -> str:
+    """Plans of functions, each below its function's name where there are several."""
+    from ..ir.plan.text import print_plan
+
+    return "\n".join(f"# {name}\n{print_plan(plan)}" if len(plans) > 1 else print_plan(plan) for name, plan in plans.items())
+
+
+def sources_text(sources: Mapping[str, str]) -> str:
+    """Files of kernels, each below its name."""
+    return "\n".join(f"{'#' if name.endswith('.py') else '//'} {name}\n{text}" for name, text in sources.items())
 
 
 def lower(module: Module, target: Target, workload: Workload | None = None, precision: str | None = None) -> Lowered:

@@ -27,6 +27,11 @@ def _horner(variable: str, result: str, *coefficients: str) -> str:
 
 # (exp(r) - 1 - r) / r**2 on +-ln2/2, 5e-11
 _EXP = ("1.991937995e-04f", "1.394722492e-03f", "8.333262638e-03f", "4.166625376e-02f", "1.666666687e-01f", "5.000000083e-01f")
+# (2**r - 1) / r on +-1/2, 2e-8 of 2**r
+_EXP2 = (
+    *("1.535336341e-04f", "1.339887385e-03f", "9.618436918e-03f", "5.550332367e-02f", "2.402264774e-01f", "6.931471825e-01f"),
+    "1.0f",
+)
 # (2**r - 1) / r on [0, 1], 9e-5 of 2**r
 _EXP2_NARROW = ("7.706705481e-02f", "2.276449800e-01f", "6.951167583e-01f")
 # (log(1 + f) - f + f**2/2) / f**3 on [sqrt(1/2) - 1, sqrt(2) - 1], 8e-10
@@ -91,12 +96,18 @@ _EXP2_BODY = (
     _CLAMP_ABOVE.format(V=V, high="129.0f", low="-150.0f")
     + f"""
 {V} n = (c + {_ROUND}) - {_ROUND};
-{V} r = (c - n) * 0.69314718056f;
-{_horner("r", "p", *_EXP)}
-p = fma_f32_@N(p, r * r, r) + 1.0f;
+{V} r = c - n;
+{_horner("r", "p", *_EXP2)}
 """
     + _SCALE.format(low="-150.0f")
 )
+
+# The same: one instruction takes what lies beside the nearest integer.
+_EXP2_16 = f"""
+f32x16 r = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+{_horner("r", "p", *_EXP2).replace("@N", "16")}
+return scale_some_f32_16(p, x - r, x, -150.0f);
+"""
 
 # Without a fraction it is exact: the highest score of a row weighs 1.
 _EXP2_NARROW_BODY = (
@@ -239,7 +250,12 @@ def _vectorised() -> Iterator[tuple[str, LibraryFunction]]:
         "sin": _TRIGONOMETRIC.replace("TURN", "0").replace("LIBM", "sin").replace("KEEP", "select_f32_@N(x == 0.0f, x, y)"),
         "cos": _TRIGONOMETRIC.replace("TURN", "1").replace("LIBM", "cos").replace("KEEP", "y"),
     }
-    fast = {"erf": erf_in_pieces(), "gelu_narrow": gelu_in_pieces(), "exp2_narrow": {(16, "avx512dq"): _EXP2_NARROW_16}}
+    fast = {
+        "erf": erf_in_pieces(),
+        "gelu_narrow": gelu_in_pieces(),
+        "exp2": {(16, "avx512dq"): _EXP2_16},
+        "exp2_narrow": {(16, "avx512dq"): _EXP2_NARROW_16},
+    }
     for name, body in bodies.items():
         yield f"{name}_f32", LibraryFunction(V, (f"{V} x",), body, fast=fast.get(name, {}))
     near = {

@@ -203,7 +203,7 @@ def _explanation(options: InspectOptions, progress: Progress) -> Report:
 
 
 def _engine_text(options: InspectOptions, progress: Progress) -> str:
-    """The program that an engine keeps, or what it becomes, by the cost model's schedules."""
+    """The program, the plan or the sources that an engine keeps; regions and tiles are made anew, by the cost model's schedules."""
     if options.ir == "import":
         hint = "ourcc inspect MODEL --ir import; all later stages are made from the engine"
         raise UsageError("stage import needs the model: an engine keeps its simplified program", hint=hint)
@@ -212,8 +212,15 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
     if options.ir == "simplify" or options.ir is None:
         return contents.graph
     from ..backends.reopen import module_of
-    from ..pipeline import stage_text
+    from ..pipeline import plans_text, sources_text, stage_text
 
+    part = contents.parts[name]
+    if options.ir == "plan":
+        return plans_text(part.plans)
+    if options.ir == parse_target(name).language and options.ir in LANGUAGES:
+        ending = {"c": ".c", "triton": ".py"}[options.ir]
+        kernels = (file for file in part.files if file.startswith("kernel") and file.endswith(ending))
+        return sources_text({file: bytes(part.files[file]).decode(errors="replace") for file in kernels})
     workload, precision = recorded_workload(contents), kept_precision(contents)
     build = replace(options.build, targets=(parse_target(name),), workload=workload, precision=precision)
     return stage_text(module_of(contents), build, options.ir)

@@ -20,7 +20,7 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, GridAxis, Launch, Reduce, Ref, TileType, Value
 from ....ir.types import DType, boolean, i8, i32, u8
 from ...regions.contraction import unwidened
-from ..lower import Block, parameters, upper_bound
+from ..lower import Block, parameters, upper_bound, zero
 from ..powers import LOG2_E, Base, Words, powers_of
 from ..schedule import Problem, Schedule
 from ..softmax import Attention
@@ -222,6 +222,7 @@ class AttentionLaunch:
 
     def _transpose(self, block: Block) -> None:
         """keys[d, t] = key[t, d] for the columns of this step: squares are read along d and turned in registers."""
+        self._clear(block)
         with (
             block.loop(self.found.column, "walk", 0, 0, LANES, parent=self.columns, tail=(1,)) as columns,
             block.loop("d", "tile", 0, self.depth, LANES) as inner,
@@ -233,6 +234,22 @@ class AttentionLaunch:
             value = block.lower(self.key)
             block.outside = False
             block.store_all(self.keys, (dims.symbol(inner), self._inside(columns, self.columns)), value)
+
+    def _clear(self, block: Block) -> None:
+        """keys[d, t] = 0 for the columns beyond the last that register blocks multiply as well: what lies there otherwise may be a number
+        below the normal range, which takes a hundred times as long. Instructions of pairs take these for 0.
+        """
+        widest = max(self._widths())
+        if self.scored is not None or dims.divides(widest, self.extents[self.found.column], self.problem.symbols) is True:
+            return
+        low = self._remaining() // LANES * LANES
+        with (
+            block.condition(block.apply("lt", block.index_value(self._remaining()), block.index_value(self.step))),
+            block.loop("d", "scalar", 0, self.depth, 1) as inner,
+            block.loop("t", "tile", low, self._pieces(widest) * widest, LANES) as lanes,
+        ):
+            zeros = block.full(zero(self.key.dtype), self.key.dtype, (lanes,))
+            block.store(self.keys, (dims.symbol(inner), self._lanes(lanes)), zeros)
 
     def _start_columns(self, block: Block, codes: CodedScores) -> None:
         """starts[t] = the zero point of the queries times the sum of a key's codes, taken away."""

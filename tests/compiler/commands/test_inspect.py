@@ -15,7 +15,10 @@ from ourcc.compiler.commands.explain import explain
 from ourcc.compiler.commands.inspect import inspect
 from ourcc.compiler.options import InspectOptions, build_options
 from ourcc.ir.errors import EngineError
+from ourcc.ir.plan.text import print_plan
+from ourcc.passes.tile.cpu.packed import Packed
 from ourcc.runtime.captured import TOLD
+from ourcc.runtime.reader import read_engine
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,21 @@ def test_a_product_without_the_matrix_instruction_says_why(engine: Path) -> None
     assert one["notes"] == "no wgmma: there are no rows of their own (a matrix-vector product)" and "wgmma" not in one["instructions"]
     assert many["notes"] is None and "wgmma" in many["instructions"]
     assert {"source_ops", "strategy", "registers", "shared_bytes", "spills", "predicted_us", "roofline"} <= set(table.columns)
+
+
+def test_an_engine_shows_what_it_holds_and_not_what_it_would_be_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tuned engine has other schedules than those that the cost model names: its plan and its sources are those in the file."""
+    path, usual = tmp_path / "m.ourcc", Packed.space
+    monkeypatch.setattr(Packed, "space", lambda *given: iter([list(usual(*given))[-1]]))
+    build(layers(3), build_options({"target": "native"})).save(path)
+    monkeypatch.setattr(Packed, "space", usual)
+    contents = read_engine(path)
+    rows = contents.report["kernels"][next(iter(contents.parts))]
+    shown, plan = (inspect(InspectOptions(path, ir=stage)).text for stage in ("c", "plan"))
+    for kernel in {row["kernel"] for row in rows if row.get("kind", "kernel") == "kernel"}:
+        source = inspect(InspectOptions(path, source=kernel)).text
+        assert source is not None and source.partition("\n")[2] in (shown or "")
+    assert plan == print_plan(next(iter(contents.parts.values())).plans["main"])
 
 
 def test_engines_say_that_runs_of_kernels_become_graphs(engine: Path, tmp_path: Path) -> None:

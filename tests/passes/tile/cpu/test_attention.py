@@ -17,7 +17,7 @@ from ourcc.ir.ops.table import OPS
 from ourcc.ir.region import Region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel
 from ourcc.ir.tile.ladder import expand_ladders
-from ourcc.ir.tile.program import Dot, For, If, Let, statements
+from ourcc.ir.tile.program import Dot, For, Full, If, Let, Store, statements
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import DType, TensorType, bf16, boolean, f16, f32
 from ourcc.passes.regions.simplify_region import simplify_region
@@ -87,8 +87,8 @@ def test_few_rows_of_any_head_size(seed: int, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["native", "x86-64-v3"])
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
-@pytest.mark.parametrize("rise", [0.01, 0.2, 3.0, -3.0])
-@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("rise", [0.1, 3.0, -3.0])
+@pytest.mark.parametrize("rows", [1, 70])
 def test_scores_that_rise_along_the_columns(rows: int, rise: float, dtype: DType, target: str) -> None:
     """Each step of columns lies higher than those before it: by little, so that the base stays, by more, and by all or nothing."""
     shapes = [(1, 2, rows, 64), (1, 2, 700, 64), (1, 2, 700, 64)]
@@ -197,3 +197,18 @@ def _masked() -> Region:
     found = region_of(OPS["attention"], [*others, TensorType(boolean, added.shape)], {"scale": 0.125, "causal": False, "safe": False})
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize(("columns", "clears"), [(128, 0), (77, 1), (None, 1)])
+def test_columns_beyond_the_last_are_zeros_where_they_are_multiplied(columns: int | None, clears: int) -> None:
+    """What memory holds there may be numbers below the normal range, which processors take a hundred cycles for."""
+    kinds = [
+        TensorType(f32, tuple(columns if columns and size == dims.symbol("T") else size for size in kind.shape)) for kind in types(4, 2, 64)
+    ]
+    whole = region_of(OPS["attention"], kinds, {"scale": 0.125, "causal": False, "safe": False})
+    assert whole is not None
+    problem = Problem(simplify_region(whole, FACTS), FACTS, {})
+    (match,) = matches([CpuAttention()], problem, AVX512)
+    (launch,) = CpuAttention().tile(match, next(iter(CpuAttention().space(match, AVX512))), AVX512).launches
+    stores = [s for s in statements(launch.body) if isinstance(s, Store) and s.operand == "keys" and isinstance(s.value, Full)]
+    assert len(stores) == clears
