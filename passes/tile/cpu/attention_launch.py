@@ -237,14 +237,16 @@ class AttentionLaunch:
 
     def _clear(self, block: Block) -> None:
         """keys[d, t] = 0 for the columns beyond the last that register blocks multiply as well: what lies there otherwise may be a number
-        below the normal range, which takes a hundred times as long. Instructions of pairs take these for 0.
+        below the normal range, which takes a hundred times as long. Pairs are multiplied with these as 0; after whole steps keys lie there.
         """
         widest = max(self._widths())
         if self.scored is not None or dims.divides(widest, self.extents[self.found.column], self.problem.symbols) is True:
             return
         low = self._remaining() // LANES * LANES
+        is_short = block.apply("lt", block.index_value(self._remaining()), block.index_value(self.step))
+        is_first = block.apply("le", block.index_value(dims.symbol(f"{self.columns}.first")), block.index_value(0))
         with (
-            block.condition(block.apply("lt", block.index_value(self._remaining()), block.index_value(self.step))),
+            block.condition(block.apply("bit_and", is_short, is_first)),
             block.loop("d", "scalar", 0, self.depth, 1) as inner,
             block.loop("t", "tile", low, self._pieces(widest) * widest, LANES) as lanes,
         ):

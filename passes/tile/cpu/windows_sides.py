@@ -75,7 +75,9 @@ def read_windows(problem: Problem) -> Windows | str:
     if dims.number(region.axis(sides[-1].tap).extent) > LONGEST:
         return f"a row of a window has more than {LONGEST} places"
     after = tuple(s for s in region.body if isinstance(s, Let))
-    return Windows(fold, image, _held(fold.value, image), lane, sides, after, store)
+    # What goes along with places or the window is no part of what is held: a fold of codes that are scaled holds scaled numbers.
+    moving = frozenset({*fold.over, *(side.place for side in sides if side.place is not None)})
+    return Windows(fold, image, _held(fold.value, image, moving), lane, sides, after, store)
 
 
 def _sides(region: Region, fold: Reduce, image: Load) -> tuple[Side, ...] | str:
@@ -92,6 +94,8 @@ def _sides(region: Region, fold: Reduce, image: Load) -> tuple[Side, ...] | str:
         stride = 1 if place is None else _coefficient(subscript, place)
         if stride is None or step is None or stride < 1 or step < 1:
             return "windows do not lie a number of places apart"
+        if stride > (dims.number(region.axis(taps[0]).extent) - 1) * step + 1:
+            return "windows lie apart: most of the image would be copied for nothing"
         start = subscript - step * dims.symbol(taps[0]) - (0 if place is None else stride * dims.symbol(place))
         found.append(Side(dimension, place, taps[0], stride, step, start))
     walked = [side.place for side in found if side.place is not None]
@@ -105,16 +109,17 @@ def _coefficient(subscript: Dim, name: str) -> int | None:
     return moved if isinstance(moved, int) else None
 
 
-def _held(value: Scalar, image: Load) -> Scalar:
-    """The largest part of a value that is computed of the image alone."""
+def _held(value: Scalar, image: Load, moving: frozenset[str]) -> Scalar:
+    """The largest part of a value that is computed of the image alone, and of what varies over none of the `moving` axes."""
     pending = [value]
     for part in pending:
-        if _is_of(part, image):
+        if _is_of(part, image, moving):
             return part
         pending += part.args if isinstance(part, Apply) else ()
     return image
 
 
-def _is_of(value: Scalar, image: Load) -> bool:
+def _is_of(value: Scalar, image: Load, moving: frozenset[str]) -> bool:
     leaves = [part for part in walk(value) if not isinstance(part, Apply)]
-    return image in leaves and all(leaf == image or isinstance(leaf, Constant) for leaf in leaves)
+    others = [leaf for leaf in leaves if leaf != image and not isinstance(leaf, Constant)]
+    return image in leaves and all(isinstance(leaf, Load) and not axes_of(leaf) & moving for leaf in others)

@@ -20,7 +20,7 @@ from ourcc.ir.region.interpret import run_region
 from ourcc.ir.target import AVX2, AVX512, CpuLevel
 from ourcc.ir.tile.interpret import run
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import DType, TensorType, bf16, f16, f32
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, i8
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.cpu.windows import CpuWindows, Windows
 from ourcc.passes.tile.schedule import Match, Problem, matches
@@ -151,6 +151,20 @@ def test_rows_of_places_are_what_registers_hold_and_images_what_a_cache_does() -
     assert any(isinstance(part, Load) for part in walk(match.found.held)) and problem.region.inputs
 
 
+@pytest.mark.parametrize(("window", "stride", "is_one"), [(2, 2, True), (3, 2, True), (2, 3, False), (1, 16, False)])
+def test_windows_that_lie_apart_are_read_where_they_are(window: int, stride: int, is_one: bool) -> None:
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (1, 16, 50, 50)))
+    one = module.add_constant("u", np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1))
+    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+    ways: dict[str, Any] = {"window": (window, window), "strides": (stride, stride)}
+    pooled = b.max_pool(b.relu(b.conv(x, one, **around)), **ways, dilations=(1, 1), before=(0, 0), after=(0, 0))
+    graph.set_outputs([b.conv(pooled, one, **around)])
+    assert bool(found(module, AVX512)) == is_one
+
+
 def test_a_product_is_no_window() -> None:
     module = Module("net")
     graph = module.functions["main"] = Graph("main")
@@ -159,3 +173,26 @@ def test_a_product_is_no_window() -> None:
     weight = module.add_constant("w", np.ones((16, 16, 3, 3), np.float32))
     graph.set_outputs([b.conv(x, weight, strides=(1, 1), dilations=(1, 1), before=(1, 1), after=(1, 1))])
     assert found(module, AVX512) == []
+
+
+def test_a_pool_of_codes_adds_up_the_numbers_that_they_stand_for() -> None:
+    """Scaled before they are added, as in the model: an average beside a tie of codes is on the side where the model has it."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(f32, (2, 32, 16, 5)))
+    one = module.add_constant("u", np.eye(32, dtype=np.float32).reshape(32, 32, 1, 1))
+    scale = module.add_constant("s", np.float32(0.05))
+    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+
+    def coded(value: Value) -> Value:
+        return b.dequantize(b.quantize(value, scale, dtype=i8), scale, dtype=f32)
+
+    ways: dict[str, Any] = {"window": (2, 1), "strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+    graph.set_outputs([b.conv(coded(b.avg_pool(coded(b.conv(x, one, **around)), count_padding=True, **ways)), one, **around)])
+    ((_, match), *_) = found(module, AVX512)
+    assert [part.dtype for part in walk(match.found.held) if isinstance(part, Load)] == [i8, f32]
+    given = np.random.default_rng(0).standard_normal((2, 32, 16, 5)).astype(np.float32)
+    (expected,) = interpret(module, [given])
+    answer = np.asarray(Engine(compile_module(module, build_options({"tune": "off"})), threads=1)(given))
+    assert np.mean(np.abs(answer - expected) > 0.01) < 1e-3
