@@ -219,8 +219,8 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
         return plans_text(part.plans)
     if options.ir == parse_target(name).language and options.ir in LANGUAGES:
         ending = {"c": ".c", "triton": ".py"}[options.ir]
-        kernels = (file for file in part.files if file.startswith("kernel") and file.endswith(ending))
-        return sources_text({file: bytes(part.files[file]).decode(errors="replace") for file in kernels})
+        files = (file for file in part.files if file.endswith(ending))
+        return sources_text({file: bytes(part.files[file]).decode(errors="replace") for file in files})
     workload, precision = recorded_workload(contents), kept_precision(contents)
     build = replace(options.build, targets=(parse_target(name),), workload=workload, precision=precision)
     return stage_text(module_of(contents), build, options.ir)

@@ -39,14 +39,14 @@ class Drawn:
         draw, module = random.Random(self.seed), Module("net")
         graph = module.functions["main"] = Graph("main")
         b = Builder(module, graph)
-        rank, channels = draw.choice([1, 2, 2, 2, 3]), draw.choice([16, 20, 33, 48])
+        rank, channels = draw.choice([1, 2, 2, 2, 3]), draw.choice([16, 20, 33])
         taps = [draw.choice([1, 2, 3, 3, 5] if rank < 3 else [1, 2, 3]) for _ in range(rank)]
         dilations = [draw.choice([1, 1, 2]) for _ in range(rank)]
         strides = tuple(draw.choice([1, 1, 2, 3]) for _ in range(rank))
         # No more than half of a window, as pools ask for.
         before = tuple(draw.randint(0, tap // 2) for tap in taps)
         after = tuple(draw.randint(0, tap // 2) for tap in taps)
-        sizes: list[dims.Dim] = [draw.randint((tap - 1) * way + 1, 14) for tap, way in zip(taps, dilations, strict=True)]
+        sizes: list[dims.Dim] = [draw.randint((tap - 1) * way + 1, 11) for tap, way in zip(taps, dilations, strict=True)]
         if self.is_open:
             sizes[-1] = module.declare("S", (taps[-1] - 1) * dilations[-1] + 1, 60)
         batch: dims.Dim = module.declare("B", 1, 3) if self.is_open else 2
@@ -96,7 +96,7 @@ def test_every_schedule_computes_its_windows(seed: int, level: CpuLevel) -> None
         region = problem.region
         given = {o.name: numbers.standard_normal([dims.number(d) for d in o.type.shape]).astype(o.type.dtype.numpy) for o in region.inputs}
         given[match.found.image.operand].flat[:3] = np.nan, np.inf, -np.inf
-        schedules = list(CpuWindows().space(match, level))[:: 1 + seed % 3]
+        schedules = list(CpuWindows().space(match, level))[seed % 3 :: 3]
         assert schedules
         packed = {name: problem.layouts[name].pack(array) if name in problem.layouts else array for name, array in given.items()}
         with np.errstate(all="ignore"):
@@ -114,14 +114,13 @@ def test_every_schedule_computes_its_windows(seed: int, level: CpuLevel) -> None
 @pytest.mark.parametrize("seed", range(16, 22))
 def test_engines_of_drawn_windows(seed: int, dtype: DType, target: str) -> None:
     """Sizes that are known, and a batch and a length that calls decide, ends of rows of every length among them."""
-    for is_open in (False, True):
-        drawn = Drawn(seed, dtype, is_open)
-        engine = Engine(compile_module(drawn.module(), build_options({"target": target, "tune": "off"})), threads=1)
-        for sizes in ({"B": 1, "S": 9}, {"B": 3, "S": 31}, {"B": 2, "S": 60}) if is_open else ({},):
-            given = drawn.given(sizes)
-            (step,), (exact,) = (interpret(drawn.module(), [given], wide=wide) for wide in (False, True))
-            verdict = judge(np.asarray(engine(given)), step, exact)
-            assert verdict.passed, f"{sizes}: {verdict.reason}"
+    drawn = Drawn(seed, dtype, is_open=seed % 2 == 1)
+    engine = Engine(compile_module(drawn.module(), build_options({"target": target, "tune": "off"})), threads=1)
+    for sizes in ({"B": 1, "S": 9}, {"B": 3, "S": 31}, {"B": 2, "S": 60}) if drawn.is_open else ({},):
+        given = drawn.given(sizes)
+        (step,), (exact,) = (interpret(drawn.module(), [given], wide=wide) for wide in (False, True))
+        verdict = judge(np.asarray(engine(given)), step, exact)
+        assert verdict.passed, f"{sizes}: {verdict.reason}"
 
 
 def test_a_window_with_values_that_are_no_numbers_gives_what_the_pool_does() -> None:
