@@ -6,6 +6,7 @@ The polynomials are minimax fits made for this file; each comment gives the fitt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from .library import ELEMENTS, LibraryFunction
 from .pieces import erf_in_pieces, gelu_in_pieces
@@ -33,7 +34,7 @@ _EXP2 = (
     "1.0f",
 )
 # (2**r - 1) / r on [0, 1], 9e-5 of 2**r
-_EXP2_NARROW = ("7.706705481e-02f", "2.276449800e-01f", "6.951167583e-01f")
+_EXP2_NARROW = ("7.706705481e-02f", "2.276449800e-01f", "6.951167583e-01f", "1.0f")
 # (log(1 + f) - f + f**2/2) / f**3 on [sqrt(1/2) - 1, sqrt(2) - 1], 8e-10
 _LOG = (
     *("6.746601322e-02f", "-1.167564130e-01f", "1.188817460e-01f", "-1.240559142e-01f", "1.421955091e-01f"),
@@ -116,7 +117,6 @@ _EXP2_NARROW_BODY = (
 {V} n = floor_f32_@N(c);
 {V} r = c - n;
 {_horner("r", "p", *_EXP2_NARROW)}
-p = fma_f32_@N(p, r, splat_f32_@N(1.0f));
 """
     + _SCALE.format(low="-126.0f")
 )
@@ -125,9 +125,7 @@ p = fma_f32_@N(p, r, splat_f32_@N(1.0f));
 _EXP2_NARROW_16 = f"""
 f32x16 r = (f32x16)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
 {_horner("r", "p", *_EXP2_NARROW).replace("@N", "16")}
-p = fma_f32_16(p, r, splat_f32_16(1.0f));
-__mmask16 kept = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-return (f32x16)_mm512_maskz_scalef_ps(kept, (__m512)p, (__m512)x);
+return scale_some_f32_16(p, x, x, -126.0f);
 """
 
 # 2**n (exp(r) - 1) + (2**n - 1), with half of 2**n so that n = 128 stays finite.
@@ -326,24 +324,21 @@ def _through_libm() -> Iterator[tuple[str, LibraryFunction]]:
 _ROUNDINGS = {"floor": 9, "ceil": 10, "trunc": 11, "round_even": 8}
 
 
+def _intrinsic(name: str, pattern: str, fma: bool = False) -> dict[tuple[int, str], str]:
+    """An intrinsic on floats of a type for every lane count that one register holds."""
+    found = {}
+    for lanes in (4, 8, 16):
+        bits = lanes * ELEMENTS[name][1] * 8
+        if bits <= 512:
+            need = "avx512f" if bits == 512 else "fma" if fma else "avx"
+            prefix, kind = "_mm" if bits == 128 else f"_mm{bits}", f"__m{bits}{'' if name == 'f32' else 'd'}"
+            found[lanes, need] = pattern.replace("MM", prefix).replace("KIND", kind)
+    return found
+
+
 def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
     for name, one, tail in (("f32", "f", "ps"), ("f64", "", "pd")):
-        v, size, wide = f"{name}x@N", ELEMENTS[name][1], "" if name == "f32" else "d"
-        widths = {lanes: (lanes * size * 8, f"__m{lanes * size * 8}{wide}") for lanes in (4, 8, 16)}
-        feature, whole = {128: "avx", 256: "avx", 512: "avx512f"}, f"__m512{wide}"
-
-        def fast(
-            pattern: str, widths: dict[int, tuple[int, str]] = widths, feature: dict[int, str] = feature, fma: bool = False
-        ) -> dict[tuple[int, str], str]:
-            """An intrinsic for every lane count that one register holds."""
-            found = {}
-            for lanes, (bits, kind) in widths.items():
-                if bits in feature:
-                    prefix = "_mm" if bits == 128 else f"_mm{bits}"
-                    need = "fma" if fma and bits < 512 else feature[bits]
-                    found[lanes, need] = pattern.replace("MM", prefix).replace("KIND", kind)
-            return found
-
+        v, fast = f"{name}x@N", partial(_intrinsic, name)
         yield (
             f"fma_{name}",
             LibraryFunction(
@@ -359,37 +354,8 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
             choices = fast(f"({v})MM_round_{tail}((KIND)x, {code})")
             choices = {key: text.replace("_mm512_round_", "_mm512_roundscale_") for key, text in choices.items()}
             yield f"{rounding}_{name}", LibraryFunction(v, (f"{v} x",), lane=f"__builtin_{call}{one}(x)", fast=choices)
-        for kind, symbol in (("max", ">"), ("min", "<")):
-            # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
-            instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
-            body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
-            choices = fast(instruction)
-            kept = f"_mm512_cmp_{tail}_mask(({whole})x, ({whole})x, _CMP_UNORD_Q)"
-            masked = f"({v})_mm512_mask_mov_{tail}(_mm512_{kind}_{tail}(({whole})x, ({whole})y), {kept}, ({whole})x)"
-            choices[64 // size, "avx512f"] = masked
-            yield (
-                f"{kind}_{name}",
-                LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=choices, scalar=f"return x {symbol} y || x != x ? x : y;"),
-            )
-            # One instruction where x is a number, and a NaN of y is kept; or where y is what remains unless x is beyond it.
-            body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
-            only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
-            yield f"{kind}_number_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")
-        i = "i32" if name == "f32" else "i64"
-        magnitude, sign = ("0x7fffffff", "(int32_t)0x80000000") if name == "f32" else ("0x7fffffffffffffff", "(int64_t)0x8000000000000000")
-        yield (
-            f"abs_{name}",
-            LibraryFunction(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);"),
-        )
-        yield (
-            f"copysign_{name}",
-            LibraryFunction(
-                v,
-                (f"{v} x", f"{v} y"),
-                f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));",
-                scalar=f"return __builtin_copysign{one}(x, y);",
-            ),
-        )
+        yield from _extremes(name, tail)
+        yield from _signs(name, one)
         yield (
             f"rsqrt_{name}",
             LibraryFunction(
@@ -397,25 +363,70 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
             ),
         )
         yield f"sign_{name}", LibraryFunction(v, (f"{v} x",), lane="(x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)")
-        c = ELEMENTS[name][0]
+        yield from _remainders(name, one)
+
+
+def _extremes(name: str, tail: str) -> Iterator[tuple[str, LibraryFunction]]:
+    v, size, fast = f"{name}x@N", ELEMENTS[name][1], partial(_intrinsic, name)
+    whole = f"__m512{'' if name == 'f32' else 'd'}"
+    for kind, symbol in (("max", ">"), ("min", "<")):
+        # The instruction gives its second operand where either is NaN: only a NaN in the first is left to keep.
+        instruction = f"{v} r = ({v})MM_{kind}_{tail}((KIND)x, (KIND)y);\nreturn select_{name}_@N({_same(name, 'x != x')}, x, r);"
+        body = f"return select_{name}_@N({_same(name, f'(x {symbol} y) | (x != x)')}, x, y);"
+        choices = fast(instruction)
+        kept = f"_mm512_cmp_{tail}_mask(({whole})x, ({whole})x, _CMP_UNORD_Q)"
+        masked = f"({v})_mm512_mask_mov_{tail}(_mm512_{kind}_{tail}(({whole})x, ({whole})y), {kept}, ({whole})x)"
+        choices[64 // size, "avx512f"] = masked
         yield (
-            f"ourcc_mod_{name}",
-            LibraryFunction(
-                "",
-                (),
-                raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
+            f"{kind}_{name}",
+            LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=choices, scalar=f"return x {symbol} y || x != x ? x : y;"),
+        )
+        # One instruction where x is a number, and a NaN of y is kept; or where y is what remains unless x is beyond it.
+        body = f"return select_{name}_@N({_same(name, f'x {symbol} y')}, x, y);"
+        only = fast(f"({v})MM_{kind}_{tail}((KIND)x, (KIND)y)")
+        yield f"{kind}_number_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), body, fast=only, scalar=f"return x {symbol} y ? x : y;")
+
+
+def _signs(name: str, one: str) -> Iterator[tuple[str, LibraryFunction]]:
+    v = f"{name}x@N"
+    i = "i32" if name == "f32" else "i64"
+    magnitude, sign = ("0x7fffffff", "(int32_t)0x80000000") if name == "f32" else ("0x7fffffffffffffff", "(int64_t)0x8000000000000000")
+    yield (
+        f"abs_{name}",
+        LibraryFunction(v, (f"{v} x",), f"return ({v})(({i}x@N)x & {magnitude});", scalar=f"return __builtin_fabs{one}(x);"),
+    )
+    yield (
+        f"copysign_{name}",
+        LibraryFunction(
+            v,
+            (f"{v} x", f"{v} y"),
+            f"return ({v})((({i}x@N)x & {magnitude}) | (({i}x@N)y & {sign}));",
+            scalar=f"return __builtin_copysign{one}(x, y);",
+        ),
+    )
+
+
+def _remainders(name: str, one: str) -> Iterator[tuple[str, LibraryFunction]]:
+    v = f"{name}x@N"
+    c = ELEMENTS[name][0]
+    yield (
+        f"ourcc_mod_{name}",
+        LibraryFunction(
+            "",
+            (),
+            raw=f"""static inline {c} ourcc_mod_{name}({c} x, {c} y) {{
     {c} r = __builtin_fmod{one}(x, y);
     if (r != 0) return (y < 0) != (r < 0) ? r + y : r;
     return y == 0 ? r : __builtin_copysign{one}(0, y);
 }}""",
-            ),
-        )
-        yield (
-            f"ourcc_floor_div_{name}",
-            LibraryFunction(
-                "",
-                (),
-                raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
+        ),
+    )
+    yield (
+        f"ourcc_floor_div_{name}",
+        LibraryFunction(
+            "",
+            (),
+            raw=f"""static inline {c} ourcc_floor_div_{name}({c} x, {c} y) {{
     if (y == 0) return x / y;
     {c} r = __builtin_fmod{one}(x, y), q = (x - r) / y;
     if (r != 0 && (y < 0) != (r < 0)) q -= 1;
@@ -423,11 +434,11 @@ def _arithmetic() -> Iterator[tuple[str, LibraryFunction]]:
     {c} f = __builtin_floor{one}(q);
     return q - f > ({c})0.5 ? f + 1 : f;
 }}""",
-            ),
-        )
-        yield f"floor_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
-        yield f"floor_div_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
-        yield f"trunc_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
+        ),
+    )
+    yield f"floor_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_mod_{name}(x, y)")
+    yield f"floor_div_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"ourcc_floor_div_{name}(x, y)")
+    yield f"trunc_mod_{name}", LibraryFunction(v, (f"{v} x", f"{v} y"), lane=f"__builtin_fmod{one}(x, y)")
 
 
 def _same(name: str, comparison: str) -> str:

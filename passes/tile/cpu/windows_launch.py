@@ -26,7 +26,7 @@ HELD = "@held"
 
 def held_bytes(problem: Problem, found: Windows, schedule: Schedule, lanes: int) -> int:
     """Bytes of the part of the image that a grid point holds."""
-    return prod(_span(problem, side, _step(found, side, schedule)) for side in found.sides) * lanes * found.held.dtype.itemsize
+    return prod(dims.number(_span(problem, side, _step(found, side, schedule))) for side in found.sides) * lanes * found.held.dtype.itemsize
 
 
 def _step(found: Windows, side: Side, schedule: Schedule) -> int:
@@ -36,7 +36,7 @@ def _step(found: Windows, side: Side, schedule: Schedule) -> int:
     return schedule["rows"] if side is found.sides[-2] and side.place is not None else 1
 
 
-def _span(problem: Problem, side: Side, places: int) -> int:
+def _span(problem: Problem, side: Side, places: Dim) -> Dim:
     """What windows at so many places see of a side."""
     return (places - 1) * side.stride + (dims.number(problem.region.axis(side.tap).extent) - 1) * side.step + 1
 
@@ -62,7 +62,7 @@ class WindowsLaunch:
                 step = self.lanes if axis.name == found.lane else self._stepped(axis.name)
                 grid.append(GridAxis(axis.name, 0, axis.extent, step))
                 block.index[axis.name] = dims.symbol(axis.name)
-        spans = [_span(self.problem, side, self._places_of(side)) for side in found.sides]
+        spans = [dims.number(_span(self.problem, side, self._places_of(side))) for side in found.sides]
         held = block.local("held", found.held.dtype, (*((f"s{n}", span) for n, span in enumerate(spans)), ("c", self.lanes)))
         block.axes.append(found.lane)
         self._copy(block, held)
@@ -92,8 +92,7 @@ class WindowsLaunch:
             seen: list[Dim] = []
             for side in found.sides:
                 most = 1 if side.place is None else self.region.axis(side.place).extent - self._first(side)
-                places = dims.minimum(most, self._places_of(side))
-                high = (places - 1) * side.stride + (self.taps[side.tap] - 1) * side.step + 1
+                high = _span(self.problem, side, dims.minimum(most, self._places_of(side)))
                 seen.append(dims.symbol(loops.enter_context(block.loop("s", "scalar", 0, high, 1))))
                 subscripts[side.dimension] = self._first(side) * side.stride + side.start + seen[-1]
             image = replace(found.image, subscripts=tuple(subscripts))

@@ -123,14 +123,20 @@ def test_engines_of_drawn_windows(seed: int, dtype: DType, target: str) -> None:
         assert verdict.passed, f"{sizes}: {verdict.reason}"
 
 
-def test_a_window_with_values_that_are_no_numbers_gives_what_the_pool_does() -> None:
+AS_IS: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+
+
+def an_image(shape: tuple[int, int, int, int]) -> tuple[Module, Graph, Builder, Value, Value]:
+    """A network whose input is an image, and the weights of a convolution that gives what it takes with its channels innermost."""
     module = Module("net")
     graph = module.functions["main"] = Graph("main")
-    b = Builder(module, graph)
-    x = graph.add_input("x", TensorType(f32, (1, 20, 9, 11)))
-    one = module.add_constant("u", np.eye(20, dtype=np.float32).reshape(20, 20, 1, 1))
-    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
-    pooled = b.max_pool(b.relu(b.conv(x, one, **around)), window=(3, 3), dilations=(1, 1), strides=(2, 2), before=(1, 1), after=(1, 1))
+    one = module.add_constant("u", np.eye(shape[1], dtype=np.float32).reshape(shape[1], shape[1], 1, 1))
+    return module, graph, Builder(module, graph), graph.add_input("x", TensorType(f32, shape)), one
+
+
+def test_a_window_with_values_that_are_no_numbers_gives_what_the_pool_does() -> None:
+    module, graph, b, x, one = an_image((1, 20, 9, 11))
+    pooled = b.max_pool(b.relu(b.conv(x, one, **AS_IS)), window=(3, 3), dilations=(1, 1), strides=(2, 2), before=(1, 1), after=(1, 1))
     graph.set_outputs([pooled])
     assert found(module, AVX512)
     given = np.random.default_rng(0).standard_normal((1, 20, 9, 11)).astype(np.float32)
@@ -152,15 +158,10 @@ def test_rows_of_places_are_what_registers_hold_and_images_what_a_cache_does() -
 
 @pytest.mark.parametrize(("window", "stride", "is_one"), [(2, 2, True), (3, 2, True), (2, 3, False), (1, 16, False)])
 def test_windows_that_lie_apart_are_read_where_they_are(window: int, stride: int, is_one: bool) -> None:
-    module = Module("net")
-    graph = module.functions["main"] = Graph("main")
-    b = Builder(module, graph)
-    x = graph.add_input("x", TensorType(f32, (1, 16, 50, 50)))
-    one = module.add_constant("u", np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1))
-    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+    module, graph, b, x, one = an_image((1, 16, 50, 50))
     ways: dict[str, Any] = {"window": (window, window), "strides": (stride, stride)}
-    pooled = b.max_pool(b.relu(b.conv(x, one, **around)), **ways, dilations=(1, 1), before=(0, 0), after=(0, 0))
-    graph.set_outputs([b.conv(pooled, one, **around)])
+    pooled = b.max_pool(b.relu(b.conv(x, one, **AS_IS)), **ways, dilations=(1, 1), before=(0, 0), after=(0, 0))
+    graph.set_outputs([b.conv(pooled, one, **AS_IS)])
     assert bool(found(module, AVX512)) == is_one
 
 
@@ -176,19 +177,14 @@ def test_a_product_is_no_window() -> None:
 
 def test_a_pool_of_codes_adds_up_the_numbers_that_they_stand_for() -> None:
     """Scaled before they are added, as in the model: an average beside a tie of codes is on the side where the model has it."""
-    module = Module("net")
-    graph = module.functions["main"] = Graph("main")
-    b = Builder(module, graph)
-    x = graph.add_input("x", TensorType(f32, (2, 32, 16, 5)))
-    one = module.add_constant("u", np.eye(32, dtype=np.float32).reshape(32, 32, 1, 1))
+    module, graph, b, x, one = an_image((2, 32, 16, 5))
     scale = module.add_constant("s", np.float32(0.05))
-    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
 
     def coded(value: Value) -> Value:
         return b.dequantize(b.quantize(value, scale, dtype=i8), scale, dtype=f32)
 
     ways: dict[str, Any] = {"window": (2, 1), "strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
-    graph.set_outputs([b.conv(coded(b.avg_pool(coded(b.conv(x, one, **around)), count_padding=True, **ways)), one, **around)])
+    graph.set_outputs([b.conv(coded(b.avg_pool(coded(b.conv(x, one, **AS_IS)), count_padding=True, **ways)), one, **AS_IS)])
     ((_, match), *_) = found(module, AVX512)
     assert [part.dtype for part in walk(match.found.held) if isinstance(part, Load)] == [i8, f32]
     given = np.random.default_rng(0).standard_normal((2, 32, 16, 5)).astype(np.float32)
