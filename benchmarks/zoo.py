@@ -95,10 +95,14 @@ def is_depthwise(model: Any) -> bool:
 
 
 def operations(model: Any, inputs: Sequence[torch.Tensor]) -> int:
-    """Multiplications and additions of products, convolutions and attention, as torch counts them."""
+    """Multiplications and additions of products, convolutions and attention, as torch counts them.
+
+    Attention runs as products here, as torch's counter passes over its fused op for CPUs.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model.module(*inputs)
     return int(counter.get_total_flops())
 

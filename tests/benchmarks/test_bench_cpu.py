@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import types
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ourcc.compiler.targets.machine import read_cpu
 
@@ -19,7 +21,7 @@ RATES = {"fma_gflops": 100.0, "bf16_dot_gflops": 200.0, "int8_dot_gops": 400.0, 
 TILES = RATES | {"bf16_matrix_gflops": 2000.0, "int8_matrix_gops": 4000.0}
 
 
-bench_cpu, goals, report, rates = (script(name) for name in ("bench_cpu", "bench_goals", "bench_report", "machine_rates"))
+bench_cpu, goals, report, rates, zoo = (script(name) for name in ("bench_cpu", "bench_goals", "bench_report", "machine_rates", "zoo"))
 
 
 def contender(what: str, side: str, least: float | None, wrong: bool = False) -> dict[str, Any]:
@@ -204,3 +206,14 @@ def test_rates_are_of_the_instructions_that_the_machine_has() -> None:
     assert ("bf16_dot_gflops" in found) == ("avx512_bf16" in features)
     assert ("int8_dot_gops" in found) == bool({"avx512_vnni", "avx_vnni"} & features)
     assert ("int8_matrix_gops" in found) == ("bf16_matrix_gflops" in found)
+
+
+def test_operations_of_attention_are_counted() -> None:
+    """Two products of 8 x 8 x 16 for each of three heads, two operations a term."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    model = types.SimpleNamespace(module=Attention())
+    assert zoo.operations(model, [torch.zeros(1, 3, 8, 16)]) == 2 * 3 * 8 * 8 * 16 * 2
