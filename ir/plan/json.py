@@ -1,4 +1,7 @@
-"""Plans as JSON values: what the dataclasses declare is what is written, and nothing else is read."""
+"""Plans as JSON values: what the dataclasses declare is what is written, and nothing else is read.
+
+Where a value stands is worked out when it is damaged: an engine's plans are read whenever it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,32 @@ def to_json(plan: Plan) -> Any:
 
 def from_json(data: Any) -> Plan:
     """Read what `to_json` gave; ParseError says which field is damaged."""
-    plan: Plan = _codec(Plan).read(data, "plan")
+    try:
+        plan: Plan = _codec(Plan).read(data)
+    except _Damage as damage:
+        raise ParseError(f"plan{''.join(reversed(damage.path))}: {damage.what}") from damage
     return plan
 
 
+class _Damage(Exception):
+    """What is wrong with a value, and the way to it, from the inside out."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path: list[str] = []
+
+    def below(self, step: str) -> _Damage:
+        """The same, of a value that has it in this place."""
+        self.path.append(step)
+        return self
+
+
 class Codec(NamedTuple):
-    """How values of one declared type are written, and read back under a path that errors name."""
+    """How values of one declared type are written, and read back; `_Damage` says what cannot be."""
 
     write: Callable[[Any], Any]
-    read: Callable[[Any, str], Any]
+    read: Callable[[Any], Any]
 
 
 @functools.cache
@@ -58,8 +78,8 @@ def _codec(declared: Any) -> Codec:
     raise TypeError(f"{declared} has no form in JSON")
 
 
-def _damaged(path: str, got: Any, expected: str) -> ParseError:
-    return ParseError(f"{path}: got {_shown(got)}, expected {expected}")
+def _damaged(got: Any, expected: str) -> _Damage:
+    return _Damage(f"got {_shown(got)}, expected {expected}")
 
 
 def _shown(got: Any) -> str:
@@ -75,31 +95,35 @@ _PLAIN = {int: "an integer", str: "text", bool: "true or false"}
 
 
 def _plain(declared: type) -> Codec:
-    def read(data: Any, path: str) -> Any:
+    def read(data: Any) -> Any:
         # A bool is an int to Python, and not here.
         if type(data) is not declared:
-            raise _damaged(path, data, _PLAIN[declared])
+            raise _damaged(data, _PLAIN[declared])
         if isinstance(data, int) and data.bit_length() > 63:
-            raise _damaged(path, data, "an integer of 64 bits")
+            raise _damaged(data, "an integer of 64 bits")
         return data
 
     return Codec(lambda value: value, read)
 
 
-def _read_dim(data: Any, path: str) -> Dim:
+_dim = functools.lru_cache(maxsize=4096)(parse_dim)
+"""Sizes stand in a plan many times."""
+
+
+def _read_dim(data: Any) -> Dim:
     if type(data) is int and abs(data) <= LARGEST_NUMBER:
         return data
     if not isinstance(data, str):
-        raise _damaged(path, data, f"a size, and at most {LARGEST_NUMBER}")
+        raise _damaged(data, f"a size, and at most {LARGEST_NUMBER}")
     try:
-        return parse_dim(data)
+        return _dim(data)
     except ParseError as error:
-        raise ParseError(f"{path}: {error.message}") from error
+        raise _Damage(error.message) from error
 
 
-def _read_dtype(data: Any, path: str) -> DType:
+def _read_dtype(data: Any) -> DType:
     if not isinstance(data, str) or data not in DTYPES:
-        raise _damaged(path, data, "an element type")
+        raise _damaged(data, "an element type")
     return DTYPES[data]
 
 
@@ -108,26 +132,33 @@ def _record(declared: Any) -> Codec:
     hints = get_type_hints(declared)
     fields = {field.name: field for field in dataclasses.fields(declared)}
     codecs = {name: _codec(hints[name]) for name in fields}
+    readers = {name: codec.read for name, codec in codecs.items()}
+    needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
 
     def write(value: Any) -> Any:
         held = {name: getattr(value, name) for name in fields}
         return {name: codecs[name].write(part) for name, part in held.items() if not _is_default(fields[name], part)}
 
-    def read(data: Any, path: str) -> Any:
+    def read(data: Any) -> Any:
         if not isinstance(data, dict):
-            raise _damaged(path, data, f"an object with {', '.join(fields)}")
+            raise _damaged(data, f"an object with {', '.join(fields)}")
         for name in data:
             if name not in fields:
-                raise _damaged(path, name, f"one of the fields {', '.join(fields)}")
-        for name, field in fields.items():
-            if name not in data and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                raise ParseError(f"{path}: got no {name}")
-        parts = {name: codecs[name].read(part, f"{path}.{name}") for name, part in data.items()}
+                raise _damaged(name, f"one of the fields {', '.join(fields)}")
+        for name in needed:
+            if name not in data:
+                raise _Damage(f"got no {name}")
+        parts = {}
+        try:
+            for name, part in data.items():
+                parts[name] = readers[name](part)
+        except _Damage as damage:
+            raise damage.below(f".{name}") from None
         try:
             return declared(**parts)
         except VerifyError as error:
             # A value that its own class refuses, such as a layout that leaves elements out.
-            raise ParseError(f"{path}: {error.message[:400]}") from error
+            raise _Damage(error.message[:400]) from error
 
     return Codec(write, read)
 
@@ -139,11 +170,18 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
 
 def _many(part: Codec) -> Codec:
     """A tuple of any length as a list."""
+    read_part = part.read
 
-    def read(data: Any, path: str) -> Any:
+    def read(data: Any) -> Any:
         if not isinstance(data, list):
-            raise _damaged(path, data, "a list")
-        return tuple(part.read(item, f"{path}[{n}]") for n, item in enumerate(data))
+            raise _damaged(data, "a list")
+        found: list[Any] = []
+        try:
+            for item in data:
+                found.append(read_part(item))
+        except _Damage as damage:
+            raise damage.below(f"[{len(found)}]") from None
+        return tuple(found)
 
     return Codec(lambda value: [part.write(item) for item in value], read)
 
@@ -151,10 +189,16 @@ def _many(part: Codec) -> Codec:
 def _row(parts: tuple[Codec, ...]) -> Codec:
     """A tuple of fixed length as a list."""
 
-    def read(data: Any, path: str) -> Any:
+    def read(data: Any) -> Any:
         if not isinstance(data, list) or len(data) != len(parts):
-            raise _damaged(path, data, f"a list of {len(parts)}")
-        return tuple(part.read(item, f"{path}[{n}]") for n, (part, item) in enumerate(zip(parts, data, strict=True)))
+            raise _damaged(data, f"a list of {len(parts)}")
+        found: list[Any] = []
+        try:
+            for part, item in zip(parts, data, strict=True):
+                found.append(part.read(item))
+        except _Damage as damage:
+            raise damage.below(f"[{len(found)}]") from None
+        return tuple(found)
 
     return Codec(lambda value: [part.write(item) for part, item in zip(parts, value, strict=True)], read)
 
@@ -163,10 +207,10 @@ def _ordered(key: Codec, value: Codec) -> Codec:
     """A mapping as a list of pairs: its order may have a meaning, as that of the symbols has in native code."""
     pairs = _many(_row((key, value)))
 
-    def read(data: Any, path: str) -> Any:
-        found = pairs.read(data, path)
+    def read(data: Any) -> Any:
+        found = pairs.read(data)
         if len(dict(found)) != len(found):
-            raise ParseError(f"{path}: a name stands there twice")
+            raise _Damage("a name stands there twice")
         return dict(found)
 
     return Codec(lambda mapping: pairs.write(tuple(mapping.items())), read)
@@ -176,15 +220,18 @@ def _choice(arguments: tuple[Any, ...]) -> Codec:
     """One of several dataclasses, named by `kind`, or a value that may be absent."""
     if type(None) in arguments:
         some = _codec(functools.reduce(operator.or_, [declared for declared in arguments if declared is not type(None)]))
-        return Codec(lambda v: None if v is None else some.write(v), lambda data, path: None if data is None else some.read(data, path))
+        return Codec(lambda v: None if v is None else some.write(v), lambda data: None if data is None else some.read(data))
     kinds: dict[str, Codec] = {_kind(declared): _codec(declared) for declared in arguments}
 
-    def read(data: Any, path: str) -> Any:
+    def read(data: Any) -> Any:
         kind = data.get("kind") if isinstance(data, dict) else data
         if not isinstance(kind, str) or kind not in kinds:
-            raise _damaged(path, kind, f"one of the kinds {', '.join(kinds)}")
+            raise _damaged(kind, f"one of the kinds {', '.join(kinds)}")
         rest = {name: part for name, part in data.items() if name != "kind"} if isinstance(data, dict) else {}
-        return kinds[kind].read(rest, f"{path} ({kind})")
+        try:
+            return kinds[kind].read(rest)
+        except _Damage as damage:
+            raise damage.below(f" ({kind})") from None
 
     def write(value: Any) -> Any:
         kind = _kind(type(value))
@@ -213,24 +260,30 @@ def _write_attribute(value: Any) -> Any:
     return value
 
 
-def _read_attribute(data: Any, path: str, depth: int = 0) -> Any:
+def _read_attribute(data: Any, depth: int = 0) -> Any:
     if isinstance(data, list):
         if depth == MAXIMUM_DEPTH:
-            raise ParseError(f"{path}: attribute is nested more than {MAXIMUM_DEPTH} deep")
-        return tuple(_read_attribute(part, f"{path}[{n}]", depth + 1) for n, part in enumerate(data))
+            raise _Damage(f"attribute is nested more than {MAXIMUM_DEPTH} deep")
+        found: list[Any] = []
+        try:
+            for part in data:
+                found.append(_read_attribute(part, depth + 1))
+        except _Damage as damage:
+            raise damage.below(f"[{len(found)}]") from None
+        return tuple(found)
     if data is None or isinstance(data, bool | int | str):
-        return _bounded(data, path)
+        return _bounded(data)
     try:
         ((tag, text),) = data.items()
-        return _bounded(_TAGS[tag](text), path)
+        return _bounded(_TAGS[tag](text))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, ParseError) as error:
-        raise _damaged(path, data, "an attribute") from error
+        raise _damaged(data, "an attribute") from error
 
 
-def _bounded(value: Any, path: str) -> Any:
+def _bounded(value: Any) -> Any:
     """An attribute that is no integer of more than 64 bits, however it was written."""
     if isinstance(value, int) and value.bit_length() > 64:
-        raise _damaged(path, value, "an integer of 64 bits")
+        raise _damaged(value, "an integer of 64 bits")
     return value
 
 

@@ -545,7 +545,17 @@ def test_a_session_serves_one_call_at_a_time(both: Callable[..., Both], failing:
     engine = both(failing).c
     session, other = engine.session(), engine.session()
     slow, zero = np.asarray(400, np.float32), np.zeros((), np.float32)
-    worker = threading.Thread(target=session, args=(slow,))
+
+    def work() -> None:
+        while True:
+            try:
+                session(slow)
+                return
+            except CError as error:
+                # The other thread's turn: it may be first.
+                assert error.status == "BUSY"
+
+    worker = threading.Thread(target=work)
     worker.start()
     busy = 0
     while worker.is_alive() and not busy:
@@ -641,6 +651,21 @@ def test_packed_constants_are_read(both: Callable[..., Both]) -> None:
     graph.set_outputs([b.exp(x), module.add_constant("codes", codes)], ["y", "codes"])
     found = both(compiled_module(module)).agree(np.zeros(3, np.float32))
     assert found[1].dtype == u4.numpy
+
+
+def test_what_is_made_of_constants_is_read(both: Callable[..., Both]) -> None:
+    """Filters of a convolution at the points of Winograd's, beside the filters themselves."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, random = Builder(module, graph), np.random.default_rng(0)
+    x = graph.add_input("x", TensorType(f32, (1, 3, 24, 24)))
+    ways: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1)}
+    first, second = (module.add_constant(n, random.standard_normal((32, c, 3, 3)).astype(np.float32)) for n, c in (("u", 3), ("w", 32)))
+    graph.set_outputs([b.conv(b.relu(b.conv(x, first, **ways)), second, **ways)])
+    contents = compiled_module(module)
+    held = [place.filtering for part in contents.parts.values() for place in part.constants.values()]
+    assert [each is not None for each in held].count(True) == 1
+    both(contents).agree(random.standard_normal((1, 3, 24, 24)).astype(np.float32))
 
 
 def test_signed_engines_open_as_others(library: Library, tiny: EngineContents, tmp_path: Path) -> None:
