@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..codegen.c.abi import declaration, descriptor
 from ..codegen.c.compile import compile_shared
 from ..codegen.c.printer import Kernel, SourceFile
@@ -17,17 +19,19 @@ from ..ir.dims import Dim
 from ..ir.errors import ToolchainError, UnsupportedError, is_own, reason
 from ..ir.region import Load, Reduce, Region, Store, scalars, walk
 from ..ir.target import CpuLevel
-from ..ir.tile.program import TileProgram
+from ..ir.tile.made import made_of
+from ..ir.tile.program import Param, TileProgram
 from ..ir.types import DType, i32
 from ..passes.tile.schedule import Candidate, Problem
 from .record import Failure, scrub
+from .worker import draw
 
 MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class CandidateBuffer:
-    """Memory that candidates read or write: role in, out or scratch, and how an input is drawn."""
+    """Memory that candidates read or write: role in, given, out or scratch, and how an input is drawn."""
 
     role: str
     dtype: DType
@@ -51,13 +55,29 @@ class CandidateBuffer:
 
 @dataclass
 class Sources:
-    """C files of those candidates that could be printed, their kernels, the buffers that they use, and why others could not."""
+    """C files of those candidates that could be printed, their kernels, the buffers that they use, and why others could not.
+
+    `made` are buffers that are given, by their numbers: the operand, the one that it is made of, and the number of that.
+    """
 
     buffers: list[CandidateBuffer] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
     calls: dict[int, list[str]] = field(default_factory=dict)
     kernels: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
+    made: dict[int, tuple[Param, Param, int]] = field(default_factory=dict)
+
+    def given(self, seed: int) -> list[bytes]:
+        """The contents of the buffers that are given, in order, as the child draws the others with that seed."""
+        if not self.made:
+            return []
+        random = np.random.default_rng(seed)
+        drawn = [np.zeros(0, np.uint8) if number in self.made else draw(b.to_json(), random) for number, b in enumerate(self.buffers)]
+        found = []
+        for param, of, number in (self.made[place] for place in sorted(self.made)):
+            values = drawn[number].view(of.dtype.numpy)[: self.buffers[number].count]
+            found.append(made_of(param, of, values).tobytes())
+        return found
 
 
 def unmeasurable(problem: Problem, sizes: Mapping[str, int]) -> str | None:
@@ -95,6 +115,7 @@ def print_candidates(problem: Problem, candidates: Sequence[Candidate], level: C
             if not is_own(failure):
                 raise
             del sources.buffers[before:]
+            sources.made = {place: of for place, of in sources.made.items() if place < before}
             kind = "unsupported" if isinstance(failure, UnsupportedError) else "internal"
             sources.failures[number] = Failure(kind, scrub(reason(failure)))
     return sources
@@ -114,6 +135,12 @@ def _print_candidate(
     for space in program.workspaces:
         own[space.name] = len(sources.buffers)
         sources.buffers.append(CandidateBuffer("scratch", space.dtype, dims.evaluate(dims.product(space.shape), sizes)))
+    params = {param.name: param for launch in program.launches for param in launch.params}
+    for param, made in program.made:
+        own[param.name] = len(sources.buffers)
+        sources.made[own[param.name]] = param, params[made.operand], places[made.operand]
+        count = dims.product(param.shape if param.layout is None else param.layout.extents(param.shape))
+        sources.buffers.append(CandidateBuffer("given", param.dtype, dims.evaluate(count, sizes)))
     for place, launch in enumerate(program.launches):
         kernel = file.add(launch, f"candidate_{number}_{place}", symbols, problem.symbols)
         operands = [own[param.name] for param in launch.params]

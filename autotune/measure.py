@@ -157,7 +157,9 @@ class Measurer:
         policy = {"rounds": self.policy.rounds, "batch": batch, "drop": self.policy.drop, "seconds": self.policy.seconds}
         symbols = [run.sizes[name] for name in run.problem.symbols.ranges]
         buffers = [buffer.to_json() for buffer in run.sources.buffers]
-        self.child.ask({**policy, "seed": SEED, "symbols": symbols, "buffers": buffers, "candidates": list(left)}, [library])
+        self.child.ask(
+            {**policy, "seed": SEED, "symbols": symbols, "buffers": buffers, "candidates": list(left)}, [library, *run.sources.given(SEED)]
+        )
         while True:
             header, blobs = self.child.answer()
             if header["event"] == "times":

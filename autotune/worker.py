@@ -13,7 +13,7 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -85,10 +85,13 @@ def _dtype(name: str) -> np.dtype[Any]:
 class Bench:
     """One problem's candidates with their operands in memory."""
 
-    def __init__(self, job: dict[str, Any], library: bytes) -> None:
-        random = np.random.default_rng(int(job["seed"]))
+    def __init__(self, job: dict[str, Any], library: bytes, given: Sequence[bytes] = ()) -> None:
+        random, left = np.random.default_rng(int(job["seed"])), iter(given)
         self.job = job
-        self.memory = [_aligned(draw(buffer, random)) for buffer in job["buffers"]]
+        self.memory = [
+            _aligned(np.frombuffer(next(left), np.uint8) if buffer["role"] == "given" else draw(buffer, random))
+            for buffer in job["buffers"]
+        ]
         self.outputs = [n for n, buffer in enumerate(job["buffers"]) if buffer["role"] == "out"]
         self.pointers = (ctypes.c_void_p * max(1, len(self.memory)))(*(array.ctypes.data for array in self.memory))
         self.symbols = (ctypes.c_int64 * max(1, len(job["symbols"])))(*job["symbols"])
@@ -155,8 +158,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     message = receive(requests)
     if message is None:
         return
-    job, (library,) = message
-    bench = Bench(job, library)
+    job, (library, *given) = message
+    bench = Bench(job, library, given)
     for candidate in job["candidates"]:
         send(answers, {"event": "begin", "candidate": candidate}, [])
         send(answers, {"event": "answer", "candidate": candidate}, bench.answer(candidate))

@@ -256,7 +256,7 @@ class _Printer:
         condition = self.writer.define("int32_t", self.values.vector(statement.condition, Spot({}, 1))[0])
         self.values.forget()
         scope = self.scope
-        self.writer.open(f"if ({condition})")
+        self.writer.open(f"if (__builtin_expect({condition}, 0))" if statement.seldom else f"if ({condition})")
         self._carry(statement.carries)
         self._block(statement.body)
         self.writer.close()

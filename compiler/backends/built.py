@@ -67,7 +67,10 @@ def pack(held: Constant, module: Module) -> np.ndarray[Any, Any]:
     if value.constant is None:
         raise InternalError(f"%{value.name} is read as a constant and has no values")
     array = value.constant.array
-    return array if held.layout is None else held.layout.pack(array.reshape(held.shape))
+    if held.layout is None:
+        return array
+    array = array.reshape(held.shape)
+    return held.layout.pack(array if held.filtering is None else held.filtering.of(array))
 
 
 def unpack(held: Constant, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

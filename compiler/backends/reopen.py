@@ -26,7 +26,8 @@ def module_of(contents: EngineContents) -> Module:
     holders: dict[str, tuple[str, storage.Constant]] = {}
     for name, part in contents.parts.items():
         for constant in part.constants.values():
-            holders.setdefault(constant.value, (name, constant))
+            if constant.filtering is None:
+                holders.setdefault(constant.value, (name, constant))
     names: dict[str, str] = {}
     module = parse_module(contents.graph, _unpacker(contents, holders, names))
     # Values are unpacked when first asked for, and by then the digests have names.

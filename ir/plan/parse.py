@@ -12,6 +12,7 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..layout import Layout
 from ..scan import Scanner
+from ..winograd import Filtering
 from . import storage
 from .plan import Plan
 from .steps import VALUE, Call, Check, Copy, Guard, Host, Launch, Step, Variant, Zero
@@ -168,9 +169,16 @@ class _Parser(Scanner):
         self.require("of")
         shape = self.shape()
         try:
-            return storage.Constant(value, _layout(factors, axes, len(shape)), shape)
+            filtering = self.filtering() if self.keyword("filtered") else None
+            return storage.Constant(value, _layout(factors, axes, len(shape)), shape, filtering)
         except VerifyError as error:
             self.fail(error.message, start)
+
+    def filtering(self) -> Filtering:
+        places = self.integer()
+        self.require("along")
+        self.expect("(")
+        return Filtering(places, self.listed(")", self.integer))
 
     def shape(self) -> tuple[int, ...]:
         self.expect("[")

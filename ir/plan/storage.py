@@ -8,6 +8,7 @@ from typing import TypeAlias
 from ..dims import Dim
 from ..layout import Layout
 from ..types import TensorType
+from ..winograd import Filtering
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,27 @@ class Output:
 class Constant:
     """The values of the module's constant `value`; in `layout`, which is of the sizes `shape`, where it has one.
 
-    A region may see a constant with adjacent dimensions merged, so `shape` need not be that of the module.
+    A region may see a constant with adjacent dimensions merged, so `shape` need not be that of the module. With a `filtering`
+    these are not the values but what is made of them for it, in the layout.
     """
 
     value: str
     layout: Layout | None = None
     shape: tuple[int, ...] = ()
+    filtering: Filtering | None = None
 
     @property
     def key(self) -> str:
         """The name of these bytes among an engine's weights. It is only ever compared."""
         if self.layout is None:
             return self.value
-        return f"{self.value} {self.layout} of [{', '.join(map(str, self.shape))}]"
+        made = "" if self.filtering is None else f" filtered {self.filtering}"
+        return f"{self.value} {self.layout} of [{', '.join(map(str, self.shape))}]{made}"
+
+    @property
+    def laid(self) -> tuple[int, ...]:
+        """The sizes that the layout is of: `shape`, or those of what is made of it."""
+        return self.shape if self.filtering is None else self.filtering.shape(self.shape)
 
 
 @dataclass(frozen=True)

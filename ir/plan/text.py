@@ -61,7 +61,8 @@ def buffer_text(buffer: Buffer) -> str:
 def _constant(held: storage.Constant) -> str:
     text = f" = @{name_text(held.value)}"
     text += "" if held.layout is None else f" as {_layout(held.layout)}"
-    return text + (f" of [{', '.join(map(str, held.shape))}]" if held.shape or held.layout is not None else "")
+    text += f" of [{', '.join(map(str, held.shape))}]" if held.shape or held.layout is not None else ""
+    return text if held.filtering is None else f"{text} filtered {held.filtering}"
 
 
 def _layout(layout: Layout) -> str:

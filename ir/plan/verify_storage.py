@@ -130,16 +130,16 @@ class _Storage:
         if not buffer.type.is_static:
             raise VerifyError(f"buffer %{buffer.name} is a constant of the type {buffer.type}, expected known sizes")
         if held.layout is None:
-            if held.shape:
+            if held.shape or held.filtering is not None:
                 raise VerifyError(f"buffer %{buffer.name} is a constant of {list(held.shape)} without a layout, expected no such sizes")
             return
         if not all(_AXIS.fullmatch(axis) for axis in held.layout.axes):
             raise VerifyError(f"buffer %{buffer.name} is a constant in a layout of the axes {held.layout.axes}, expected plain names")
         if len(held.layout.axes) != len(held.shape) or any(size < 0 for size in held.shape):
             raise VerifyError(f"buffer %{buffer.name} is a constant of the sizes {list(held.shape)} in the layout {held.layout}")
-        if held.layout.extents(held.shape) != buffer.type.shape:
-            kept = ", ".join(map(str, held.layout.extents(held.shape)))
-            raise VerifyError(f"buffer %{buffer.name} is {buffer.type}, expected [{kept}], what {held.layout} of {list(held.shape)} takes")
+        if held.layout.extents(held.laid) != buffer.type.shape:
+            kept = ", ".join(map(str, held.layout.extents(held.laid)))
+            raise VerifyError(f"buffer %{buffer.name} is {buffer.type}, expected [{kept}], what {held.layout} of {list(held.laid)} takes")
 
 
 _RULES: Mapping[type, Callable[[_Storage, Buffer, Any], None]] = {

@@ -20,6 +20,7 @@ from .bounds import BoundsCheck, absolute_axes, checks_of, names_value
 from .evaluate import Array, Tile
 from .frame import Frame, Memory, aligned_lanes
 from .ladder import expand_ladders, expand_launch
+from .made import made_of
 from .program import (
     AxisDecl,
     Copy,
@@ -64,10 +65,13 @@ def run(
 ) -> dict[str, Array]:
     """Execute the program and return its `out` and `inout` operands by name.
 
-    An operand with a layout is given and returned packed. `facts` are what the bounds analysis may assume of the
-    symbols; `checks` is that analysis, which tests replace.
+    An operand with a layout is given and returned packed; one that is made of another need not be given. `facts` are what the
+    bounds analysis may assume of the symbols; `checks` is that analysis, which tests replace.
     """
     verify(program, facts)
+    operands = {param.name: param for launch in program.launches for param in launch.params}
+    made = [(param, how.operand) for param, how in program.made if how.operand in arrays]
+    arrays = {**{param.name: made_of(param, operands[of], arrays[of]) for param, of in made}, **arrays}
     _check_symbols(program, symbols, facts)
     program = expand_ladders(program, facts)
     workspaces = {workspace.name for workspace in program.workspaces}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..dims import Dim
 from ..errors import ParseError, VerifyError
 from ..layout import Factor, Layout
+from ..winograd import Filtering
 from .parse_value import parse_named, parse_value
 from .program import (
     AxisDecl,
@@ -18,6 +19,7 @@ from .program import (
     Launch,
     Let,
     Local,
+    Made,
     Param,
     Signal,
     Statement,
@@ -134,7 +136,22 @@ class _ProgramParser(Reader):
         if self.accept("strides"):
             self.expect("(")
             strides = self.dims(")")
-        return Param(name, dtype, labelled, role, layout, strides)
+        return Param(name, dtype, labelled, role, layout, strides, self.made() if self.accept("from") else None)
+
+    def made(self) -> Made:
+        operand = self.value_name()
+        self.expect("filtered")
+        places = self.integer()
+        self.expect("along")
+        self.expect("(")
+        along = [self.integer()]
+        while self.accept(","):
+            along.append(self.integer())
+        self.expect(")")
+        try:
+            return Made(operand, Filtering(places, tuple(along)))
+        except VerifyError as error:
+            raise ParseError(f"line {self.token.line}: {error.message}") from error
 
     def layout(self, axes: tuple[str, ...]) -> Layout:
         factors: list[Factor] = []
@@ -252,9 +269,10 @@ class _ProgramParser(Reader):
         self.expect("(")
         condition = parse_value(self, self.types)
         self.expect(")")
+        seldom = self.accept("seldom")
         carries = self.carries()
         body = self.block()
-        return If(condition, body, self.block() if self.accept("else") else (), carries)
+        return If(condition, body, self.block() if self.accept("else") else (), carries, seldom)
 
     def carries(self) -> tuple[str, ...]:
         names: list[str] = []

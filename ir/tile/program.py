@@ -20,6 +20,7 @@ from ..dims import Dim
 from ..expression import Apply, Constant
 from ..layout import Layout
 from ..types import DType
+from ..winograd import Filtering
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,20 @@ class TileType:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What an operand is made of when building: the constant `operand`, in windows that are filtered."""
+
+    operand: str
+    filtering: Filtering
+
+
+@dataclass(frozen=True)
 class Param:
     """A tensor operand of a launch: `dims` are (label, extent) of its logical dimensions; role in, out or inout.
 
     `strides` (elements, one per dimension) is None for a contiguous tensor; with `layout` memory order is the
-    layout's. A workspace of the program is a Param that several launches name, listed in `TileProgram.workspaces`.
+    layout's. A workspace of the program is a Param that several launches name, listed in `TileProgram.workspaces`; one that
+    is `made` is no operand of the region.
     """
 
     name: str
@@ -47,6 +57,7 @@ class Param:
     role: str = "in"
     layout: Layout | None = None
     strides: tuple[Dim, ...] | None = None
+    made: Made | None = None
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -272,12 +283,13 @@ class For:
 
 @dataclass(frozen=True)
 class If:
-    """A scalar condition; both blocks may rebind `carries`."""
+    """A scalar condition; both blocks may rebind `carries`. One that is `seldom` true is priced as if it never were."""
 
     condition: Value
     body: tuple[Statement, ...]
     otherwise: tuple[Statement, ...] = ()
     carries: tuple[str, ...] = ()
+    seldom: bool = False
 
 
 @dataclass(frozen=True)
@@ -354,6 +366,12 @@ class TileProgram:
     launches: tuple[Launch, ...]
     workspaces: tuple[Param, ...] = ()
     symbols: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> tuple[tuple[Param, Made], ...]:
+        """The operands of its launches that are made of others, each once, and of what."""
+        params = {param.name: param for launch in self.launches for param in launch.params}
+        return tuple((param, param.made) for param in params.values() if param.made is not None)
 
 
 def parts(value: Value) -> tuple[Value, ...]:

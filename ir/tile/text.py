@@ -64,12 +64,13 @@ def launch_lines(launch: Launch) -> list[str]:
 
 
 def param_text(param: Param) -> str:
-    """`%w: out f32[j 1536, k 384] as j/16 k j%16`."""
+    """`%w: out f32[j 1536, k 384] as j/16 k j%16`, and ` from %v filtered 4 along (2, 3)` where it is made when building."""
     role = "" if param.role == "in" else f"{param.role} "
     dims_ = ", ".join(f"{label} {extent}" for label, extent in param.dims)
     layout = "" if param.layout is None else f" as {param.layout}"
     strides = "" if param.strides is None else f" strides ({_commas(param.strides)})"
-    return f"%{param.name}: {role}{param.dtype}[{dims_}]{layout}{strides}"
+    made = "" if param.made is None else f" from %{param.made.operand} filtered {param.made.filtering}"
+    return f"%{param.name}: {role}{param.dtype}[{dims_}]{layout}{strides}{made}"
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ def statement_lines(statement: Statement) -> list[str]:
     if isinstance(statement, For):
         return [_for_head(statement) + " {", *(INDENT + line for line in block_lines(statement.body)), "}"]
     if isinstance(statement, If):
-        lines = [f"if ({typed(statement.condition)}){_carry(statement.carries)} {{"]
+        seldom = " seldom" if statement.seldom else ""
+        lines = [f"if ({typed(statement.condition)}){seldom}{_carry(statement.carries)} {{"]
         lines += [INDENT + line for line in block_lines(statement.body)]
         if statement.otherwise:
             lines += ["} else {", *(INDENT + line for line in block_lines(statement.otherwise))]

@@ -13,7 +13,7 @@ from ..dims import NO_FACTS, Dim, Facts
 from ..errors import UnsupportedError, VerifyError
 from ..types import DType
 from .bounds import unproved, varies_over
-from .program import AxisDecl, Copy, For, If, Launch, Let, Local, Param, Signal, Statement, Store, TileProgram, Wait, statements
+from .program import AxisDecl, Copy, For, If, Launch, Let, Local, Made, Param, Signal, Statement, Store, TileProgram, Wait, statements
 from .proof import at_most
 from .scope import Scope, launch_scope
 from .text import statement_lines
@@ -115,9 +115,20 @@ class _Verifier:
             raise VerifyError(f"operand %{param.name}: the layout's axes are {param.layout.axes}, expected its labels {labels}")
         if param.strides is not None and len(param.strides) != len(param.dims):
             raise VerifyError(f"operand %{param.name} has {len(param.strides)} strides, expected {len(param.dims)}")
+        if param.made is not None:
+            self.made(param, param.made)
         check_dtype(param.dtype, f"operand %{param.name}")
         for size in (*param.shape, *(param.strides or ())):
             self.scalar(Scope(self.symbols), size, f"shape of operand %{param.name}")
+
+    def made(self, param: Param, made: Made) -> None:
+        """It is made of an operand of known sizes that the launch reads as well."""
+        of = next((other for other in self.launch.params if other.name == made.operand), None)
+        if of is None or of.made is not None or (of.role, param.role) != ("in", "in") or of.dtype != param.dtype:
+            raise VerifyError(f"operand %{param.name} is made of %{made.operand}, expected another that is read, of its dtype")
+        sizes = tuple(size for size in of.shape if isinstance(size, int))
+        if len(sizes) != len(of.shape) or made.filtering.shape(sizes) != param.shape:
+            raise VerifyError(f"operand %{param.name}: what is filtered {made.filtering} of %{of.name} has other sizes")
 
     def scalar(self, scope: Scope, dim: Dim, what: str) -> None:
         """An index expression that must be one integer for the whole tile."""

@@ -30,8 +30,9 @@ from ...ir.plan import (
     touched,
 )
 from ...ir.plan.verify import verify
+from ...ir.region import Region
 from ...ir.target import GPU_TARGETS
-from ...ir.tile.program import GridAxis, TileProgram
+from ...ir.tile.program import GridAxis, Made, Param, TileProgram
 from ...ir.tile.program import Launch as TileLaunch
 from ...ir.types import TensorType, i32, string
 from ...ir.workload import Workload
@@ -247,6 +248,15 @@ class _Planner:
             return self._add(value, value.type if layout is None else value.type.with_shape(layout.extents(shape)), held)
         return self.names[value, held.key]
 
+    def _made(self, param: Param, made: Made, region: Region, value: Value) -> str:
+        """The buffer of what is made of a constant."""
+        layout = param.layout
+        if layout is None or value.constant is None:
+            raise InternalError(f"%{param.name} is not made of a constant, in a layout")
+        held = storage.Constant(value.name, layout, bound(region.operand(made.operand).type.shape), made.filtering)
+        known = self.names.get((value, held.key))
+        return known or self._add(value, TensorType(param.dtype, layout.extents(held.laid)), held)
+
     def _storage(self, type: TensorType) -> Storage:
         """The arena, or memory of its own where the size is known only after a host step."""
         named = {name for size in type.shape for name in dims.symbols(size)}
@@ -298,6 +308,10 @@ class _Planner:
         for space in unit.program.workspaces:
             type = TensorType(space.dtype, tuple(map(unit.bound, space.shape)))
             operands[space.name] = self._new(type, self._storage(type))
+        constants = {operand.name: value for operand, value in zip(unit.problem.region.inputs, unit.group.inputs, strict=True)}
+        for each in (unit, *unit.variants):
+            for param, made in each.program.made:
+                operands[param.name] = self._made(param, made, unit.problem.region, constants[made.operand])
         choices = list(zip((unit, *unit.variants), (self.kernels.of(unit), *self.kernels.variants_of(unit)), strict=True))
         for number, launch in list(enumerate(unit.program.launches))[1 if written else 0 :]:
             self._launch(number, choices, operands, written)

@@ -123,6 +123,8 @@ class Match(Generic[F]):
     problem: Problem
     found: F
     whole: Match[F] | None = None
+    operations: float = 1.0
+    """The least share of the region's multiplications and additions that a schedule needs."""
     programs: dict[Schedule, TileProgram] = field(default_factory=dict, compare=False, repr=False)
     readings: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was read from programs to tell their prices."""

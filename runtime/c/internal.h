@@ -204,6 +204,9 @@ struct weights {
 /* The constants of weights/NAME.safetensors; none if there is no such member. */
 void ourcc_read_weights(struct task *task, struct file *file, const char *name, struct weights *weights);
 
+/* The name of a constant's bytes: its value, the layout that it has in memory, and what is made of it, as `Constant.key` writes them. */
+const char *ourcc_constant_key(const struct document *document, const struct json *storage);
+
 /* --- plan.c: the plan of a function --- */
 
 enum place { PLACE_INPUT, PLACE_OUTPUT, PLACE_CONSTANT, PLACE_ARENA, PLACE_DYNAMIC, PLACE_STATE, PLACE_ALIAS };

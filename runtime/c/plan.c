@@ -122,32 +122,6 @@ static void read_symbols(const struct reading *reading, const struct json *json)
 
 /* --- storage --- */
 
-/* The name of a constant's bytes: its value, and the layout that it has in memory, as `Constant.key` writes them. */
-static const char *key_of(const struct reading *reading, const struct json *storage) {
-    char text[4000];
-    size_t length = 0, count;
-    const char *value = ourcc_need(&reading->document, storage, "value", JSON_TEXT)->text;
-    const struct json *layout = ourcc_field(storage, "layout");
-    if (!layout || layout->kind == JSON_NULL) return value;
-    text[0] = 0;
-#define ADD(...) (length += length < sizeof text ? (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__) : 0)
-    ADD("%s", value);
-    for (const struct json *factor = parts(reading, layout, "factors", &count); factor; factor = factor->next) {
-        const struct json *divisor = ourcc_part_of(&reading->document, factor, "divisor", JSON_INTEGER);
-        const struct json *modulus = ourcc_field(factor, "modulus");
-        ADD(" %s", ourcc_need(&reading->document, factor, "axis", JSON_TEXT)->text);
-        if (divisor && divisor->integer != 1) ADD("/%lld", (long long)divisor->integer);
-        if (modulus && modulus->kind == JSON_INTEGER) ADD("%%%lld", (long long)modulus->integer);
-    }
-    ADD(" of [");
-    for (const struct json *first = parts(reading, storage, "shape", &count), *size = first; size; size = size->next)
-        ADD("%s%lld", size == first ? "" : ", ", (long long)ourcc_expect(&reading->document, size, JSON_INTEGER, "size")->integer);
-    ADD("]");
-#undef ADD
-    if (length >= sizeof text) ourcc_damaged(&reading->document, "the name of a constant is longer than %zu bytes", sizeof text);
-    return ourcc_take_text(reading->document.task, reading->document.memory, text, length);
-}
-
 static const char *kind_of(const struct reading *reading, const struct json *json) {
     return json->kind == JSON_TEXT ? json->text : ourcc_need(&reading->document, json, "kind", JSON_TEXT)->text;
 }
@@ -160,7 +134,7 @@ static void read_storage(const struct reading *reading, const struct json *stora
     if (number == 7) ourcc_damaged(&reading->document, "buffer %.80s lies in '%.40s'", buffer->name, kind);
     buffer->place = (enum place)number;
     buffer->what = kinds[number];
-    if (buffer->place == PLACE_CONSTANT) buffer->key = key_of(reading, storage);
+    if (buffer->place == PLACE_CONSTANT) buffer->key = ourcc_constant_key(&reading->document, storage);
     if (buffer->place == PLACE_STATE) buffer->key = ourcc_need(&reading->document, storage, "name", JSON_TEXT)->text;
     if (buffer->place == PLACE_ARENA)
         buffer->root = find(reading, &reading->plan->slot_names, ourcc_field(storage, "slot"), "slot");

@@ -114,3 +114,42 @@ void ourcc_read_weights(struct task *task, struct file *file, const char *name, 
         if (strcmp(entry->key, "__metadata__") != 0) end = read_tensor(&document, entry, types, data + member->head, end, size, weights);
     if (end != size) ourcc_damaged(&document, "%llu bytes follow the last tensor", (unsigned long long)(size - end));
 }
+
+/* --- names --- */
+
+static const struct json *listed(const struct document *document, const struct json *object, const char *key) {
+    const struct json *list = object ? ourcc_part_of(document, object, key, JSON_LIST) : NULL;
+    return list ? list->first : NULL;
+}
+
+const char *ourcc_constant_key(const struct document *document, const struct json *storage) {
+    char text[4000] = "";
+    size_t length = 0;
+    const char *value = ourcc_need(document, storage, "value", JSON_TEXT)->text;
+    const struct json *layout = ourcc_field(storage, "layout"), *filtering = ourcc_part_of(document, storage, "filtering", JSON_OBJECT);
+    if (!layout || layout->kind == JSON_NULL) return value;
+#define ADD(...) (length += length < sizeof text ? (size_t)snprintf(text + length, sizeof text - length, __VA_ARGS__) : 0)
+#define ADD_EACH(object, key)                                                                                                      \
+    for (const struct json *first = listed(document, object, key), *each = first; each; each = each->next)                          \
+    ADD("%s%lld", each == first ? "" : ", ", (long long)ourcc_expect(document, each, JSON_INTEGER, key)->integer)
+    ADD("%s", value);
+    for (const struct json *factor = listed(document, layout, "factors"); factor; factor = factor->next) {
+        const struct json *divisor = ourcc_part_of(document, factor, "divisor", JSON_INTEGER);
+        const struct json *modulus = ourcc_field(factor, "modulus");
+        ADD(" %s", ourcc_need(document, factor, "axis", JSON_TEXT)->text);
+        if (divisor && divisor->integer != 1) ADD("/%lld", (long long)divisor->integer);
+        if (modulus && modulus->kind == JSON_INTEGER) ADD("%%%lld", (long long)modulus->integer);
+    }
+    ADD(" of [");
+    ADD_EACH(storage, "shape");
+    ADD("]");
+    if (filtering) {
+        ADD(" filtered %lld along (", (long long)ourcc_need(document, filtering, "places", JSON_INTEGER)->integer);
+        ADD_EACH(filtering, "along");
+        ADD(")");
+    }
+#undef ADD_EACH
+#undef ADD
+    if (length >= sizeof text) ourcc_damaged(document, "the name of a constant is longer than %zu bytes", sizeof text);
+    return ourcc_take_text(document->task, document->memory, text, length);
+}

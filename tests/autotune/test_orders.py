@@ -104,6 +104,17 @@ MODELS: dict[str, Callable[[], onnx.ModelProto | Module]] = {
     "sum": lambda: model([helper.make_node("ReduceSum", ["x", "a"], ["y"], keepdims=0)], 40, 9, a=np.array([1])),
     "pooling": lambda: model([helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)], 5, 11, 9),
     "convolution": lambda: model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], 5, 7, 9, w=drawn(12, 5, 3, 3)),
+    "wide_convolution": lambda: model(
+        [
+            helper.make_node("Conv", ["x", "u"], ["h"]),
+            helper.make_node("Conv", ["h", "w"], ["k"], pads=[1] * 4),
+            helper.make_node("Conv", ["k", "v"], ["y"]),
+        ],
+        *(5, 13, 9),
+        u=drawn(32, 5, 1, 1),
+        w=drawn(32, 32, 3, 3),
+        v=drawn(5, 32, 1, 1),
+    ),
 }
 
 
@@ -134,7 +145,8 @@ def measured(problem: Problem, candidates: Sequence[Candidate], cache: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["product", "product_of_odd_sizes", "product_of_unending_sums", "attention", "sum", "pooling", "convolution"]
+    "name",
+    ["product", "product_of_odd_sizes", "product_of_unending_sums", "attention", "sum", "pooling", "convolution", "wide_convolution"],
 )
 def test_schedules_of_one_order_give_equal_bits(name: str, object_files: Path) -> None:
     compared = 0

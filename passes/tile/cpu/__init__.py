@@ -9,5 +9,6 @@ from .attention import CpuAttention
 from .nest import Nest
 from .packed import Packed
 from .windows import CpuWindows
+from .winograd import Winograd
 
-STRATEGIES: tuple[Strategy[Any], ...] = (CpuAttention(), Packed(), CpuWindows(), Nest())
+STRATEGIES: tuple[Strategy[Any], ...] = (CpuAttention(), Winograd(), Packed(), CpuWindows(), Nest())

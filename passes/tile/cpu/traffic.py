@@ -124,7 +124,7 @@ class _Reader:
                 lengths = lengths | {statement.name: max(0, min(statement.extent, length))}
             elif isinstance(statement, Local):
                 self.operands[statement.name] = statement
-            elif isinstance(statement, If):
+            elif isinstance(statement, If) and not statement.seldom:
                 self._body(statement.body, env, lengths, node, loops)
             elif isinstance(statement, (Let, Store)):
                 self._value(statement.value, env, lengths, node, loops)

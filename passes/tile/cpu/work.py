@@ -223,7 +223,7 @@ class _Counter:
             elif isinstance(statement, Store):
                 self._value(statement.value, work, env, extents)
                 self._access(statement.operand, statement.subscripts, statement.value.type, work, env, extents, is_store=True)
-            elif isinstance(statement, If):
+            elif isinstance(statement, If) and not statement.seldom:
                 work.loops.append(Loop("", "scalar", 0, 1, "", ((1, self.block(statement.body, env, extents, {})),)))
         self.counted = outside
         return work

@@ -21,6 +21,7 @@ from ourcc.ir.tile.program import (
     Let,
     Load,
     Local,
+    Made,
     Param,
     Ref,
     Store,
@@ -30,6 +31,7 @@ from ourcc.ir.tile.program import (
 )
 from ourcc.ir.tile.program import Index as IndexValue
 from ourcc.ir.tile.verify import verify
+from ourcc.ir.winograd import Filtering
 
 PARAMS = "%x: f32[i B, k 16], %n: i32[i B], %y: out f32[i B, k 16], %z: inout f32[i B], %c: inout i32[i B]"
 HEAD = f"program @p symbols {{ B }} {{ launch @l({PARAMS}) {{ counter %f: i32[4] = 0 grid (p: 0..4, i: 0..B step 8) {{ "
@@ -221,6 +223,18 @@ BUILT = {
     "operand dtype": (launched(params=(replace(A_PARAM, dtype=types.string),)), "operand %a is string, which tile programs do not hold"),
     "both": (launched(params=(replace(A_PARAM, layout=row_major(("i",)), strides=(1,)),)), "has both a layout and strides"),
     "layout axes": (launched(params=(replace(A_PARAM, layout=row_major(("j",))),)), "the layout's axes are .* expected its labels"),
+    "made of nothing": (
+        launched(params=(replace(A_PARAM, made=Made("q", Filtering(4, (0,)))),)),
+        "operand %a is made of %q, expected another",
+    ),
+    "made of another dtype": (
+        launched(params=(A_PARAM, replace(A_PARAM, name="b", dtype=types.f16, made=Made("a", Filtering(4, (0,)))))),
+        "operand %b is made of %a, expected another that is read, of its dtype",
+    ),
+    "made of other sizes": (
+        launched(params=(replace(A_PARAM, dims=(("i", 3),)), replace(A_PARAM, name="b", made=Made("a", Filtering(4, (0,)))))),
+        "operand %b: what is filtered 4 along .* of %a has other sizes",
+    ),
     "strides": (launched(params=(replace(A_PARAM, strides=(1, 2)),)), "operand %a has 2 strides, expected 1"),
     "shape": (launched(params=(replace(A_PARAM, dims=(("i", dims.symbol("N")),)),)), "shape of operand %a names N, which is neither"),
     "counter extent": (launched(counters=(Counter("f", dims.symbol("N")),)), "extent of counter %f names N"),
