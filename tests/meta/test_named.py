@@ -121,11 +121,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
     ),
     "tests/passes/tile/cpu/test_attention.py": ("passes/tile/cpu/attention_factors.py",),
     "tests/passes/tile/cpu/test_windows.py": ("passes/tile/cpu/windows_launch.py", "passes/tile/cpu/windows_sides.py"),
-    "tests/passes/tile/cpu/test_winograd.py": (
-        "ir/tile/made.py",
-        "passes/tile/cpu/winograd_launch.py",
-        "passes/tile/cpu/winograd_sides.py",
-    ),
+    "tests/passes/tile/cpu/test_winograd.py": ("passes/tile/cpu/winograd_launch.py",),
     "tests/passes/tile/test_strategies.py": ("passes/tile/cpu/nest_launch.py",),
     "tests/property/test_float8.py": ("compiler/importers/saturate.py",),
 }
