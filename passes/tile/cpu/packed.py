@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from ....ir import dims
 from ....ir.dims import Dim
@@ -71,10 +72,11 @@ class Packed(Priced):
             for vectors in ((4, 2, 1) if extent in (None, 1) else (2, 4, 1))
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
+        near = _near_columns(problem, found, target)
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks
-            for m, n in ((8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256))
+            for m, n in (*((8 * rows, n) for n in near), (8 * rows, 256), (8 * rows, 128), (4 * rows, 256), (16 * rows, 256))
         ]
         if extent is not None and dims.at_most(extent, FEW, problem.symbols) is True:
             choices += [(FEW, 256, rows, vectors[0]) for held in sums for rows, vectors in few_rows(target, held)]
@@ -93,6 +95,13 @@ class Packed(Priced):
         problem, found = _problem(match), match.found
         launch = RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None).launch()
         return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+
+
+def _near_columns(problem: Problem, found: Contraction, target: CpuLevel) -> tuple[int, ...]:
+    """As many columns as the second cache holds of a deep sum, where that are fewer than usual and each line of an image reads them."""
+    depth = prod(problem.typical(problem.region.axis(name).extent) for name in found.over)
+    columns = target.level2_bytes * 8 // (depth * max(8, found.right.dtype.bits))
+    return (64 if columns >= 64 else 32,) if len(found.rows) > 1 and columns <= 128 else ()
 
 
 def _read(problem: Problem, target: CpuLevel) -> Blocked | str:
