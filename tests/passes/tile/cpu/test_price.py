@@ -178,12 +178,15 @@ def problems_of_models() -> Any:
 
 
 def test_choices_come_near_the_fastest_that_was_measured() -> None:
-    """No time is taken: the choice of today among the times that benchmarks/cost.py has written."""
+    """No time is taken: the choice of today among the schedules whose times benchmarks/cost.py has written. What was not offered on the
+    machine that was measured has none.
+    """
     recorded = json.loads((BENCHMARKS / "results" / "cost.json").read_text(encoding="utf-8"))
     made, level, over = problems_of_models(), cpu_level(recorded["level"]), []
     for name, times in recorded["picoseconds"].items():
         found, families = made.problem_of_case(made.cases()[name], level, cheapest(level))
-        over.append(times[str(cheapest(level)(found, iter(families))[1])] / min(times.values()))
+        timed = [[candidate for candidate in family if str(candidate[1]) in times] for family in families]
+        over.append(times[str(cheapest(level)(found, iter(filter(None, timed)))[1])] / min(times.values()))
     assert len(over) >= 60
     assert statistics.median(over) < 1.02 and statistics.quantiles(over, n=10)[-1] < 1.1
     assert sum(each <= 1.1 for each in over) >= 0.95 * len(over)
