@@ -41,7 +41,6 @@ class WinogradLaunch:
         self.tiles = {side.place: schedule["rows"] for side in self.sides[:-1]} | {self.sides[-1].place: schedule["across"]}
         self.count = schedule["rows"] * schedule["across"]
         self.points = tuple(itertools.product(range(filtering.points), repeat=len(self.sides)))
-        self.places = tuple(itertools.product(range(filtering.places), repeat=len(self.sides)))
         self.channels = dims.number(self.region.axis(found.channel).extent)
         self.filters = f"{found.filters.operand}_filtered"
 
@@ -104,8 +103,9 @@ class WinogradLaunch:
                 for place in self.points:
                     at = (*place[:-1], across * self.filtering.places + place[-1], lane)
                     found[place] = block.let("seen", block.load(seen, at, f32))
-                for point, value in self._along_sides(block, self.filtering.of_image, found).items():
-                    block.store(image, (self._number(point), self._tile(rows, across), dims.symbol(channel)), value)
+                made = self._along_sides(block, self.filtering.of_image, found)
+                for number, point in enumerate(self.points):
+                    block.store(image, (number, self._tile(rows, across), dims.symbol(channel)), made[point])
 
     def _see(self, block: Block, seen: str, spans: Sequence[int], rows: Sequence[Dim], lane: Dim) -> None:
         """seen[s, c] = the left factor where the windows of a row of tiles see it, zeros beyond the image."""
@@ -118,9 +118,6 @@ class WinogradLaunch:
             value = block.lower(self.found.product.left)
             block.outside = False
             block.store(seen, (*steps, lane), value)
-
-    def _number(self, point: Place) -> int:
-        return self.points.index(point)
 
     def _tile(self, rows: Sequence[Dim], across: Dim) -> Dim:
         """The number of a tile."""
@@ -177,39 +174,43 @@ class WinogradLaunch:
 
     def _results(self, block: Block, columns: str, products: str) -> None:
         """The places of each tile, some filters at once, with what follows the sum."""
-        found = self.found
         *outer, last = self.sides
         with ExitStack() as loops:
-            column = loops.enter_context(block.loop(found.column, "walk", 0, 0, self.lanes, parent=columns))
+            column = loops.enter_context(block.loop(self.found.column, "walk", 0, 0, self.lanes, parent=columns))
             rows = [dims.symbol(loops.enter_context(block.loop("r", "scalar", 0, self._rows(side), 1))) for side in outer]
             across = dims.symbol(loops.enter_context(block.loop("a", "scalar", 0, self._rows(last), 1)))
             block.axes = [column]
-            block.index[found.column] = dims.symbol(column)
+            block.index[self.found.column] = dims.symbol(column)
+            read: dict[Place, Value] = {}
+            for number, point in enumerate(self.points):
+                at = number, self._tile(rows, across), self._within(column, columns)
+                read[point] = block.let("p", block.load(products, at, f32))
             firsts = [self._first(s) + tile * self.filtering.places for s, tile in zip(self.sides, (*rows, across), strict=True)]
-            sums = block.local("sums", f32, (*((f"p{n}", self.filtering.places) for n in range(len(self.sides))), ("n", self.lanes)))
-            lane = dims.symbol(f"{column}.lane")
-            read = {
-                point: block.let(
-                    "p", block.load(products, (self._number(point), self._tile(rows, across), self._within(column, columns)), f32)
-                )
-                for point in self.points
-            }
-            made = self._along_sides(block, self.filtering.of_products, read)
-            for place, value in made.items():
-                block.store(sums, (*place, lane), value)
-            # The first and the last place are made of all points.
-            ends = block.let("ends", block.apply("add", made[self.places[0]], made[self.places[-1]]))
-            strange: Value = block.apply("ne", block.apply("sub", ends, ends), block.full(0.0, f32))
-            strange = block.let("strange", Reduce("any", column, strange, TileType(boolean)))
-            with block.condition(strange, seldom=True), self._each_place(block, firsts) as steps:
-                block.store(sums, (*steps, lane), self._sum(block, column))
-            with self._each_place(block, firsts) as steps:
-                total = block.let("total", block.load(sums, (*steps, lane), f32))
-                block.readers[found.product.reduce.name] = lambda _: total
-                for let in found.product.epilogue:
-                    block.later(let)
-                store = found.product.store
-                block.store_all(store.output, block.subscripts(store.subscripts, ()), block.lower(store.value))
+            self._write(block, column, firsts, self._along_sides(block, self.filtering.of_products, read))
+
+    def _write(self, block: Block, column: str, firsts: Sequence[Dim], made: Mapping[Place, Value]) -> None:
+        """The places of a tile, in a loop: each is a place of the result, with what follows it."""
+        product, lane = self.found.product, dims.symbol(f"{column}.lane")
+        sums = block.local("sums", f32, (*((f"p{n}", self.filtering.places) for n in range(len(self.sides))), ("n", self.lanes)))
+        for place, value in made.items():
+            block.store(sums, (*place, lane), value)
+        with block.condition(self._is_strange(block, column, made), seldom=True), self._each_place(block, firsts) as steps:
+            block.store(sums, (*steps, lane), self._sum(block, column))
+        with self._each_place(block, firsts) as steps:
+            total = block.let("total", block.load(sums, (*steps, lane), f32))
+            block.readers[product.reduce.name] = lambda _: total
+            for let in product.epilogue:
+                block.later(let)
+            block.store_all(product.store.output, block.subscripts(product.store.subscripts, ()), block.lower(product.store.value))
+
+    def _is_strange(self, block: Block, column: str, made: Mapping[Place, Value]) -> Value:
+        """Whether something in a tile is not finite: the places at its corners together are made of all points."""
+        ends: Value = block.full(0.0, f32)
+        for corner in itertools.product((0, self.filtering.places - 1), repeat=len(self.sides)):
+            ends = block.apply("add", ends, made[corner])
+        ends = block.let("ends", ends)
+        strange = block.apply("ne", block.apply("sub", ends, ends), block.full(0.0, f32))
+        return block.let("strange", Reduce("any", column, strange, TileType(boolean)))
 
     def _rows(self, side: Side) -> Dim:
         """The tiles along a side that have places."""
