@@ -14,7 +14,7 @@ from math import prod
 from ....ir import dims
 from ....ir.target import CpuLevel
 from ....ir.tile.program import TileProgram
-from ....ir.winograd import POINTS, Filtering
+from ....ir.winograd import POINTS, TAPS, Filtering
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .price import Priced
 from .winograd_launch import WinogradLaunch, held_bytes
@@ -44,22 +44,20 @@ class Winograd(Priced):
         found = read_filtered(problem)
         if isinstance(found, str):
             return Refusal(found)
-        offered = [places for places in POINTS if _tiles(problem, found, places) >= FEWEST]
-        if not offered:
+        places = _places(problem, found)
+        if places is None:
             return Refusal(f"fewer than {FEWEST} tiles of places read the filters")
-        return Match(self, problem, found, operations=min(prod((places + 2) / (3 * places) for _ in found.sides) for places in offered))
+        return Match(self, problem, found, operations=((places + TAPS - 1) / (TAPS * places)) ** len(found.sides))
 
     def space(self, match: Match[Filtered], target: CpuLevel) -> Iterator[Schedule]:
-        """Four places before two; as many tiles as the second cache holds with the products of some filters."""
+        """As many tiles as the second cache holds with the products of some filters."""
         problem, found = match.problem, match.found
-        for places in sorted(POINTS, reverse=True):
-            if _tiles(problem, found, places) < FEWEST:
-                continue
-            *outer, last = (-(-problem.typical(problem.region.axis(side.place).extent) // places) for side in found.sides)
-            across = _even(last, ACROSS)
-            offered = [list(self._held(match, places, rows, across, target)) for rows in _rows(outer, across)]
-            for schedules in [each for each in offered if each][:TRIED]:
-                yield from schedules
+        places = _places(problem, found) or min(POINTS)
+        *outer, last = (-(-problem.typical(problem.region.axis(side.place).extent) // places) for side in found.sides)
+        across = _even(last, ACROSS)
+        offered = [list(self._held(match, places, rows, across, target)) for rows in _rows(outer, across)]
+        for schedules in [each for each in offered if each][:TRIED]:
+            yield from schedules
 
     def _held(self, match: Match[Filtered], places: int, rows: int, across: int, target: CpuLevel) -> Iterator[Schedule]:
         """Of so many tiles, schedules whose grid points hold no more than they may."""
@@ -93,6 +91,11 @@ def _even(count: int, most: int) -> int:
 def _rows(outer: Sequence[int], across: int) -> tuple[int, ...]:
     """Rows of tiles of a grid point, the most first."""
     return tuple(dict.fromkeys(_even(outer[0], max(1, most // across)) for most in TILES)) if outer else (1,)
+
+
+def _places(problem: Problem, found: Filtered) -> int | None:
+    """The most places along each side for which there are tiles enough, if there are for any."""
+    return next((places for places in sorted(POINTS, reverse=True) if _tiles(problem, found, places) >= FEWEST), None)
 
 
 def _tiles(problem: Problem, found: Filtered, places: int) -> int:
