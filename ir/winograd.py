@@ -1,8 +1,7 @@
 """Winograd's minimal filtering: neighbouring places of a short window by as few products as the polynomials behind it have points.
 
 F(m, r) gives m places of a window of r taps by m + r - 1 products instead of m * r: y = A ((G g) * (B d)), where g are the taps and d
-the m + r - 1 numbers that the windows see. Sources: Lavin and Gray 2015 (arXiv 1509.09308); on the choice of points Barabasz,
-Anderson, Soodhalter and Gregg 2018 (arXiv 1803.10986).
+the m + r - 1 numbers that the windows see. Source: Lavin and Gray 2015 (arXiv 1509.09308).
 """
 
 from __future__ import annotations
@@ -19,12 +18,9 @@ from .errors import VerifyError
 Matrix = tuple[tuple[float, ...], ...]
 TAPS = 3
 """The taps of a window."""
-POINTS: dict[int, tuple[Fraction, ...]] = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
-}
-"""By the places: the points, beside the one at infinity. Those of four are near 2/3 and 3/2, where errors are least (a quarter of those
-of 1 and 2), and their powers are exact in float32.
+POINTS: dict[int, tuple[Fraction, ...]] = {2: (Fraction(0), Fraction(1), Fraction(-1))}
+"""By the places: the points, beside the one at infinity. Of two places each sees what its window sees: a number that only the other one
+sees goes through a point of that alone. Of more places it would go through all, and leave its roundings with those that do not see it.
 """
 
 
@@ -71,7 +67,8 @@ class Filtering:
         made = filters.astype(np.float64)
         for n in self.along:
             made = np.moveaxis(np.tensordot(np.array(_matrices(self.places)[1]), made, axes=(1, n)), 0, n)
-        return np.ascontiguousarray(made.astype(filters.dtype))
+        with np.errstate(over="ignore"):  # what is too large is infinite, and sums of it are made again term by term
+            return np.ascontiguousarray(made.astype(filters.dtype))
 
 
 @lru_cache

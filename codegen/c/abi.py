@@ -31,7 +31,9 @@ def declaration(kernel: str) -> str:
 
 HEADER = """#ifndef OURCC_ABI_H
 #define OURCC_ABI_H
+#include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define OURCC_EXPORT __attribute__((visibility("default")))
 
@@ -53,6 +55,10 @@ OURCC_EXPORT void ourcc_time(int64_t *first, int64_t count);
 
 /* Runs all points of a kernel's grid on the process's pool: 0, or minus the number that the first thread to fail gave. */
 int32_t ourcc_launch(int threads, int64_t points, const ourcc_kernel *kernel, void *const *operands, const int64_t *symbols);
+
+/* Memory of a kernel for as long as it runs: null where there is none. Threads of callers may have too small a stack for it. */
+static inline uint8_t *ourcc_take(size_t bytes) { return aligned_alloc(64, bytes); }
+static inline void ourcc_give_back(uint8_t *const *memory) { free(*memory); }
 
 /* In a body that waits for other points: not 0 once the launch has failed, and nobody may signal any more. */
 int32_t ourcc_ended(void);

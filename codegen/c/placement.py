@@ -35,28 +35,45 @@ from .tiles import LaunchPlan, Tile, positions
 from .values import Values, accumulator
 from .writer import LANE, Writer
 
-STACK_LIMIT = 1 << 20
+LIMIT = 1 << 20
+"""Bytes of arrays that are open at once, at most: what a core's second cache holds."""
+LARGE = 4096
+"""Bytes from which on an array is no part of the stack: threads of callers may have little of that."""
+LINE = 64
+HELD = "ourcc_held"
+"""The name of the memory of a kernel's large arrays."""
 
 
 class Placement:
-    """Computes values into tiles and stores of one kernel; `stack` counts the bytes of open arrays."""
+    """Computes values into tiles and stores of one kernel; `held` counts the bytes of open arrays that are not on the stack, `most` is
+    their highest number.
+    """
 
     def __init__(self, writer: Writer, access: Access, plan: LaunchPlan, values: Values) -> None:
         self.writer, self.access, self.plan, self.values = writer, access, plan, values
         self.library = writer.library
-        self.stack = 0
+        self.held = self.most = 0
         self._synthetic = 0
 
-    def array(self, name: str, ctype: str, elements: int, nbytes: int) -> str:
-        self.stack += nbytes
-        if self.stack > STACK_LIMIT:
+    def array(self, name: str, ctype: str, elements: int, size: int) -> str:
+        """An array of so many elements of `size` bytes."""
+        array, nbytes = f"{c_name('l', name)}_{self.writer.fresh('')}", elements * size
+        if nbytes < LARGE:
+            self.writer.line(f"{ctype} {array}[{elements}] __attribute__((aligned({LINE})));")
+            return array
+        self.writer.line(f"{ctype} *const restrict {array} = ({ctype} *)({HELD} + {self.held});")
+        self.held += -(-nbytes // LINE) * LINE
+        self.most = max(self.most, self.held)
+        if self.held > LIMIT:
             hint = "make the tile smaller or use a workspace of the program"
-            raise UnsupportedError(
-                f"%{name} needs {self.stack} bytes of stack with what is open here, expected at most {STACK_LIMIT}", hint=hint
-            )
-        array = f"{c_name('l', name)}_{self.writer.fresh('')}"
-        self.writer.line(f"{ctype} {array}[{elements}] __attribute__((aligned(64)));")
+            raise UnsupportedError(f"%{name} needs {self.held} bytes with what is open here, expected at most {LIMIT}", hint=hint)
         return array
+
+    def memory(self) -> str:
+        """The line that a kernel begins with, where it has large arrays: it gives back what it takes however it ends."""
+        if self.most == 0:
+            return ""
+        return f"uint8_t *const {HELD} __attribute__((cleanup(ourcc_give_back))) = ourcc_take({self.most}); if (!{HELD}) return ENOMEM;"
 
     # --- named values -----------------------------------------------------------------------------------------------
 
@@ -92,7 +109,7 @@ class Placement:
         for extent in extents[:-1]:
             count *= extent
         kind, size = ELEMENTS[register(tile.type.dtype)]
-        tile.array = self.array(name, kind, count + 16, count * size)
+        tile.array = self.array(name, kind, count + 16, size)
 
     def _scalar(self, name: str, tile: Tile, value: Value, known: bool) -> None:
         text = self._dot_starts(value, [Spot({}, 1)])[0] if isinstance(value, Dot) else self.values.vector(value, Spot({}, 1))[0]

@@ -159,6 +159,7 @@ class _Printer:
             self.writer.line(f"int32_t *{self.pointers[counter.name]} = operands[{place}];")
         self._grid()
         self.writer.line("return 0;")
+        self.writer.begin(self.placement.memory())
         self.writer.close()
         operands = (*(param.name for param in self.launch.params), *(counter.name for counter in self.launch.counters))
         source = "\n".join(self.writer.blocks[0].lines) + "\n"
@@ -186,7 +187,7 @@ class _Printer:
     # --- statements -------------------------------------------------------------------------------------------------
 
     def _block(self, body: tuple[Statement, ...]) -> None:
-        outer, pointers, stack = self.scope, dict(self.pointers), self.placement.stack
+        outer, pointers, held = self.scope, dict(self.pointers), self.placement.held
         self.values.tiles.append({})
         for statement in body:
             self._enter(self.scope)
@@ -197,7 +198,7 @@ class _Printer:
         self.values.tiles.pop()
         self.pointers.clear()
         self.pointers.update(pointers)
-        self.placement.stack = stack
+        self.placement.held = held
         self._enter(outer)
 
     def _enter(self, scope: Scope) -> None:
@@ -288,7 +289,7 @@ class _Printer:
         for size in sizes:
             count *= size
         ctype = ELEMENTS[primitives.storage_type(local.dtype)[0]][0]
-        self.pointers[local.name] = self.placement.array(local.name, ctype, count + 16, count * local.dtype.itemsize)
+        self.pointers[local.name] = self.placement.array(local.name, ctype, count + 16, local.dtype.itemsize)
 
     def _copy(self, copy: Copy) -> None:
         target, source = self.scope.operands.get(copy.target), self.scope.operands.get(copy.source)

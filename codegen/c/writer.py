@@ -70,6 +70,11 @@ class Writer:
         if text not in self.blocks[1].lines:
             self.blocks[1].lines.append(self.library.scan(text))
 
+    def begin(self, text: str) -> None:
+        """A line before all others of the innermost block, where there is text."""
+        if text:
+            self.blocks[-1].lines.insert(0, self.library.scan(text))
+
     def open(self, head: str, is_tile: bool = False) -> None:
         """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
         self.blocks.append(TextBlock(self.library.scan(head), is_tile=is_tile))

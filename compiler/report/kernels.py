@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...ir import dims
 from ...ir.plan import Call, Host, Launch, Plan, Step, Variant, storage
-from ...ir.region.cost import cost_of, symbolic_cost
+from ...ir.region import Region
+from ...ir.region.cost import Cost, cost_of, symbolic_cost
 from ...ir.workload import Workload, default_workload, heaviest, size_at
 from ...passes.lower.build_plan import Lowered
 from ...passes.lower.in_place import changes, copied
@@ -44,11 +46,11 @@ def kernel_rows(
     for name, unit in lowered.scheduled.items():
         at, whole = dict(heaviest(unit.points).sizes), unit.problem.region
         region = changes(whole) if _is_in_place(lowered, unit) else whole
-        cost = cost_of(region, at)
+        cost = _cost(unit, region, at)
         rates = operations_per_second(unit), bytes_per_second
         floor = cost.seconds(*rates)
         # The schedule's cost is that of the whole region.
-        left = floor / max(cost_of(whole, at).seconds(*rates), 1e-12)
+        left = floor / max(_cost(unit, whole, at).seconds(*rates), 1e-12)
         together = min(programs[id(unit.program)], len(unit.program.launches))
         floor = floor / together
         seconds = max(unit.cost * left / together, floor if floored else 0.0)
@@ -73,7 +75,7 @@ def kernel_rows(
                 "inner_spills": found.get("inner_spills"),
                 "instructions": found.get("instructions"),
                 "notes": found.get("notes"),
-                "operations": str(operations),
+                "operations": str(dims.floor_divide(operations * unit.operations.numerator, unit.operations.denominator)),
                 "bits": str(bits),
                 "megaflop": round(cost.operations / together / 1e6, 3),
                 "megabytes": round(cost.bytes / together / 1e6, 3),
@@ -86,6 +88,12 @@ def kernel_rows(
         rows += [{**row, "function": named} for row in _other_rows(plan, bytes_per_second, sizes)]
     total = sum(row["predicted_us"] * row["calls"] for row in rows)
     return [{**row, "share": round(row["predicted_us"] * row["calls"] / total, 3) if total else 0.0} for row in rows]
+
+
+def _cost(unit: Scheduled, region: Region, at: Mapping[str, int]) -> Cost:
+    """What a region costs as it is computed: a schedule may need fewer operations than the region says."""
+    cost = cost_of(region, at)
+    return replace(cost, operations=cost.operations * float(unit.operations))
 
 
 def _functions(lowered: Lowered, kernel: str) -> str | None:

@@ -26,7 +26,7 @@ def least(families: Iterable[Sequence[Candidate]], target: Any) -> Candidate:
     """The first of the candidates that cost least; of the first strategy's alone where prices of several do not compare."""
     priced: list[tuple[float, Candidate]] = []
     for family in families:
-        lowest = floor(family[0][0].problem, target) * family[0][0].operations
+        lowest = floor(family[0][0].problem, target) * float(family[0][0].operations)
         for place, candidate in enumerate(family):
             cost = seconds(candidate[0], candidate[1], target)
             priced.append((cost, candidate))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -36,7 +37,8 @@ class Scheduled:
     """A group with its problem, the chosen schedule, why other strategies do not take it, and the tile program.
 
     `variants` are other choices for classes of sizes, in the order in which a call asks for them; each says in `when` of
-    which sizes it is. `cost` are its predicted seconds at `points`, those of the workload that it serves.
+    which sizes it is. `cost` are its predicted seconds at `points`, those of the workload that it serves; `operations` the share of the
+    region's multiplications and additions that it needs.
     """
 
     group: Group
@@ -49,6 +51,7 @@ class Scheduled:
     points: tuple[Point, ...] = ()
     when: SizeClass | None = None
     variants: tuple[Scheduled, ...] = ()
+    operations: Fraction = Fraction(1)
 
     def bound(self, dim: Dim) -> Dim:
         """A size of the problem in the symbols of the graph."""
@@ -192,7 +195,8 @@ class Scheduler:
         at = choice.match.with_points(served or choice.problem.points)
         cost = seconds(at, choice.schedule, self.target)
         points = at.problem.points or (Point(tuple(at.problem.sizes.items())),)
-        return Scheduled(group, choice.problem, choice.schedule, choice.refusals, choice.program, cost, binding, points, choice.when)
+        made = choice.schedule, choice.refusals, choice.program, cost
+        return Scheduled(group, choice.problem, *made, binding, points, choice.when, operations=choice.match.operations)
 
     def _variants(self, usual: _Choice, key: Any) -> Iterator[_Choice]:
         """The choices for classes of sizes that have one of their own."""

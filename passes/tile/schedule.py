@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -123,8 +124,8 @@ class Match(Generic[F]):
     problem: Problem
     found: F
     whole: Match[F] | None = None
-    operations: float = 1.0
-    """The least share of the region's multiplications and additions that a schedule needs."""
+    operations: Fraction = Fraction(1)
+    """The share of the region's multiplications and additions that its schedules need."""
     programs: dict[Schedule, TileProgram] = field(default_factory=dict, compare=False, repr=False)
     readings: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was read from programs to tell their prices."""

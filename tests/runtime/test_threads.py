@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ourcc.codegen.c.abi import support_files
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
+from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.plan import Buffer, Guard, Launch, Plan, Variant, storage
 from ourcc.ir.plan.digest import digest_of
 from ourcc.ir.types import TensorType, f32
-from ourcc.runtime import Engine, EngineContents, PartContents
+from ourcc.runtime import Engine, EngineContents, PartContents, write_engine
 from ourcc.runtime.contents import LIBRARY
 
 SOURCE = """
@@ -114,3 +119,45 @@ def test_an_engine_that_is_gone_leaves_no_code_behind(contents, x):
     assert mapped() > before
     del engine
     assert mapped() == before
+
+
+SMALL_STACK = """
+import sys, threading
+import numpy as np
+import ourcc
+
+engine, outputs = ourcc.load(sys.argv[1], threads=1), []
+inputs = [np.ones([int(size) for size in port.type.shape], np.float32) for port in engine.inputs]
+threading.stack_size(64 * 1024)
+thread = threading.Thread(target=lambda: outputs.append(engine(*inputs)))
+thread.start()
+thread.join()
+assert len(outputs) == 1
+"""
+
+
+def large_tiles() -> Module:
+    """A convolution whose tiles are filtered, attention, and a deep product of many rows: kernels with large arrays."""
+    module = Module("large")
+    graph = module.functions["main"] = Graph("main")
+    b, numbers = Builder(module, graph), np.random.default_rng(0)
+    x, q, rows = (graph.add_input(n, TensorType(f32, s)) for n, s in (("x", (1, 32, 40, 40)), ("q", (1, 4, 300, 64)), ("r", (200, 1500))))
+    ways = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1)}
+    first, second = (module.add_constant(n, numbers.standard_normal((64, c, 3, 3)).astype(np.float32)) for n, c in (("u", 32), ("w", 64)))
+    graph.set_outputs(
+        [
+            b.conv(b.relu(b.conv(x, first, **ways)), second, **ways),
+            b.attention(q, q, q, scale=0.125),
+            b.matmul(rows, rows, transpose_b=True),
+        ]
+    )
+    return module
+
+
+def test_kernels_run_on_threads_of_little_stack(tmp_path: Path) -> None:
+    contents = compile_module(large_tiles(), build_options({"target": "native", "tune": "off"}))
+    strategies = {row["strategy"].partition("{")[0] for rows in contents.report["kernels"].values() for row in rows}
+    assert {"winograd", "attention", "packed"} <= strategies
+    write_engine(tmp_path / "large.ourcc", contents)
+    done = subprocess.run([sys.executable, "-c", SMALL_STACK, str(tmp_path / "large.ourcc")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

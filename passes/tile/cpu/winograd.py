@@ -1,6 +1,6 @@
-"""The strategy `winograd`: neighbouring places of windows of three taps, found together by a quarter or half of the products.
+"""The strategy `winograd`: neighbouring places of windows of three taps, found together by less than half or two thirds of the products.
 
-A grid point takes tiles of places, four or two along each side. What their windows see is transformed into as many numbers as there are
+A grid point takes tiles of places, two along each side. What their windows see is transformed into as many numbers as there are
 points, of which each is multiplied with the filters at its point; places are made of the products. Where that gives a number that is
 not finite, a tile is summed place by place: what a NaN or an infinity reaches is what it reaches in the sum.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from ....ir import dims
@@ -47,7 +48,7 @@ class Winograd(Priced):
         places = _places(problem, found)
         if places is None:
             return Refusal(f"fewer than {FEWEST} tiles of places read the filters")
-        return Match(self, problem, found, operations=((places + TAPS - 1) / (TAPS * places)) ** len(found.sides))
+        return Match(self, problem, found, operations=Fraction(places + TAPS - 1, TAPS * places) ** len(found.sides))
 
     def space(self, match: Match[Filtered], target: CpuLevel) -> Iterator[Schedule]:
         """As many tiles as the second cache holds with the products of some filters."""

@@ -106,7 +106,7 @@ def test_product_is_a_block_of_fused_multiply_adds() -> None:
         (
             "local %t: f32[a 600, b 600] in cache",
             "%y: out f32[i N]",
-            "%t needs 1440000 bytes of stack with what is open here, expected at most",
+            "%t needs 1440064 bytes with what is open here, expected at most",
         ),
         ("local %t: i4[a 8] in cache", "%y: out f32[i N]", "local %t holds i4, narrower than a byte"),
         ("local %t: f32[a N] in cache", "%y: out f32[i N]", "local %t has a symbolic size"),

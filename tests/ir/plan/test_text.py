@@ -40,7 +40,7 @@ TEXT = """plan sm_90a (x: %b0, "the mask": %"b 1") -> (y: %b4, again: %b4) SYMBO
   constant %b5: bf16[64, 16] = @"fc 2" as n k over (k, n) of [16, 64]
   constant %b6: f32[3] = @bias
   constant %b7: f32[] = @scalar as  of []
-  constant %b8: f32[6, 2, 20, 16] = @taps as d2 d0/16 d1 d0%16 of [32, 20, 3] filtered 4 along (2)
+  constant %b8: f32[4, 2, 20, 16] = @taps as d2 d0/16 d1 d0%16 of [32, 20, 3] filtered 2 along (2)
   arena    %b3: f32[B, max(4, S)] in s0
   output   %b4: f32[B, 16]
   dynamic  %d: i64[K]
@@ -96,7 +96,7 @@ def plan() -> Plan:
             Buffer("b5", TensorType(bf16, (64, 16)), storage.Constant("fc 2", other, (16, 64))),
             Buffer("b6", TensorType(f32, (3,)), storage.Constant("bias")),
             Buffer("b7", TensorType(f32, ()), storage.Constant("scalar", Layout((), ()), ())),
-            Buffer("b8", TensorType(f32, (6, 2, 20, 16)), storage.Constant("taps", taps, (32, 20, 3), Filtering(4, (2,)))),
+            Buffer("b8", TensorType(f32, (4, 2, 20, 16)), storage.Constant("taps", taps, (32, 20, 3), Filtering(2, (2,)))),
             Buffer("b3", TensorType(f32, (B, dims.maximum(S, 4))), storage.Arena("s0")),
             Buffer("b4", TensorType(f32, (B, 16)), storage.Output()),
             Buffer("d", TensorType(i64, (K,)), storage.Dynamic()),
@@ -163,8 +163,8 @@ EMPTY = "plan cpu () -> () {\n  STATEMENT\n}"
         ("constant %b0: f32[] = @w as d0 d1 of [3]", "line 2, column 31: layout d0 d1: its axes are d0, each once"),
         ("constant %b0: f32[] = @w as d0 d1/2 d1%0 of [3, 4]", "line 2, column 31: "),
         ("constant %b0: f32[] = @w as d0 of [B]", "line 2, column 38: got 'B]', expected an integer"),
-        ("constant %b0: f32[] = @w as d0 of [3] filtered 5 along (0)", "line 2, column 31: filtering of 5 places, expected one of 2, 4"),
-        ("constant %b0: f32[] = @w as d0 of [3] filtered 4 (0)", "line 2, column 52: got '(0)', expected 'along'"),
+        ("constant %b0: f32[] = @w as d0 of [3] filtered 5 along (0)", "line 2, column 31: filtering of 5 places, expected one of 2"),
+        ("constant %b0: f32[] = @w as d0 of [3] filtered 2 (0)", "line 2, column 52: got '(0)', expected 'along'"),
         ("slot s0 = 4", "line 2, column 11: got '= 4', expected '>='"),
         ("slot s0 >=", "line 3, column 1: cannot read dimension '}'"),
         ("number 3 = %b", "line 2, column 10: got '3 = %b', expected a symbol"),

@@ -65,7 +65,7 @@ CASES = [
     ("@bias", "@bias of [64]", "buffer %b is a constant of [64] without a layout, expected no such sizes"),
     ("of [16, 64]", "of [16, 80]", "buffer %w is f32[4, 16, 16], expected [5, 16, 16], what d1/16 d0 d1%16 of [16, 80] takes"),
     ("d1%16 of [16, 64]", "d1%16 over (d1, d0) of [16]", "buffer %w is a constant of the sizes [16] in the layout d1/16 d0 d1%16"),
-    ("of [16, 64]", "of [16, 64] filtered 4 along (1)", "filtering 4 along (1) of sizes [16, 64], expected 3 in each"),
+    ("of [16, 64]", "of [16, 64] filtered 2 along (1)", "filtering 2 along (1) of sizes [16, 64], expected 3 in each"),
     # inputs, outputs, numbers
     ("(x: %x", "(x: %q", "input 'x' of the plan names the buffer 'q', and the plan does not hold it"),
     ("y: %y", "y: %q", "output 'y' of the plan names the buffer 'q', and the plan does not hold it"),

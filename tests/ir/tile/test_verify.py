@@ -224,16 +224,18 @@ BUILT = {
     "both": (launched(params=(replace(A_PARAM, layout=row_major(("i",)), strides=(1,)),)), "has both a layout and strides"),
     "layout axes": (launched(params=(replace(A_PARAM, layout=row_major(("j",))),)), "the layout's axes are .* expected its labels"),
     "made of nothing": (
-        launched(params=(replace(A_PARAM, made=Made("q", Filtering(4, (0,)))),)),
+        launched(params=(replace(A_PARAM, made=Made("q", Filtering(2, (0,)))),)),
         "operand %a is made of %q, expected another",
     ),
     "made of another dtype": (
-        launched(params=(A_PARAM, replace(A_PARAM, name="b", dtype=types.f16, made=Made("a", Filtering(4, (0,)))))),
+        launched(params=(A_PARAM, replace(A_PARAM, name="b", dtype=types.f16, made=Made("a", Filtering(2, (0,)))))),
         "operand %b is made of %a, expected another that is read, of its dtype",
     ),
     "made of other sizes": (
-        launched(params=(replace(A_PARAM, dims=(("i", 3),)), replace(A_PARAM, name="b", made=Made("a", Filtering(4, (0,)))))),
-        "operand %b: what is filtered 4 along .* of %a has other sizes",
+        launched(
+            params=(replace(A_PARAM, dims=(("i", 3),)), replace(A_PARAM, name="b", dims=(("i", 5),), made=Made("a", Filtering(2, (0,)))))
+        ),
+        "operand %b: what is filtered 2 along .* of %a has other sizes",
     ),
     "strides": (launched(params=(replace(A_PARAM, strides=(1, 2)),)), "operand %a has 2 strides, expected 1"),
     "shape": (launched(params=(replace(A_PARAM, dims=(("i", dims.symbol("N")),)),)), "shape of operand %a names N, which is neither"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import ourcc
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.backends.reopen import module_of
 from ourcc.compiler.options import build_options
@@ -25,7 +28,6 @@ from ourcc.ir.tile.parse import parse
 from ourcc.ir.tile.text import text
 from ourcc.ir.tile.verify import verify
 from ourcc.ir.types import TensorType, f32
-from ourcc.ir.winograd import POINTS
 from ourcc.passes.lower.schedule import cheapest
 from ourcc.passes.tile.cpu import winograd
 from ourcc.passes.tile.cpu.winograd import Winograd
@@ -94,13 +96,11 @@ def test_all_that_is_drawn_is_taken() -> None:
 
 @pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("level", [AVX2, AVX512], ids=["AVX2", "AVX-512"])
-@pytest.mark.parametrize("places", POINTS)
-@pytest.mark.parametrize("seed", range(5))
-def test_every_schedule_computes_its_places(seed: int, places: int, level: CpuLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_every_schedule_computes_its_places(seed: int, level: CpuLevel) -> None:
     numbers = np.random.default_rng(seed)
     problems = found(Drawn(seed).module(), level)
     assert problems
-    monkeypatch.setattr(winograd, "POINTS", {places: POINTS[places]})
     for problem, match in problems:
         region = problem.region
         given = {o.name: numbers.standard_normal([dims.number(d) for d in o.type.shape]).astype(np.float32) for o in region.inputs}
@@ -126,8 +126,7 @@ def test_every_schedule_computes_its_places(seed: int, places: int, level: CpuLe
 @pytest.mark.parametrize("seed", range(5, 13))
 def test_engines_of_drawn_windows(seed: int, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that are known, and a batch and a length that calls decide; numbers that are none reach what they reach in the sum."""
-    drawn, places = Drawn(seed, is_open=seed % 2 == 1), 4 if seed % 3 else 2
-    monkeypatch.setattr(winograd, "POINTS", {places: POINTS[places]})
+    drawn = Drawn(seed, is_open=seed % 2 == 1)
     monkeypatch.setattr(Winograd, "cost", lambda self, match, schedule, target: 1e-12)
     contents = compile_module(drawn.module(), build_options({"target": target, "tune": "off"}))
     assert any(row["strategy"].startswith("winograd") for rows in contents.report["kernels"].values() for row in rows)
@@ -140,9 +139,12 @@ def test_engines_of_drawn_windows(seed: int, target: str, monkeypatch: pytest.Mo
                 (step,), (exact,) = (interpret(drawn.module(), [given], wide=wide) for wide in (False, True))
             answer = np.asarray(engine(given))
             assert np.array_equal(np.isnan(answer), np.isnan(step))
-            if 3e38 not in strange:
-                verdict = judge(answer, step, exact, factor=4)
-                assert verdict.passed, f"{sizes}, {strange}: {verdict.reason}"
+            if 3e38 in strange:
+                # Sums of terms of either sign may pass the range in one order and not in another, in the convolutions beside it too.
+                assert np.isfinite(answer[np.isfinite(step) & (np.abs(step) < 1e30)]).all()
+                continue
+            verdict = judge(answer, step, exact, factor=4)
+            assert verdict.passed, f"{sizes}, {strange}: {verdict.reason}"
 
 
 def a_network(channels: int, size: int, **changes: Any) -> Module:
@@ -173,6 +175,52 @@ def test_large_images_are_filtered_by_choice_and_the_weights_stay_in_the_engine(
 
 
 @pytest.mark.usefixtures("small_images")
+def judged(module: torch.nn.Module, given: torch.Tensor) -> tuple[bool, str]:
+    """Eager's answer, in float32 and float64, beside that of an engine whose kernels filter."""
+    engine = ourcc.build(module, (given,), targets=["native"], tune="off", threads=1)
+    assert any(row["strategy"].startswith("winograd") for rows in engine.contents.report["kernels"].values() for row in rows)
+    with torch.no_grad():
+        step, exact = module(given).numpy(), copy.deepcopy(module).double()(given.double()).numpy()
+    verdict = judge(np.asarray(engine(given.numpy())), step, exact, factor=4)
+    return verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(64, 64), (128, 128), (256, 64), (512, 64)])
+def test_errors_do_not_grow_with_channels(channels: int, filters: int) -> None:
+    torch.manual_seed(channels)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, channels, 1), torch.nn.ReLU(), torch.nn.Conv2d(channels, filters, 3, padding=1)).eval()
+    passed, why = judged(module, torch.randn(1, 3, 28, 28))
+    assert passed, why
+
+
+@pytest.mark.parametrize("large", [-1e9, -1e4])
+def test_a_large_pixel_leaves_its_neighbours_alone(large: float) -> None:
+    """Behind it nothing is left of what is large: the places that do not see it stand by themselves."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 1, bias=False), torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.ReLU()).eval()
+    for convolution in (module[0], module[1]):
+        convolution.weight.data.abs_()
+    given = torch.rand(1, 16, 28, 28)
+    given[:, :, 10, 10] = large
+    passed, why = judged(module, given)
+    assert passed, why
+
+
+def test_sums_that_pass_the_range_on_the_way_alone_are_made_again() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(32, 32, 1, bias=False), torch.nn.Conv2d(32, 32, 3, bias=False), torch.nn.Conv2d(32, 8, 1)
+    ).eval()
+    module[0].weight.data = torch.eye(32).reshape(32, 32, 1, 1)
+    module[1].weight.data *= 1e-2
+    given = torch.randn(1, 32, 30, 30)
+    given[0, :, 0, 3], given[0, :, 12, 11] = 2e38 * torch.rand(32), -2e38 * torch.rand(32)
+    with torch.no_grad():
+        assert module(given).isfinite().all()
+    passed, why = judged(module, given)
+    assert passed, why
+
+
 @pytest.mark.parametrize("changes", [{"strides": (2, 2)}, {"dilations": (2, 2)}, {"groups": 2}], ids=str)
 def test_other_windows_are_summed_place_by_place(changes: dict[str, Any]) -> None:
     assert found(a_network(32, 12, **changes), AVX512) == []
@@ -180,8 +228,6 @@ def test_other_windows_are_summed_place_by_place(changes: dict[str, Any]) -> Non
 
 def test_filters_that_few_tiles_would_read_are_refused() -> None:
     assert found(a_network(32, 8), AVX512) == [] and found(a_network(32, 12), AVX512)
-    ((_, match),) = found(a_network(32, 14), AVX512)
-    assert {schedule["places"] for schedule in Winograd().space(match, AVX512)} == {2}
 
 
 def test_few_channels_and_odd_numbers_of_filters_are_refused() -> None:
