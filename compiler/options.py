@@ -21,7 +21,6 @@ from .environment import Environment, environment, parse_threads
 from .requests import (
     BUDGET,
     CACHES,
-    PRECISIONS,
     QUANTIZE_FORMATS,
     SPARSITIES,
     UNTUNED,
@@ -32,6 +31,7 @@ from .requests import (
     parse_choice,
     parse_context,
     parse_measuring,
+    parse_precision,
     parse_requirement,
     parse_shape,
 )
@@ -156,7 +156,7 @@ def _targets(names: tuple[str, ...]) -> tuple[Target, ...]:
 
 _READERS: dict[str, Any] = {
     "targets": lambda value: _targets(_named("targets", _several, value)),
-    "precision": lambda value: parse_choice(value, PRECISIONS, "precision"),
+    "precision": parse_precision,
     "quantize": lambda value: parse_choice(value, QUANTIZE_FORMATS, "quantize format"),
     "sparsity": lambda value: parse_choice(value, SPARSITIES, "sparsity"),
     "shapes": _shapes,

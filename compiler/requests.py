@@ -175,6 +175,20 @@ def parse_measuring(text: str | int) -> Measuring:
     )
 
 
+def parse_precision(text: str) -> str:
+    """A name of PRECISIONS; a UsageError names the one that other programs' name of it means."""
+    spelled = text.lower().removeprefix("torch.") if isinstance(text, str) else ""
+    meant = {"f32": "fp32", "float32": "fp32", "float": "fp32", "f16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}.get(
+        spelled
+    )
+    if meant is not None:
+        raise UsageError(f"unknown precision: got {text!r}, expected one of {', '.join(PRECISIONS)}", hint=f"did you mean {meant!r}?")
+    if spelled in QUANTIZE_FORMATS:
+        hint = f"that is a number format: --quantize {spelled}"
+        raise UsageError(f"unknown precision: got {text!r}, expected one of {', '.join(PRECISIONS)}", hint=hint)
+    return parse_choice(text, PRECISIONS, "precision")
+
+
 def parse_choice(text: str, known: Sequence[str], what: str) -> str:
     """`text` if it is one of the known words; a UsageError names the nearest."""
     if text not in known:

@@ -42,7 +42,12 @@ _MEANT = {
     "sm_100a": r"blackwell",
     "sm_103a": r"blackwellultra",
     "sm_120a": r"(geforce)?rtx(50[0-9][0-9](ti|super)?|pro6000)",
-    "cpu": r"x86|avx2",
+    "cpu": r"x86",
+    "x86-64": r"x8664v[12]|sse[0-9]*|avx",
+    "x86-64-v3": r"avx2|haswell|zen[123]?",
+    "x86-64-v4": r"avx512[a-z]*|skylake",
+    "x86-64-v4-bf16": r"zen[45]",
+    "x86-64-v4-amx": r"amx|sapphirerapids",
 }
 """What other programs and the makers' names of devices call a target, without spaces and signs."""
 
