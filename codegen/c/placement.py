@@ -61,7 +61,7 @@ class Placement:
         if nbytes < LARGE:
             self.writer.line(f"{ctype} {array}[{elements}] __attribute__((aligned({LINE})));")
             return array
-        self.writer.line(f"{ctype} *const restrict {array} = ({ctype} *)({HELD} + {self.held});")
+        self.writer.line(f"{ctype} *const {array} = ({ctype} *)({HELD} + {self.held});")
         self.held += -(-nbytes // LINE) * LINE
         self.most = max(self.most, self.held)
         if self.held > LIMIT:
