@@ -135,10 +135,9 @@ def _print_candidate(
     for space in program.workspaces:
         own[space.name] = len(sources.buffers)
         sources.buffers.append(CandidateBuffer("scratch", space.dtype, dims.evaluate(dims.product(space.shape), sizes)))
-    params = {param.name: param for launch in program.launches for param in launch.params}
     for param, made in program.made:
         own[param.name] = len(sources.buffers)
-        sources.made[own[param.name]] = param, params[made.operand], places[made.operand]
+        sources.made[own[param.name]] = param, program.params[made.operand], places[made.operand]
         count = dims.product(param.shape if param.layout is None else param.layout.extents(param.shape))
         sources.buffers.append(CandidateBuffer("given", param.dtype, dims.evaluate(count, sizes)))
     for place, launch in enumerate(program.launches):

@@ -181,18 +181,14 @@ def parse_precision(text: str) -> str:
     meant = {"f32": "fp32", "float32": "fp32", "float": "fp32", "f16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}.get(
         spelled
     )
-    if meant is not None:
-        raise UsageError(f"unknown precision: got {text!r}, expected one of {', '.join(PRECISIONS)}", hint=f"did you mean {meant!r}?")
-    if spelled in QUANTIZE_FORMATS:
-        hint = f"that is a number format: --quantize {spelled}"
-        raise UsageError(f"unknown precision: got {text!r}, expected one of {', '.join(PRECISIONS)}", hint=hint)
-    return parse_choice(text, PRECISIONS, "precision")
+    hint = f"that is a number format: --quantize {spelled}" if spelled in QUANTIZE_FORMATS else meant and f"did you mean {meant!r}?"
+    return parse_choice(text, PRECISIONS, "precision", hint)
 
 
-def parse_choice(text: str, known: Sequence[str], what: str) -> str:
-    """`text` if it is one of the known words; a UsageError names the nearest."""
+def parse_choice(text: str, known: Sequence[str], what: str, hint: str | None = None) -> str:
+    """`text` if it is one of the known words; a UsageError gives the hint, else names the nearest."""
     if text not in known:
-        hint = nearest(text, known) if isinstance(text, str) else None
+        hint = hint or (nearest(text, known) if isinstance(text, str) else None)
         raise UsageError(f"unknown {what}: got {text!r}, expected one of {', '.join(known)}", hint=hint)
     return text
 

@@ -69,9 +69,8 @@ def run(
     bounds analysis may assume of the symbols; `checks` is that analysis, which tests replace.
     """
     verify(program, facts)
-    operands = {param.name: param for launch in program.launches for param in launch.params}
     made = [(param, how.operand) for param, how in program.made if how.operand in arrays]
-    arrays = {**{param.name: made_of(param, operands[of], arrays[of]) for param, of in made}, **arrays}
+    arrays = {**{param.name: made_of(param, program.params[of], arrays[of]) for param, of in made}, **arrays}
     _check_symbols(program, symbols, facts)
     program = expand_ladders(program, facts)
     workspaces = {workspace.name for workspace in program.workspaces}

@@ -368,10 +368,14 @@ class TileProgram:
     symbols: tuple[str, ...] = ()
 
     @property
+    def params(self) -> dict[str, Param]:
+        """The operands of its launches by name, in the role that the last one has."""
+        return {param.name: param for launch in self.launches for param in launch.params}
+
+    @property
     def made(self) -> tuple[tuple[Param, Made], ...]:
         """The operands of its launches that are made of others, each once, and of what."""
-        params = {param.name: param for launch in self.launches for param in launch.params}
-        return tuple((param, param.made) for param in params.values() if param.made is not None)
+        return tuple((param, param.made) for param in self.params.values() if param.made is not None)
 
 
 def parts(value: Value) -> tuple[Value, ...]:

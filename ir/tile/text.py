@@ -64,7 +64,7 @@ def launch_lines(launch: Launch) -> list[str]:
 
 
 def param_text(param: Param) -> str:
-    """`%w: out f32[j 1536, k 384] as j/16 k j%16`, and ` from %v filtered 4 along (2, 3)` where it is made when building."""
+    """`%w: out f32[j 1536, k 384] as j/16 k j%16`, and ` from %v filtered 2 along (2, 3)` where it is made when building."""
     role = "" if param.role == "in" else f"{param.role} "
     dims_ = ", ".join(f"{label} {extent}" for label, extent in param.dims)
     layout = "" if param.layout is None else f" as {param.layout}"
