@@ -60,6 +60,9 @@ int32_t ourcc_launch(int threads, int64_t points, const ourcc_kernel *kernel, vo
 static inline uint8_t *ourcc_take(size_t bytes) { return aligned_alloc(64, bytes); }
 static inline void ourcc_give_back(uint8_t *const *memory) { free(*memory); }
 
+/* A part of such memory: as of a block of malloc, compilers are told that no other pointer leads there. */
+static __attribute__((malloc, noinline, noipa, assume_aligned(64))) void *ourcc_part(uint8_t *memory, size_t at) { return memory + at; }
+
 /* In a body that waits for other points: not 0 once the launch has failed, and nobody may signal any more. */
 int32_t ourcc_ended(void);
 #endif

@@ -45,35 +45,38 @@ HELD = "ourcc_held"
 
 
 class Placement:
-    """Computes values into tiles and stores of one kernel; `held` counts the bytes of open arrays that are not on the stack, `most` is
-    their highest number.
-    """
+    """Computes values into tiles and stores of one kernel; `held` counts the bytes of open arrays that are not on the stack."""
 
     def __init__(self, writer: Writer, access: Access, plan: LaunchPlan, values: Values) -> None:
         self.writer, self.access, self.plan, self.values = writer, access, plan, values
         self.library = writer.library
-        self.held = self.most = 0
+        self.held = self._taken = 0
+        self._parts: list[str] = []
         self._synthetic = 0
 
     def array(self, name: str, ctype: str, elements: int, size: int) -> str:
         """An array of so many elements of `size` bytes."""
-        array, nbytes = f"{c_name('l', name)}_{self.writer.fresh('')}", elements * size
+        array = f"{c_name('l', name)}_{self.writer.fresh('')}"
+        nbytes = -(-elements * size // LINE) * LINE
         if nbytes < LARGE:
             self.writer.line(f"{ctype} {array}[{elements}] __attribute__((aligned({LINE})));")
             return array
-        self.writer.line(f"{ctype} *const {array} = ({ctype} *)({HELD} + {self.held});")
-        self.held += -(-nbytes // LINE) * LINE
-        self.most = max(self.most, self.held)
+        self._parts.append(f"{ctype} *const {array} = ourcc_part({HELD}, {self._taken});")
+        self.held, self._taken = self.held + nbytes, self._taken + nbytes
         if self.held > LIMIT:
             hint = "make the tile smaller or use a workspace of the program"
             raise UnsupportedError(f"%{name} needs {self.held} bytes with what is open here, expected at most {LIMIT}", hint=hint)
         return array
 
-    def memory(self) -> str:
-        """The line that a kernel begins with, where it has large arrays: it gives back what it takes however it ends."""
-        if self.most == 0:
-            return ""
-        return f"uint8_t *const {HELD} __attribute__((cleanup(ourcc_give_back))) = ourcc_take({self.most}); if (!{HELD}) return ENOMEM;"
+    def memory(self) -> list[str]:
+        """The lines that a kernel with large arrays begins with: it gives back what it takes however it ends.
+
+        Each array has a part to itself, also those that are never open at once: compilers are told that no two are the same memory.
+        """
+        if not self._parts:
+            return []
+        taken = f"uint8_t *const {HELD} __attribute__((cleanup(ourcc_give_back))) = ourcc_take({self._taken}); if (!{HELD}) return ENOMEM;"
+        return [taken, *self._parts]
 
     # --- named values -----------------------------------------------------------------------------------------------
 

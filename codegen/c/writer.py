@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...ir import dims
@@ -70,10 +71,9 @@ class Writer:
         if text not in self.blocks[1].lines:
             self.blocks[1].lines.append(self.library.scan(text))
 
-    def begin(self, text: str) -> None:
-        """A line before all others of the innermost block, where there is text."""
-        if text:
-            self.blocks[-1].lines.insert(0, self.library.scan(text))
+    def begin(self, lines: Iterable[str]) -> None:
+        """Lines before all others of the innermost block."""
+        self.blocks[-1].lines[:0] = [self.library.scan(line) for line in lines]
 
     def open(self, head: str, is_tile: bool = False) -> None:
         """Begin a block; what is hoisted goes to the lines of the enclosing one, before this head."""
