@@ -139,7 +139,7 @@ def measure(shape: Shape, kinds: Sequence[str]) -> dict[str, Any]:
     answers = engine(*inputs)
     rounds = max(FEWEST, min(MOST, int(SECONDS / max(time.perf_counter() - start, 1e-6))))
     listed = list(answers) if isinstance(answers, (tuple, list)) else [answers]
-    launches = profile(engine, "main", inputs, 1, rounds, SILENT)
+    launches = profile(engine, "main", inputs, 1, rounds, SILENT).profiles
     return {
         name: {**of_kind(launches, name), "wrong": not is_right(np.asarray(answer), *factors[name])}
         for name, answer in zip(kinds, listed, strict=True)

@@ -71,7 +71,7 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         tables.append(_weighed(timed))
     if options.kernels:
         heaviest = max(cases, key=lambda case: case.point.weight)
-        tables += _launches(options, engine, function, heaviest.arrays, timed[heaviest][0].minimum, progress)
+        tables += _launches(options, engine, function, heaviest.arrays, progress)
     return Report({**facts, "cpu": cpu.model, **files}, tuple(tables))
 
 
@@ -110,18 +110,16 @@ def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:
     return Table("times over the workload", ("what", "min_ms", "ratio"), cells, ("mean of the minima by the points' weights",))
 
 
-def _launches(
-    options: BenchOptions, engine: Engine, function: str, arrays: list[Array], call: float, progress: Progress
-) -> Iterator[Table]:
+def _launches(options: BenchOptions, engine: Engine, function: str, arrays: list[Array], progress: Progress) -> Iterator[Table]:
     """A row for each launch; the trace and the picture are written beside."""
     from .profile import draw_roofline, profile_beside_rates, profile_table, trace
 
-    profiles, roof = profile_beside_rates(engine, function, arrays, options.threads, options.rounds, progress)
+    measured, roof = profile_beside_rates(engine, function, arrays, options.threads, options.rounds, progress)
     if options.trace is not None:
-        replace_file(options.trace, trace(profiles))
+        replace_file(options.trace, trace(measured.profiles))
     if options.picture is not None:
-        replace_file(options.picture, draw_roofline(profiles, roof.rates))
-    yield profile_table(profiles, roof, _sizes(arrays), call)
+        replace_file(options.picture, draw_roofline(measured.profiles, roof.rates))
+    yield profile_table(measured, roof, _sizes(arrays))
 
 
 def _built(options: BenchOptions, progress: Progress) -> Engine:

@@ -56,6 +56,20 @@ class Profile:
         return max(self.operations / (rates.fma_gflops * 1e9), self.bytes / (rates.read_gbytes_per_second * 1e9))
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """What was timed: every launch, and the nanoseconds of each round's call as a whole."""
+
+    profiles: list[Profile]
+    calls: tuple[int, ...]
+
+    def outside(self) -> float:
+        """Seconds of a call beside its launches, of which both are of the same round: the median."""
+        own = [sum(times) for times in zip(*(item.samples for item in self.profiles), strict=True)] or [0] * len(self.calls)
+        rest: float = statistics.median(call - launches for call, launches in zip(self.calls, own, strict=True))
+        return max(rest, 0.0) * 1e-9
+
+
 def profile(
     engine: Engine,
     function: str,
@@ -64,7 +78,7 @@ def profile(
     rounds: int,
     progress: Progress,
     between: Callable[[], None] = lambda: None,
-) -> list[Profile]:
+) -> Rounds:
     """Each launch of a function in the part that runs, in every round, after two calls that warm up.
 
     `between` is called before the first round, halfway and behind the last one; calls that warm up follow it.
@@ -77,22 +91,25 @@ def profile(
     plan = executor.program.plan
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     progress.stage("time launches", rounds)
-    samples = []
+    samples, calls = [], []
     for number in range(rounds):
         if number in (0, rounds // 2):
             between()
             for _ in range(2):
                 executor.run(inputs, states)
-        samples.append(executor.times(inputs, states))
+        times, call = executor.times(inputs, states)
+        samples.append(times)
+        calls.append(call)
         progress.advance()
     between()
     values = executor.program.bind(tuple(array.shape for array in inputs), inputs).values
     rows = {row["kernel"]: row for row in contents.report.get("kernels", {}).get(engine.part, ())}
     kernels = [_serving(step, values) for step in launches]
-    return [
-        Profile(n, step, kernel, rows.get(kernel, {}), times, *_cost(rows.get(kernel, {}), step, values))
-        for n, (step, kernel, times) in enumerate(zip(launches, kernels, zip(*samples, strict=True), strict=True))
+    profiles = [
+        Profile(n, step, kernel, rows.get(kernel, {}), each, *_cost(rows.get(kernel, {}), step, values))
+        for n, (step, kernel, each) in enumerate(zip(launches, kernels, zip(*samples, strict=True), strict=True))
     ]
+    return Rounds(profiles, tuple(calls))
 
 
 def _serving(step: Launch, values: Mapping[str, int]) -> str:
@@ -120,12 +137,12 @@ class Roof:
 
 def profile_beside_rates(
     engine: Engine, function: str, inputs: Sequence[Array], threads: int, rounds: int, progress: Progress
-) -> tuple[list[Profile], Roof]:
-    """The profile, and what the machine does before, between and after its rounds."""
+) -> tuple[Rounds, Roof]:
+    """The rounds, and what the machine does before, between and after its rounds."""
     found: list[Rates] = []
     with rate_samples(find_compiler(), read_cpu()) as sample:
-        profiles = profile(engine, function, inputs, threads, rounds, progress, lambda: found.append(sample()))
-    return profiles, roof_of(found, profiles, threads)
+        measured = profile(engine, function, inputs, threads, rounds, progress, lambda: found.append(sample()))
+    return measured, roof_of(found, measured.profiles, threads)
 
 
 def roof_of(found: Sequence[Rates], profiles: Sequence[Profile], threads: int) -> Roof:
@@ -140,9 +157,9 @@ def roof_of(found: Sequence[Rates], profiles: Sequence[Profile], threads: int) -
     return Roof(Rates(reached, best.read_gbytes_per_second), source)
 
 
-def profile_table(profiles: Sequence[Profile], roof: Roof, sizes: str = "", call: float | None = None) -> Table:
-    """One row a launch, the longest first; `sizes` are those of the inputs, `call` is how many seconds the fastest whole call took."""
-    rates = roof.rates
+def profile_table(measured: Rounds, roof: Roof, sizes: str = "") -> Table:
+    """One row a launch, the longest first; `sizes` are those of the inputs."""
+    profiles, rates = measured.profiles, roof.rates
     total = sum(item.median for item in profiles) or 1.0
     rows: list[tuple[Cell, ...]] = []
     for item in sorted(profiles, key=lambda item: -item.median):
@@ -160,16 +177,9 @@ def profile_table(profiles: Sequence[Profile], roof: Roof, sizes: str = "", call
         f"roofline: the least time one thread needs, at {rates.fma_gflops:.0f} GFLOP/s ({roof.source}) and"
         f" {rates.read_gbytes_per_second:.1f} GB/s, over the median; operands in a cache may exceed it",
         f"all launches: {total * 1e6:.1f} us by their medians{f', of inputs {sizes}' if sizes else ''}",
-        *([] if call is None else [_outside(call, sum(item.minimum for item in profiles))]),
+        f"outside of launches: {measured.outside() * 1e6:.1f} us of a call (median): steps in Python, checks, memory",
     )
     return Table("launches", COLUMNS, tuple(rows), notes, BRIEF, ("kernel",))
-
-
-def _outside(call: float, launches: float) -> str:
-    """What a call does beside its launches, both at their fastest: noise only ever adds."""
-    rest = max(call - launches, 0.0)
-    what = "steps in Python, checks, memory, the caller"
-    return f"outside of launches: {rest * 1e6:.1f} us of the {call * 1e6:.1f} us that the fastest call takes: {what}"
 
 
 def trace(profiles: Sequence[Profile]) -> list[bytes]:

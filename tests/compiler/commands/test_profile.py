@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ourcc.compiler.cli.main import run
-from ourcc.compiler.commands.profile import Profile, Roof, draw_roofline, profile, profile_table, roof_of, trace
+from ourcc.compiler.commands.profile import Profile, Roof, Rounds, draw_roofline, profile, profile_table, roof_of, trace
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.compiler.progress import SILENT, Silent
@@ -45,7 +45,7 @@ def contents() -> EngineContents:
 
 @pytest.fixture(scope="module")
 def profiles(contents: EngineContents) -> list[Profile]:
-    return profile(Engine(contents), "main", [np.ones((24, 96), np.float32), np.ones((96, 128), np.float32)], 1, 3, SILENT)
+    return profile(Engine(contents), "main", [np.ones((24, 96), np.float32), np.ones((96, 128), np.float32)], 1, 3, SILENT).profiles
 
 
 def test_every_launch_is_timed_in_every_round(contents: EngineContents, profiles: list[Profile]) -> None:
@@ -102,7 +102,7 @@ def test_a_call_that_is_not_timed_costs_and_changes_nothing(contents: EngineCont
 
 
 def test_the_table_is_sorted_by_time_and_shares_add_up(profiles: list[Profile]) -> None:
-    rows = profile_table(profiles, Roof(RATES, "said")).to_data()
+    rows = profile_table(Rounds(profiles, (10**9,) * 3), Roof(RATES, "said")).to_data()
     medians = [float(row["median_us"] or 0) for row in rows]
     assert medians == sorted(medians, reverse=True) and sum(float(row["share"] or 0) for row in rows) == pytest.approx(1, abs=0.01)
     assert {row["launch"] for row in rows} == set(range(len(profiles)))
@@ -166,7 +166,7 @@ def test_a_launch_is_told_by_the_kernel_that_ran() -> None:
     """One row of heads that share keys goes in one block, many rows head by head."""
     found = compile_module(parse_module(SCORES), build_options({"targets": ["native"], "tune": "off", "workload": ["S=1", "S=512"]}))
     few, many = (
-        profile(Engine(found), "main", [np.ones((8, rows, 64), np.float32), np.ones((2, 512, 64), np.float32)], 1, 1, SILENT)[0]
+        profile(Engine(found), "main", [np.ones((8, rows, 64), np.float32), np.ones((2, 512, 64), np.float32)], 1, 1, SILENT).profiles[0]
         for rows in (8, 40)
     )
     assert few.launch == many.launch and few.kernel != many.kernel
@@ -184,7 +184,7 @@ def test_the_report_says_at_which_sizes_and_what_is_outside_of_launches(engine_f
         "by their medians, of inputs " in text
         and "outside of launches: " in text
         and ("before, between and after" in text or "reached by" in text)
-        and "us that the fastest call takes" in text
+        and "us of a call (median)" in text
     )
 
 
@@ -212,11 +212,15 @@ def test_rates_are_sampled_before_between_and_after_the_rounds(contents: EngineC
             self.count += steps
 
     progress = Counted()
-    items = profile(Engine(contents), "main", inputs, 1, 4, progress, lambda: seen.append(progress.count))
-    assert seen == [0, 2, 4] and all(len(item.samples) == 4 for item in items)
+    found = profile(Engine(contents), "main", inputs, 1, 4, progress, lambda: seen.append(progress.count))
+    assert seen == [0, 2, 4] and all(len(item.samples) == 4 for item in found.profiles)
+    assert all(call > sum(item.samples[n] for item in found.profiles) for n, call in enumerate(found.calls)) and len(found.calls) == 4
 
 
-def test_what_is_outside_of_launches_is_told_of_the_fastest(profiles: list[Profile]) -> None:
-    slow = [dataclasses.replace(item, samples=(1000, 9000, 9000)) for item in profiles]
-    text = " ".join(profile_table(slow, Roof(RATES, "said"), "", 1e-6 * (len(slow) + 2)).notes)
-    assert f"outside of launches: 2.0 us of the {len(slow) + 2:.1f} us" in text
+def test_what_is_outside_of_launches_is_of_the_same_round(profiles: list[Profile]) -> None:
+    """A round in which everything took long, and one in which nothing did, do not meet."""
+    items = [dataclasses.replace(item, samples=(1000, 9000, 5000)) for item in profiles]
+    calls = tuple(len(items) * own + rest for own, rest in ((1000, 2000), (9000, 3000), (5000, 9000)))
+    text = " ".join(profile_table(Rounds(items, calls), Roof(RATES, "said")).notes)
+    assert "outside of launches: 3.0 us of a call" in text
+    assert Rounds([], (2000, 4000, 9000)).outside() == pytest.approx(4e-6)
