@@ -26,7 +26,8 @@ from ..report.table import Cell, Table
 from ..targets.machine import Rates, rate_samples, read_cpu
 
 COLUMNS = ("launch", "kernel", "source_ops", "strategy", "min_us", "median_us", "gflops", "gbytes_per_second", "roofline", "share")
-BRIEF = ("launch", "kernel", "source_ops", "median_us", "gflops", "roofline", "share")
+BRIEF = ("launch", "kernel", "median_us", "share", "roofline", "gflops", "min_us")
+BELOW = ("source_ops", "strategy")
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def profile_table(measured: Rounds, roof: Roof, sizes: str = "") -> Table:
         f"all launches: {total * 1e6:.1f} us by their medians{f', of inputs {sizes}' if sizes else ''}",
         f"outside of launches: {measured.outside() * 1e6:.1f} us of a call (median): steps in Python, checks, memory",
     )
-    return Table("launches", COLUMNS, tuple(rows), notes, BRIEF, ("kernel",))
+    return Table("launches", COLUMNS, tuple(rows), notes, BRIEF, BELOW, keys=("kernel",))
 
 
 def trace(profiles: Sequence[Profile]) -> list[bytes]:

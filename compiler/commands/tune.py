@@ -77,7 +77,8 @@ def _report(contents: EngineContents, tuning: Tuning, path: str, store: RecordSt
     measured = sum(decision.tried for level in tuning.levels.values() for decision in level.chooser.decisions.values())
     columns = ("kernel", "architecture", "before", "now", "gain", "chosen_by", "why")
     notes = ("gain: the measured time of the schedule before over that of the one now, where both were measured",)
-    table = Table("schedules", columns, tuple(rows), notes, ("kernel", "now", "gain", "chosen_by", "why"), ("kernel",))
+    below = ("before", "now", "why")
+    table = Table("schedules", columns, tuple(rows), notes, tuple(name for name in columns if name not in below), below, ("kernel",))
     return Report({"engine": path, "candidates_measured": measured, "changed": changed}, (table,))
 
 

@@ -16,6 +16,10 @@ WORDS = (24, 16, 12, SHORTEST)
 LINES = 6
 """A text goes on in so many lines; only a sentence, one of at least `SENTENCE` words, in more."""
 SENTENCE = 5
+WHOLE = 1e9
+"""Numbers below this are written without a power of ten."""
+BELOW = "    "
+"""What the lines below a row begin with."""
 MARKS = re.compile(r"(?<=[,;/._|={(-])(?=[^,;/._|={(-])")
 """Where a word may go on in the next line: behind what joins its parts."""
 
@@ -26,7 +30,9 @@ def format_cell(cell: Cell) -> str:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:.4g}" if isinstance(cell, float) else " ".join(str(cell).split("\n"))
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if 1e4 <= abs(cell) < WHOLE else f"{cell:.4g}"
+    return " ".join(str(cell).split("\n"))
 
 
 def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") -> list[str]:
@@ -37,20 +43,27 @@ def fit(table: Table, width: int | None, cut: str = "…", rule: str = "─") ->
     shown = _shown(table)
     natural = {n: _natural(table, n) for n in shown}
     kept, widths = (shown, natural) if width is None else _choose(table, shown, natural, width - 1)
-    lines = _lines([table.columns[n].replace("_", " ") for n in kept], kept, widths, table, cut)
-    lines.append(rule * (sum(widths[n] for n in kept) + GAP * (len(kept) - 1)))
-    rows = [[format_cell(row[n]) for n in kept] for row in table.rows]
-    lines += [line for row in rows for line in _lines(row, kept, widths, table, cut)]
-    left_out = [table.columns[n].replace("_", " ") for n in shown if n not in kept]
-    shortened = any(
-        cut in "".join(_broken(text, widths[n], cut)) and cut not in text for row in rows for text, n in zip(row, kept, strict=True)
-    )
+    below = [n for n in shown if n not in kept and table.columns[n] in table.below]
+    names = [name.replace("_", " ") for name in table.columns]
+    head = [*_lines([names[n] for n in kept], kept, widths, table, cut), *_under([names[n] for n in below], width, cut)]
+    lines = [*head, rule * (sum(widths[n] for n in kept) + GAP * (len(kept) - 1))]
+    for row in table.rows:
+        lines += _lines([format_cell(row[n]) for n in kept], kept, widths, table, cut)
+        lines += _under([format_cell(row[n]) for n in below if row[n] is not None], width, cut)
+    left_out = [names[n] for n in shown if n not in (*kept, *below)]
+    told = [format_cell(row[n]) for row in table.rows for n in (*kept, *below)]
+    shortened = sum(line.count(cut) for line in lines[len(head) :]) > sum(text.count(cut) for text in told)
     lines = [*(f" {line}".rstrip() for line in lines), *notes]
     if left_out:
         lines += wrap(f"(left out for want of room: {', '.join(left_out)}; --wide shows everything, --json too)", width)
     elif shortened:
         lines += wrap("(shortened; --wide shows everything, --json too)", width)
     return lines
+
+
+def _under(texts: Sequence[str], width: int | None, cut: str) -> list[str]:
+    """Texts below a row, each from a line of its own on."""
+    return [BELOW + line for text in texts for line in ([text] if width is None else _broken(text, width - 1 - len(BELOW), cut))]
 
 
 def wrap(text: str, width: int | None) -> list[str]:
@@ -80,12 +93,15 @@ def _natural(table: Table, column: int) -> int:
 
 
 def _choose(table: Table, shown: Sequence[int], natural: dict[int, int], room: int) -> tuple[Sequence[int], dict[int, int]]:
-    """The columns that fit, all if they do, else the brief ones, else the first of these; with the width of each."""
-    brief = sorted((n for n in shown if table.columns[n] in table.brief), key=lambda n: table.brief.index(table.columns[n]))
-    for kept in [list(shown), *([sorted(brief)] if brief else [])]:
+    """The columns that fit, all if they do, else those that do not stand below, else the brief ones, else the first of these; with the
+    width of each.
+    """
+    beside = [n for n in shown if table.columns[n] not in table.below]
+    brief = sorted((n for n in beside if table.columns[n] in table.brief), key=lambda n: table.brief.index(table.columns[n]))
+    for kept in [list(shown), beside, *([sorted(brief)] if brief else [])]:
         if _total(natural, kept) <= room:
             return kept, natural
-    first = brief or list(shown)
+    first = brief or beside
     while len(first) > 1 and _total(_least(table, natural, first, SHORTEST), first) > room:
         first = first[:-1]
     kept = sorted(first)

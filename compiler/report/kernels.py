@@ -21,7 +21,8 @@ COLUMNS = (
     *("kernel", "function", "kind", "calls", "when", "source_ops", "strategy", "registers", "shared_bytes", "spills", "inner_spills"),
     *("instructions", "megaflop", "megabytes", "predicted_us", "share", "roofline", "notes"),
 )
-BRIEF = ("kernel", "function", "source_ops", "predicted_us", "share", "roofline", "when", "calls", "strategy", "kind")
+BRIEF = ("kernel", "function", "predicted_us", "share", "roofline", "calls", "when", "kind")
+BELOW = ("source_ops", "strategy")
 
 
 def kernel_rows(
@@ -165,7 +166,7 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
         notes.append("a roofline above 1: faster than memory brings the bytes, which a cache is reckoned to hold, or work is skipped")
     if any(row.get("kind", "kernel") != "kernel" for row in rows):
         notes.append("host and aten rows run outside of kernels: at least the time to move their bytes")
-    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, ("kernel",))
+    return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, BELOW, keys=("kernel",))
 
 
 def memory_tables(plan: Plan, target: str | None = None) -> tuple[Table, Table]:

@@ -20,6 +20,8 @@ class Table:
     notes: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
     """The columns to show where not all have room, the ones to keep longest first; none: the first ones that fit."""
+    below: tuple[str, ...] = ()
+    """Columns of words that stand below their row where not all have room beside each other."""
     keys: tuple[str, ...] = ()
     """Columns of names that other options take: they are always whole."""
     folded: Table | None = None

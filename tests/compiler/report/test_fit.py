@@ -49,8 +49,10 @@ def test_no_drawn_table_wraps() -> None:
         }
         rows = tuple(tuple(draw[kind]() for kind in kinds) for _ in range(chance.randint(0, 4)))
         brief = tuple(chance.sample(columns, chance.randint(0, len(columns))))
+        below = tuple(name for name, kind in zip(columns, kinds, strict=True) if kind == "text" and chance.random() < 0.3)
         width = chance.randint(40, 120)
-        assert all(columns_of(line) <= width for line in fit(Table("t", columns, rows, brief=brief), width)), (columns, rows, width)
+        lines = fit(Table("t", columns, rows, brief=brief, below=below), width)
+        assert all(columns_of(line) <= width for line in lines), (columns, rows, width)
 
 
 def test_wrapped_lines_keep_their_place() -> None:
@@ -83,3 +85,14 @@ def test_words_and_keys_are_never_cut() -> None:
 
 def test_a_table_without_rows_says_so() -> None:
     assert fit(Table("t", ("a", "b"), ()), 80) == [" none"]
+
+
+def test_what_has_no_room_beside_stands_below() -> None:
+    rows = (("kernel_0", "matmul, add, gelu", "packed{m=128, n=256}", 1.5), ("kernel_1", None, "nest", 25000.25))
+    table = Table("t", ("kernel", "source_ops", "strategy", "us"), rows, below=("source_ops", "strategy"))
+    assert [line.rstrip() for line in fit(table, 40)] == [
+        *(" kernel        us", "     source ops", "     strategy", " ────────────────"),
+        *(" kernel_0     1.5", "     matmul, add, gelu", "     packed{m=128, n=256}"),
+        *(" kernel_1   25000", "     nest"),
+    ]
+    assert fit(table, 200) == fit(replace(table, below=()), 200)
