@@ -13,7 +13,7 @@ from ..ir.dims import Facts
 from ..ir.errors import UsageError
 from ..ir.spelling import nearest
 from ..ir.target import CPU_LEVELS
-from ..ir.workload import Point, Workload, parse_workload
+from ..ir.workload import Point, Workload, nearest_size, parse_workload
 from ..runtime.kinds import PAGE
 from .engines.outputs import check_output
 from .engines.trust import NOBODY_ASKED, Trust
@@ -74,12 +74,17 @@ class BuildOptions:
         """The workload with sizes for all symbols of a model, if one is given; UsageError where it does not fit them."""
         return None if self.workload is None else self.workload.of(facts)
 
-    def bounded(self, module: Module) -> BuildOptions:
-        """These options where sizes that only the data decide are typical ones of what can be found in the rest of the workload."""
+    def reckoned(self, module: Module) -> BuildOptions:
+        """These options where the workload says what a module does: a batch is 1 though it is the only symbol, and sizes that only the
+        data decide are typical ones of what can be found in the rest.
+        """
+        from ..ir.graph.batch import lone_batch
         from ..ir.graph.found import most_found
 
-        most = most_found(module)
-        return replace(self, workload=(self.workload or ANY_SIZES).of(module.facts, most)) if most else self
+        most, batch, workload = most_found(module), lone_batch(module), self.workload
+        if workload is None and batch is not None:
+            workload = Workload((Point(((batch, nearest_size(1, batch, module.facts)),)),))
+        return replace(self, workload=(workload or ANY_SIZES).of(module.facts, most) if most else workload)
 
     def within(self, facts: Facts) -> BuildOptions:
         """These options for one of several graphs: of the workload what its symbols can be."""
@@ -336,6 +341,7 @@ class VerifyOptions:
     trust_pickle: bool = False
     trust: Trust = NOBODY_ASKED
     function: str | None = None  # None: the entry
+    shapes: tuple[ShapeRequest, ...] = ()
 
 
 @dataclass(frozen=True)

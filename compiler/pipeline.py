@@ -84,7 +84,7 @@ def compile_simplified(
     `asked` are its source ops as they were before, `brought` the bytes of its constants then, if they are the model's weights;
     `remedies` are told with a promise that does not hold, `idle` are the options known to change nothing.
     """
-    options = options.bounded(module)
+    options = options.reckoned(module)
     if options.require:
         enforce_early(contract_of(asked, module, options), options.require, remedies)
     tuning = Tuning(options, progress)
@@ -217,7 +217,7 @@ def stage_text(module: Module, options: BuildOptions, stage: str) -> str:
     target = options.targets[0]
     if stage in LANGUAGES and stage != target.language:
         raise UsageError(f"stage {stage}: the kernels of {target.name} are {target.language}", hint=f"--ir {target.language}")
-    lowered = lower(module, target, options.bounded(module).workload_for(module.facts), options.precision)
+    lowered = lower(module, target, options.reckoned(module).workload_for(module.facts), options.precision)
     if stage == "plan":
         return plans_text(lowered.plans)
     if stage in LANGUAGES:

@@ -51,6 +51,7 @@ class ShapeRequest:
 
 
 _AXIS_HELP = "a size (128), a range (1..64), a symbol (B) or a symbol with its range (B:1..64)"
+_DASHED = re.compile(r"[0-9]+ *- *[0-9]+")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
 _BUCKETS = re.compile(r"[0-9]{1,18}(\|[0-9]{1,18})+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,7 +93,8 @@ def _parse_axis(text: str, whole: str) -> AxisSize:
     except CompilerError as error:
         raise UsageError(f"shape {whole!r}: {error.message}", hint=f"an axis is {_AXIS_HELP}") from error
     if isinstance(size, int) and size < 0:
-        raise UsageError(f"shape {whole!r}: got size {size}, expected at least 0")
+        hint = f"a range is {text.replace('-', '..')}" if _DASHED.fullmatch(text) else None
+        raise UsageError(f"shape {whole!r}: got size {size}, expected at least 0", hint=hint)
     if any(not _SYMBOL.fullmatch(name) for name in symbols(size)):
         raise UsageError(f"shape {whole!r}: got axis {text!r}, expected symbols of letters, digits and underscores")
     return AxisSize(size)

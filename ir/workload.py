@@ -2,7 +2,7 @@
 
 `B=1,S=128` is a point of weight 1, `B=8,S=512:0.2` one of weight 0.2. Where nothing is said there is one point: 1 for the
 first of several symbols (the batch), 128 for the others, each within its range and a multiple of its divisor, and a size that only
-the data decide within what can be found at all.
+the data decide within what can be found at all. Whether a symbol that is alone is a batch, its model says (`graph.batch`).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def workload_option(function: Function) -> Function:
     """--workload SIZES, any number of times."""
     text = (
         "Sizes that calls will have, with a weight if not 1: B=1,S=128 or B=8,S=512:0.2; kernels are scheduled for them (repeatable;"
-        " default: 1 for the first of several symbols, 128 for others)."
+        " default: 1 for a batch, which is the first of several symbols or leads every input, 128 for others)."
     )
     return click.option("--workload", multiple=True, metavar="NAME=SIZE,..[:WEIGHT]", help=text)(function)
 

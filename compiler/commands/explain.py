@@ -289,7 +289,7 @@ class _Planned:
                 return _Plan(0, launches, f"shared with graph {owner}")
         if program.is_shareable:
             admit_ones(module)
-        lowered = lower(module, options.targets[0], options.within(module.facts).workload)
+        lowered = lower(module, options.targets[0], options.within(module.facts).reckoned(module).workload)
         launches = sum(1 for _ in lowered.launches)
         self.known.append((program, number, launches))
         return _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
@@ -302,7 +302,7 @@ def explain_module(module: Module, options: BuildOptions) -> Report:
         kinds[op.name] = kinds.get(op.name, 0) + 1
     rows = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
     missed = simplify(module, options)
-    lowered = lower(module, options.targets[0], options.workload_for(module.facts))
+    lowered = lower(module, options.targets[0], options.reckoned(module).workload_for(module.facts))
     launches = sum(1 for _ in lowered.launches)
     plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)
     facts = {"graphs": 1, "compiled ops": sum(kinds.values()), "kernels": plan.kernels, "launches": launches, "aten calls": 0}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ir import dims
 from ...ir.errors import InputError, UsageError
-from ...ir.graph import Module
+from ...ir.graph import Graph, Module
 from ...ir.graph.parse import parse_module
 from ...ir.graph.reference import DIGITS, WHOLE, Verdict, bind_symbols, interpret, judge
 from ...ir.spelling import function_of
@@ -23,6 +23,7 @@ from ..engines.recorded import kept_precision, recorded_changes
 from ..models.importing import import_model
 from ..models.inputs import Array, read_inputs, seeded_inputs, seeded_sizes
 from ..models.precision import TF32, Precision, precisions
+from ..models.shapes import wanted_sizes
 from ..options import BuildOptions, VerifyOptions, build_options
 from ..pipeline import simplify
 from ..progress import SILENT, Progress
@@ -38,6 +39,9 @@ FLOOR = 4.0
 """Units in the last place of the output's largest magnitude that whole models are allowed beyond the peer's error."""
 CODED_FLOOR = 1.0
 """The same where what codes beside ties make of an answer is known."""
+MOST = 1 << 26
+"""Numbers that a program computes for a set whose sizes are drawn, at most, where smaller sizes are there: each a few times, in float64."""
+SPANS = (32, 16, 8, 4, 2, 1, 0)
 LOSSY_FLOOR = 16.0
 """The same for a program that rounds what its model does not."""
 NUDGE = 2.0**-18
@@ -53,6 +57,8 @@ def verify(options: VerifyOptions, progress: Progress = SILENT) -> Report:
     """
     check_order(options.engine, options.model, "ourcc verify {} {}")
     check_engine(options.engine)
+    if options.shapes and options.inputs is not None:
+        raise UsageError("got --shape and --inputs, expected one of them: each says the sizes to compare at")
     if is_checkpoint(options.model):
         hint = f"ourcc eval {options.engine} TEXT.txt tells how well it predicts a text, --against another engine how far they lie apart"
         raise UsageError(f"{str(options.model)!r} is a language model, which neither ONNX Runtime nor eager PyTorch runs", hint=hint)
@@ -285,12 +291,18 @@ def _check_ports(engine: Ports, module: Module) -> None:
 def _input_sets(options: VerifyOptions, engine: Engine, function: str, module: Module) -> list[list[Array]]:
     if options.inputs is not None:
         return list(read_inputs(options.inputs, [port.name for port in engine.functions[function].inputs]))
-    return [_drawn(engine, function, module, seed) for seed in range(SETS)]
+    return [_drawn(options, engine, function, module, seed) for seed in range(SETS)]
 
 
-def _drawn(engine: Engine, function: str, module: Module, seed: int) -> list[Array]:
+def _drawn(options: VerifyOptions, engine: Engine, function: str, module: Module, seed: int) -> list[Array]:
     """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
-    sizes = seeded_sizes(engine.contents.symbols, np.random.default_rng(seed))
+    program = parse_module(engine.contents.graph)
+    sizes: dict[str, int] = {}
+    for span in SPANS:
+        sizes = seeded_sizes(program.facts, np.random.default_rng(seed), span)
+        sizes |= wanted_sizes(options.shapes, program, sizes)
+        if _computed(program.functions[function], sizes) <= MOST:
+            break
     shapes = [tuple(dims.evaluate(size, sizes) for size in port.type.shape) for port in engine.functions[function].inputs]
     # Nothing but their shapes is read.
     stand_ins = [
@@ -298,6 +310,12 @@ def _drawn(engine: Engine, function: str, module: Module, seed: int) -> list[Arr
     ]
     # A size that is the value of an integer has no shape that tells it, and the engine's name.
     return seeded_inputs(module, seed, {**sizes, **bind_symbols(module.main.arguments, stand_ins)})
+
+
+def _computed(graph: Graph, sizes: Mapping[str, int]) -> int:
+    """How many numbers ops compute at these sizes, but for those whose sizes only the data decide."""
+    counts = (result.type.elements for op in graph for result in op.results)
+    return sum(dims.evaluate(count, sizes) for count in counts if dims.symbols(count) <= sizes.keys())
 
 
 def _shown(verdict: Verdict) -> tuple[float, float, bool]:

@@ -31,12 +31,12 @@ def seeded_inputs(module: Module, seed: int, sizes: Mapping[str, int] | None = N
     return [_draw(value, _bound(value), bindings, random) for value in graph.arguments]
 
 
-def seeded_sizes(facts: Facts, random: np.random.Generator) -> dict[str, int]:
-    """Small sizes within the symbols' ranges."""
+def seeded_sizes(facts: Facts, random: np.random.Generator, span: int = 32) -> dict[str, int]:
+    """Small sizes within the symbols' ranges: their lowest, and up to `span` more."""
     sizes = {}
     for name, known in facts.ranges.items():
         low = known.low if known.low is not None else 1
-        high = min(known.high if known.high is not None else low + 32, low + 32)
+        high = min(known.high if known.high is not None else low + span, low + span)
         divisor = facts.divisors.get(name, 1)
         sizes[name] = -(-int(random.integers(max(low, 1), high + 1)) // divisor) * divisor
     return sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 from torch.export import Dim, export
 
 from ourcc.compiler.cli.main import run
+from ourcc.compiler.commands import verify as command
 
 
 def elementwise(op: str, dtype: int, opset: int, **attrs: Any) -> onnx.ModelProto:
@@ -62,3 +64,28 @@ def test_programs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run(["build", file, "-o", engine, "-q"]) == 0
     assert run(["verify", engine, file, "-q"]) == 0, capsys.readouterr()
     assert run(["bench", engine, "--against", f"eager={file}", "--rounds", "1", "-q"]) == 0, capsys.readouterr()
+
+
+def test_sizes_are_said_or_drawn_small_where_a_model_is_large(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--shape says them; else no more is computed than the bound allows, but for what the smallest sizes take."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    file, engine = str(tmp_path / "m.onnx"), str(tmp_path / "m.ourcc")
+    onnx.save(elementwise("Add", TensorProto.FLOAT, 18), file)
+    assert run(["build", file, "-o", engine, "-q", "--shape", "N=3.."]) == 0
+
+    def sizes(*args: str) -> set[int]:
+        capsys.readouterr()
+        assert run(["verify", engine, file, "-q", "--json", *args]) == 0
+        return {row["sizes"][0][0] for row in json.loads(capsys.readouterr().out)["outputs"]}
+
+    assert sizes("--shape", "N=77") == {77}
+    assert sizes("--shape", "a=5") == {5}
+    assert len(sizes()) > 4 and max(sizes()) > 8
+    monkeypatch.setattr(command, "MOST", 8)
+    assert 3 <= min(sizes()) and max(sizes()) <= 8
+    monkeypatch.setattr(command, "MOST", 0)
+    assert sizes() == {3}
+    assert run(["verify", engine, file, "--shape", "N=2"]) == 2 and "expected N in 3.." in capsys.readouterr().err
+    assert run(["verify", engine, file, "--shape", "N=4", "--inputs", file]) == 2

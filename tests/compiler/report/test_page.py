@@ -68,7 +68,7 @@ def test_the_page_shows_kernels_memory_and_contract(tmp_path: Path) -> None:
     plan = engine.contents.best.plan
     arena = [buffer for buffer in plan.buffers if isinstance(buffer.storage, storage.Arena)]
     slots = [box for box in reader.boxes if box["class"] == "slot"]
-    assert len(slots) == len(arena) > 0 and slot_offsets(plan.slots, {"B": 128})[1] > 0
+    assert len(slots) == len(arena) > 0 and slot_offsets(plan.slots, {"B": 1})[1] > 0
     assert all(0 <= float(box["y"]) and float(box["y"]) + float(box["height"]) <= 260.5 for box in slots)
     text = " ".join(reader.texts)
-    assert "<b>first</b>" in text and "int8-weight" in text and "B = 128" in text
+    assert "<b>first</b>" in text and "int8-weight" in text and "B = 1" in text
