@@ -7,11 +7,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .environment import parse_threads
-from .options import Options, build_options
 from .progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from ..runtime.engine import Engine
+    from .options import Options
     from .report.table import Report
 
 
@@ -24,9 +24,10 @@ def build(model: Any, example_inputs: Sequence[Any] | None = None, *, progress: 
     parameters, and the buffers that any of them writes are states, which live in `engine.session()`. Options are those of
     `ourcc.Options`, with the names of the command line's: targets, shapes, quantize, sparsity, require, tune, locked, report, threads, ...
     """
-    read = build_options(options, "ourcc.build")
     from .commands import build as command
+    from .options import build_options
 
+    read = build_options(options, "ourcc.build")
     return command.build(model, read, progress, example_inputs=example_inputs)
 
 
@@ -43,7 +44,7 @@ def load(
     """Open an engine file for this machine, to run on `threads` (default: all that this process may use); every byte is checked.
 
     That of a language model is an `ourcc.LanguageModel`.
-    Weights are hashed when a file is first loaded, and again when it changed since; `verify` hashes them in any case.
+    Weights are hashed and plans verified when a file is first loaded, and again when it changed since; `verify` does both in any case.
     `trusted_keys` (raw Ed25519 public keys) refuses what none of them signed; an empty list trusts nobody. Weights stay
     mapped: a file that is cut off or overwritten in place takes the process with it, unless `copy_weights` has put them
     into memory. Without `graphs` a GPU's kernels are launched one by one; else runs of them that come again with the same sizes and
@@ -58,7 +59,8 @@ def load(
 
 def explain(model: Any, *inputs: Any, **options: Unpack[Options]) -> Report:
     """What would be compiled for these inputs, what would fall back to ATen, and why; nothing is built."""
-    read = build_options(options, "ourcc.explain")
     from .commands import explain as command
+    from .options import build_options
 
+    read = build_options(options, "ourcc.explain")
     return command.explain(model, inputs, read)

@@ -14,6 +14,7 @@ from ..ir.errors import EngineError
 from ..ir.plan import Plan, Planned, StateDeclaration, segments
 from ..ir.plan.digest import digest_of, digest_of_bytes
 from ..ir.types import TensorType
+from .checked import Checked
 from .weights import Constant, aligned
 
 V = TypeVar("V")
@@ -84,7 +85,7 @@ class PartContents(Planned):
     @property
     def digest(self) -> str:
         """What code that was made for these plans carries."""
-        return self.plans.digest() if isinstance(self.plans, WrittenPlans) else digest_of(self.plans)
+        return self.plans.digest if isinstance(self.plans, WrittenPlans) else digest_of(self.plans)
 
     @property
     def is_level(self) -> bool:
@@ -305,13 +306,50 @@ class Lazy(Mapping[str, V]):
         return len(self._names)
 
 
-class WrittenPlans(Lazy[Plan]):
-    """The plans of a file, which have their digest from its bytes: it is told without reading them as plans."""
+class LazyObject(Mapping[str, Any]):
+    """A read-only object of JSON that is made when first asked for."""
 
-    def __init__(self, names: tuple[str, ...], make: Callable[[str], Plan], written: Callable[[str], bytes]) -> None:
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def _made(self) -> Mapping[str, Any]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+class WrittenPlans(Lazy[Plan]):
+    """The plans of a file, which have their digest from its bytes: it is told without reading them as plans.
+
+    `records` know of plans that were found sound before.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], make: Callable[[str], Plan], written: Callable[[str], bytes], records: Checked | None = None
+    ) -> None:
         super().__init__(names, make)
         self._written = written
+        self._records = records
 
+    @functools.cached_property
     def digest(self) -> str:
         """What `digest_of` gives."""
         return digest_of_bytes((name, self._written(name)) for name in self)
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether a record says so."""
+        return self._records is not None and self._records.holds_plans(self.digest)
+
+    def found_sound(self) -> None:
+        """Remember it."""
+        if self._records is not None:
+            self._records.add_plans(self.digest)

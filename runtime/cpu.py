@@ -23,7 +23,7 @@ from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
 from .function import call_function
-from .program import Binding, Bound, Callback, Program
+from .program import Binding, Bound, Callback, Program, programs_of
 from .states import HostStates, StateMemory
 from .steps import PythonStep, prepare, refusal
 from .weights import Array, Constant, aligned, aligned_bytes, nbytes
@@ -44,7 +44,7 @@ class CpuPart:
         self.order = {function: number for number, function in enumerate(part.plans)}
         self.library = native.load(name, part) if part.has_native_steps else None
         self.constants: dict[str, Constant] = {}
-        self._executors = {function: CpuExecutor(_Loaded(self, function)) for function in part.plans}
+        self._executors = {function: CpuExecutor(_Loaded(self, function, program)) for function, program in programs_of(part.plans).items()}
 
     def executor(self, function: str) -> CpuExecutor:
         """What runs a function."""
@@ -64,13 +64,12 @@ class CpuPart:
 class _Loaded:
     """A plan with its native code and constants: what all contexts of a function share."""
 
-    def __init__(self, part: CpuPart, function: str) -> None:
-        plan = part.plans[function]
-        self.program = Program(plan)
+    def __init__(self, part: CpuPart, function: str, program: Program) -> None:
+        self.program = program
         self.threads = part.threads
         self.constants = _constants(part, self.program)
         self.library = part.library
-        runs = list(segments(plan.steps))
+        runs = list(segments(program.plan.steps))
         call = functools.partial(call_function, weakref.ref(part))
         self.steps: tuple[_Part, ...] = tuple(self._prepare(runs, part.order[function], part.callback, call))
         has_code = any(step.segment is not None for step in self.steps)

@@ -23,7 +23,7 @@ from .device_memory import DeviceStates, Memory, rounded
 from .driver import Device
 from .function import call_function
 from .launches import HostProgram, Segment, host_program
-from .program import Callback, Program
+from .program import Callback, Program, programs_of
 from .states import StateMemory
 from .steps import prepare
 from .weights import Constant, nbytes
@@ -93,7 +93,7 @@ class CudaPart:
         if part.files.get(PLANS) != part.digest.encode():
             hint = "build the engine again: ourcc build --rebuild ENGINE"
             raise EngineError(f"the kernels of the engine's part {name} were made for other plans than it holds", hint=hint)
-        programs = {function: Program(plan) for function, plan in part.plans.items()}
+        programs = programs_of(part.plans)
         call = functools.partial(call_function, weakref.ref(self))
         home = _Home(contents, name, programs, graphs)
         home.on(home.ordinal)

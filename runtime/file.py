@@ -132,7 +132,7 @@ def _members(contents: EngineContents) -> Iterator[tuple[str, list[bytes | memor
         header, pieces = encode(contents.weights[file])
         yield f"weights/{file}.safetensors", [header, *pieces]
     yield "ourcc.lock", [contents.lock.encode()]
-    yield "report.json", [_json(contents.report)]
+    yield "report.json", [_json(dict(contents.report))]
     for file in sorted(contents.assets):
         yield f"assets/{file}", [contents.assets[file]]
 

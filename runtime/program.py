@@ -17,7 +17,7 @@ from ..ir.plan.check import check
 from ..ir.plan.places import is_dense
 from ..ir.plan.verify import verify
 from ..ir.types import TensorType
-from .contents import Port, Ports, ports
+from .contents import Port, Ports, WrittenPlans, ports
 from .signature import Signature
 from .sizes import Sizes
 from .states import states_of
@@ -97,8 +97,10 @@ class Binding:
 class Program:
     """A plan made ready: checked, buffers numbered, bindings remembered by the shapes of the inputs."""
 
-    def __init__(self, plan: Plan) -> None:
-        _check(plan)
+    def __init__(self, plan: Plan, is_sound: bool = False) -> None:
+        """EngineError where the plan breaks a rule, which one that is known to be sound does not."""
+        if not is_sound:
+            _check(plan)
         self.plan = plan
         self.buffers = plan.buffers
         self.index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
@@ -116,7 +118,8 @@ class Program:
         )
         self.is_dynamic = bool(self.signature.later)
         allocated = tuple(n for n, buffer in enumerate(plan.buffers) if isinstance(buffer.storage, storage.Dynamic | storage.Output))
-        _check_memory(plan)
+        if not is_sound:
+            _check_memory(plan)
         # Bindings hold the shapes and not the program, which holds them: an engine that is dropped is gone at once.
         self.shapes = Shapes(plan.buffers, plan.slots, self.symbol_names, allocated, Sizes(plan))
         self._bindings: dict[tuple[Any, ...], Binding] = {}
@@ -146,6 +149,16 @@ class Program:
                 self._bindings.pop(next(iter(self._bindings)))
             self._bindings[key] = binding
         return binding
+
+
+def programs_of(plans: Mapping[str, Plan]) -> dict[str, Program]:
+    """The plans of an engine's functions made ready; a record of those of a file spares checking them."""
+    written = plans if isinstance(plans, WrittenPlans) else None
+    is_sound = written is not None and written.are_sound
+    found = {function: Program(plan, is_sound) for function, plan in plans.items()}
+    if written is not None and not is_sound:
+        written.found_sound()
+    return found
 
 
 def _check(plan: Plan) -> None:

@@ -24,7 +24,7 @@ from ..ir.types import DTYPES, TensorType
 from . import archive, sign
 from .archive import Member, Placed
 from .checked import Checked, same_file
-from .contents import EngineContents, Lazy, PartContents, Port, Ports, WrittenPlans
+from .contents import EngineContents, Lazy, LazyObject, PartContents, Port, Ports, WrittenPlans
 from .digests import Watch, digest_file, digest_parts, read_into
 from .file import COMMENT, DIGEST, MANIFEST, MAX_MANIFEST, MAX_MEMBERS, NAME, SCHEMA, SIGNED_COMMENT, MemberRecord
 from .replace import path_text
@@ -42,8 +42,8 @@ class Reading:
     """How an engine file is read.
 
     With `trusted_keys` (raw Ed25519 public keys) only an engine that one of them signed is accepted; no key trusts
-    nobody. Weights are hashed unless a record in the folder `checked` says that they were before; with `verify` they
-    are hashed in any case. With `copy_weights` they are copied into memory and hashed there, else they stay mapped.
+    nobody. Weights are hashed and plans verified unless a record in the folder `checked` says that they were before; with
+    `verify` they are in any case. With `copy_weights` they are copied into memory and hashed there, else they stay mapped.
     `watch` is told how far hashing is.
     """
 
@@ -96,6 +96,7 @@ class _Reader:
         self.heads: dict[str, bytes] = {}
         self.copies: dict[str, Array] = {}
         self.memory: Array = np.zeros(0, np.uint8)
+        self.known: Checked | None = None
         self.owned = False
 
     def damaged(self, what: str) -> EngineError:
@@ -158,7 +159,7 @@ class _Reader:
     def index(self, manifest: Mapping[str, Any]) -> None:
         """Check the whole structure of the archive against the manifest."""
         try:
-            records = [_read_record(entry) for entry in manifest["members"]]
+            records = [_read_record(entry) for entry in _list(manifest["members"])]
         except (LookupError, TypeError, ValueError) as error:
             raise self.damaged(f"list of members is damaged: {error}") from error
         names = [record.member.name for record in records]
@@ -179,6 +180,8 @@ class _Reader:
 
     def check(self, reading: Reading) -> None:
         """Check every member by its digest, or take a record's word for weights that are mapped."""
+        checked = None if reading.checked is None else Checked(reading.checked)
+        self.known = None if reading.verify else checked
         large = []
         for name, record in self.records.items():
             if not name.startswith("weights/"):
@@ -191,7 +194,6 @@ class _Reader:
                 large.append(name)
         if not large:
             return
-        checked = None if reading.checked is None else Checked(reading.checked)
         heard = _progress(sum(self.records[name].member.size for name in large), reading.watch)
         if reading.copy_weights:
             for name in large:
@@ -243,14 +245,16 @@ class _Reader:
     def contents(self, manifest: Mapping[str, Any]) -> EngineContents:
         """The contents, plans and files read when first asked for."""
         try:
-            needs = dict(_read_needs(entry) for entry in manifest["parts"])
-            ranges = {name: dims.Range(low, high) for name, low, high, _ in manifest["symbols"]}
-            divisors = {name: divisor for name, _, _, divisor in manifest["symbols"] if divisor != 1}
+            needs = dict(_read_needs(entry) for entry in _list(manifest["parts"]))
+            symbols = _list(manifest["symbols"])
+            ranges = {name: dims.Range(low, high) for name, low, high, _ in symbols}
+            divisors = {name: divisor for name, _, _, divisor in symbols if divisor != 1}
             weights = tuple(name[len("weights/") : -len(".safetensors")] for name in self.records if name.startswith("weights/"))
+            if "report.json" not in self.records:
+                raise self.damaged("engine has no member report.json")
             assets = tuple(name[len("assets/") :] for name in self.records if name.startswith("assets/"))
-            report = json.loads(self.member("report.json"))
-            functions = dict(_read_function(entry) for entry in manifest["functions"])
-            plans = (*functions, *(str(name) for name in manifest["bodies"]))
+            functions = dict(_read_function(entry) for entry in _list(manifest["functions"]))
+            plans = (*functions, *(str(name) for name in _list(manifest["bodies"])))
             if not functions or len(functions) != len(manifest["functions"]):
                 raise self.damaged("engine has two functions of one name" if functions else "engine has no function")
             if not needs or len(needs) != len(manifest["parts"]):
@@ -266,7 +270,7 @@ class _Reader:
                 self.member("graph.ir").decode(),
                 Lazy(weights, self.weights),
                 self.member("ourcc.lock").decode(),
-                _object(report),
+                LazyObject(self.report),
                 _object(manifest["provenance"]),
                 Lazy(assets, lambda file: self.member(f"assets/{file}")),
             )
@@ -283,8 +287,17 @@ class _Reader:
         prefix = f"kernels/{name}/"
         files = tuple(member[len(prefix) :] for member in self.records if member.startswith(prefix))
         file = f"plan/{name}/{{}}.json".format
-        plans = WrittenPlans(functions, lambda function: self.plan(file(function)), lambda function: self.member(file(function)))
+        plans = WrittenPlans(
+            functions, lambda function: self.plan(file(function)), lambda function: self.member(file(function)), self.known
+        )
         return PartContents(plans, Lazy(files, lambda file: self.member(prefix + file), keep=False), *needs)
+
+    def report(self) -> Mapping[str, Any]:
+        """The report, which only who looks into an engine reads."""
+        try:
+            return _object(json.loads(self.member("report.json")))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self.damaged(f"report.json is damaged: {error}") from error
 
     def plan(self, member: str) -> Plan:
         try:
@@ -350,6 +363,12 @@ def _read_port(entry: Any) -> Port:
     if not isinstance(name, str) or dtype not in DTYPES:
         raise ValueError(f"port {name!r} has dtype {dtype!r}")
     return Port(name, TensorType(DTYPES[dtype], tuple(size if type(size) is int else parse_dim(size) for size in shape)))
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"got {type(value).__name__}, expected a list")
+    return value
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -13,7 +13,6 @@ from ..engines.kinds import check_engine
 from ..engines.trust import records_of_checks, watch
 from ..environment import environment
 from ..progress import SILENT, Progress
-from ..targets.registry import loaded_as
 
 
 def load(
@@ -35,5 +34,14 @@ def load(
     settings = environment()
     check_engine(path)
     contents = read_engine(path, Reading(verify, trusted_keys, records_of_checks(settings.directory), copy_weights, watch(progress)))
-    wanted, running = None if target is None else loaded_as(target), threads or settings.threads
-    return engine_class(contents)(contents, target=wanted, threads=running, graphs=graphs and settings.graphs)
+    running = threads or settings.threads
+    return engine_class(contents)(contents, target=_part(target), threads=running, graphs=graphs and settings.graphs)
+
+
+def _part(target: str | None) -> str | None:
+    """What an engine calls a target. All targets there are take longer to import than an engine to load."""
+    if target is None:
+        return None
+    from ..targets.registry import loaded_as
+
+    return loaded_as(target)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import marshal
 import operator
 import re
 import types
@@ -16,9 +17,18 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from ..dims import Dim, Expr
 from ..dims_text import LARGEST_NUMBER, parse_dim
 from ..errors import ParseError, VerifyError
+from ..layout import Layout
 from ..scan import MAXIMUM_DEPTH
-from ..types import DTYPES, DType
+from ..types import DTYPES, DType, TensorType
 from .plan import Plan
+from .steps import Guard
+
+REPEATED = (TensorType, Layout, Guard)
+"""What stands in a plan many times, and is immutable."""
+REMEMBERED = 4096
+"""Values of each kind that are kept."""
+LONGEST = 1024
+"""Bytes of what stands for a value that is kept."""
 
 
 def to_json(plan: Plan) -> Any:
@@ -67,7 +77,7 @@ def _codec(declared: Any) -> Codec:
     if declared is Any:
         return Codec(_write_attribute, _read_attribute)
     if dataclasses.is_dataclass(declared):
-        return _record(declared)
+        return _repeated(_record(declared)) if declared in REPEATED else _record(declared)
     origin, arguments = get_origin(declared), get_args(declared)
     if origin is tuple:
         return _many(_codec(arguments[0])) if arguments[-1] is ... else _row(tuple(map(_codec, arguments)))
@@ -161,6 +171,27 @@ def _record(declared: Any) -> Codec:
             raise _Damage(error.message[:400]) from error
 
     return Codec(write, read)
+
+
+def _repeated(codec: Codec) -> Codec:
+    """A codec that reads what is written alike once."""
+    known: dict[bytes, Any] = {}
+
+    def read(data: Any) -> Any:
+        try:
+            key = marshal.dumps(data, 2)  # a form without references: what is alike has the same bytes
+        except ValueError:
+            return codec.read(data)
+        value = known.get(key)
+        if value is None:
+            value = codec.read(data)
+            if len(known) >= REMEMBERED:
+                known.clear()
+            if len(key) <= LONGEST:
+                known[key] = value
+        return value
+
+    return Codec(codec.write, read)
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:

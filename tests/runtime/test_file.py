@@ -230,8 +230,6 @@ def test_hostile_members(tmp_path):
     graph = ("graph.ir", b"g")
     with pytest.raises(EngineError, match=r"engine has no member report.json"):
         read_engine(forge(tmp_path / "f", members=[graph]))
-    with pytest.raises(EngineError, match="manifest is damaged"):
-        read_engine(forge(tmp_path / "f", members=[graph, ("ourcc.lock", b""), ("report.json", b"{")]))
     plan = forge(
         tmp_path / "f",
         put("parts", [["baseline", "cpu", "x86_64", []]]),
@@ -252,6 +250,22 @@ def test_hostile_members(tmp_path):
         read_engine(forge(tmp_path / "f", replaced(0, 4, [8, "00"]), [("weights/w.safetensors", b"12345678")]))
     with pytest.raises(EngineError, match="its end holds no digest"):
         read_engine(forge(tmp_path / "f", comment=b"sha256:" + b"z" * 64))
+
+
+@pytest.mark.parametrize("key", ["members", "functions", "parts", "symbols", "bodies"])
+@pytest.mark.parametrize("value", [{}, "", 0, None])
+def test_lists_of_the_manifest_are_lists(tmp_path, key, value):
+    with pytest.raises(EngineError, match="is damaged"):
+        read_engine(forge(tmp_path / "f", put(key, value), [("graph.ir", b"g"), ("ourcc.lock", b""), ("report.json", b"{}")]))
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b"[" * 100_000], ids=["cut", "list", "bytes", "deep"])
+def test_a_damaged_report_is_told_to_who_reads_it(tmp_path, text):
+    members = [("graph.ir", b"g"), ("plan/cpu/main.json", b"{}"), ("ourcc.lock", b""), ("report.json", text)]
+    contents = read_engine(forge(tmp_path / "f", members=members))
+    assert contents.graph == "g"
+    with pytest.raises(EngineError, match=r"report.json is damaged"):
+        contents.report["kernels"]
 
 
 def test_foreign_files(tmp_path, path):
