@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...codegen.c.toolchain import Compiler
 from ...ir.errors import ToolchainError
 from ...ir.target import level_for
+
+if TYPE_CHECKING:
+    from ...codegen.c.toolchain import Compiler
 
 LIBRARIES = ("onnx", "numpy", "ml_dtypes", "sympy", "networkx", "fsspec", "cryptography", "platformdirs", "click", "rich")
 EXTRAS = ("torch", "triton", "onnxruntime", "redis", "ziglang", "transformers", "openvino")

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...codegen.c.toolchain import find_compiler
 from ...ir.extras import fault_of, install_hint
 from ...ir.target import CPU_LEVELS, cpu_level, gpu_target, level_for
 from .machine import Cpu, CudaDriver, DeviceFigures, measure_rates, memory_bytes, probe_cuda, read_cpu
@@ -100,6 +99,8 @@ class CpuTarget(Target):
         return None
 
     def device(self) -> DeviceFigures:
+        from ...codegen.c.toolchain import find_compiler
+
         cpu = read_cpu()
         rates = measure_rates(find_compiler(), cpu)
         per_second = rates.read_gbytes_per_second * 1e9, {"f32": rates.fma_gflops * 1e9}
