@@ -199,6 +199,7 @@ def _matrix(name: str, depth: int, left: str, right: str, accumulator: str, feat
 
 AMX_U8 = _matrix("tdpbusd", 4, "u8", "i8", "i32", "amx_int8")
 AMX_I8 = _matrix("tdpbssd", 4, "i8", "i8", "i32", "amx_int8")
+AMX_SU8 = _matrix("tdpbsud", 4, "i8", "u8", "i32", "amx_int8")
 AMX_BF16 = _matrix("tdpbf16ps", 2, "bf16", "bf16", "f32", "amx_bf16")
 DOT_BF16 = CpuInstruction("vdpbf16ps", 16, 2, "bf16", "bf16", "f32", "avx512_bf16")
 
@@ -217,7 +218,7 @@ AVX512_AMX = CpuLevel(
     *("x86-64-v4-amx", "x86-64-v4", 512, 32, (*AVX512_BF16.features, "amx_tile", "amx_int8", "amx_bf16")),
     level1_bytes=48 * 1024,
     level2_bytes=2048 * 1024,
-    instructions=(FMA_V4, VNNI, DOT_BF16, AMX_U8, AMX_I8, AMX_BF16),
+    instructions=(FMA_V4, VNNI, DOT_BF16, AMX_U8, AMX_I8, AMX_SU8, AMX_BF16),
     moves=((12, 2.0), (16, 6.0), (16, 6.0)),
 )
 

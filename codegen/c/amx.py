@@ -59,7 +59,7 @@ static inline void ourcc_NAME(int to, int left, int right) {
         for (int group = 0; group < 16; ++group)
             for (int column = 0; column < 16; ++column)
                 for (int byte = 0; byte < 4; ++byte)
-                    sum->words[row][column] += x->KIND[row][4 * group + byte] * w->codes[group][4 * column + byte];
+                    sum->words[row][column] += x->LEFT[row][4 * group + byte] * w->RIGHT[group][4 * column + byte];
 }
 """
 _HALVES = """
@@ -118,8 +118,9 @@ def functions() -> dict[str, LibraryFunction]:
         ),
     }
     for name, feature, model in (
-        ("tdpbusd", "amx_int8", _BYTES.replace("KIND", "bytes")),
-        ("tdpbssd", "amx_int8", _BYTES.replace("KIND", "codes")),
+        ("tdpbusd", "amx_int8", _BYTES.replace("LEFT", "bytes").replace("RIGHT", "codes")),
+        ("tdpbssd", "amx_int8", _BYTES.replace("LEFT", "codes").replace("RIGHT", "codes")),
+        ("tdpbsud", "amx_int8", _BYTES.replace("LEFT", "codes").replace("RIGHT", "bytes")),
         ("tdpbf16ps", "amx_bf16", _HALVES),
     ):
         text = _native(f"ourcc_{name}", "to, left, right", f'{name} %%tmm" #right ", %%tmm" #left ", %%tmm" #to "', "")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...ir import dims
+from ...ir.codes import FOUR
 from ...ir.dims import Dim
 from ...ir.errors import UnsupportedError
 from ...ir.tile import Rearranged, rearranged
@@ -26,7 +27,7 @@ from ...ir.tile.program import (
     walk,
     with_parts,
 )
-from . import matrix, primitives
+from . import matrix, primitives, quads
 from .access import Access, Spot, Stream
 from .basics import register
 from .folds import dot_block, scan
@@ -298,6 +299,8 @@ class Placement:
         if way.turned is not None and value.type.dtype.bits == 8 and value.type.dtype.is_integer:
             self._store_words(statement, value, spots, way.turned)
             return
+        if way.turned is None and value.type.dtype.bits == 8 and self._store_bytes(statement, value, spots, way):
+            return
         if way.turned is None:
             vectors = [(spot, self.values.spread(value.type.dtype, self.values.vector(value, spot), spot.lanes)) for spot in spots]
         else:
@@ -309,6 +312,16 @@ class Placement:
             for start in range(0, len(neighbours), way.count):
                 group = neighbours[start : start + way.count]
                 self.access.store_group(self.values.scope, statement, group, [texts[id(spot)] for spot in group])
+
+    def _store_bytes(self, statement: Store, value: Value, spots: list[Spot], way: Rearranged) -> bool:
+        """Store bytes of which four neighbours lie together as what they are computed from does; False where that lies elsewhere."""
+        if way.grouped is None or way.count != FOUR:
+            return False
+        firsts = [neighbours[n] for neighbours in _beside(spots, way.grouped) for n in range(0, len(neighbours), FOUR)]
+        words = quads.computed(self.values, value, firsts, way.grouped)
+        for spot, word in zip(firsts, words or (), strict=words is not None):
+            self.access.store_words(self.values.scope, statement, spot, word)
+        return words is not None
 
     def _store_words(self, statement: Store, value: Value, spots: list[Spot], turned: str) -> None:
         """Store squares of bytes, four neighbours of a row as one word of a column."""

@@ -166,8 +166,13 @@ def _are_bytes(value: Value) -> bool:
 
 def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: Dim) -> bool:
     """Whether both factors have neighbours in memory from `first` on, whole and under the same tests, at all spots."""
-    loads = dict.fromkeys((found.left, *(part for part in walk(found.right) if isinstance(part, Load))))
-    groups = [[_at(spot, load, axis, first + n) for n in range(found.count)] for load in loads for spot in spots]
+    return all(_lie_together(values, side, [(spot, first) for spot in spots], axis, found.count) for side in (found.left, found.right))
+
+
+def _lie_together(values: Values, value: Value, starts: Sequence[tuple[Spot, Dim]], axis: str, count: int) -> bool:
+    """Whether all that a value is read from has so many neighbours in memory, whole and under the same tests, from these places on."""
+    loads = dict.fromkeys(part for part in walk(value) if isinstance(part, Load))
+    groups = [[_at(spot, load, axis, first + n) for n in range(count)] for load in loads for spot, first in starts]
     # Rows share what varies along columns alone, and columns what varies along rows.
     known = {(group[0].lanes, *group[0].positions.items()): group for group in groups}
     return all(
@@ -176,6 +181,16 @@ def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: 
         for group in known.values()
         if group[0].positions.keys() == set(load.type.axes)
     )
+
+
+def computed(values: Values, value: Value, spots: Sequence[Spot], axis: str) -> list[str] | None:
+    """Bytes as 32-bit lanes, four neighbours along an axis from each spot on; None of what is not computed so, or read from elsewhere."""
+    starts = [(spot, spot.positions[axis]) for spot in spots]
+    while isinstance(value, TileApply) and value.primitive == "bitcast" and value.args[0].type.dtype.bits == 8:
+        value = value.args[0]
+    if not _are_bytes(value) or not _lie_together(values, value, starts, axis, FOUR):
+        return None
+    return [_spread(values, _bytes(values, value, spot, axis, first, FOUR), spot.lanes) for spot, first in starts]
 
 
 def multiply(values: Values, found: Quads, spots: Sequence[Spot], names: Sequence[str], axis: str, first: Dim) -> None:

@@ -20,6 +20,7 @@ from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
+from .decoded import DecodedBlocks, blocks_of_codes, shapes
 from .matrix import matrix_blocks, matrix_instruction
 from .price import Priced
 from .register_blocks import RegisterBlocks, few_rows
@@ -33,16 +34,19 @@ HIGHEST = 24
 
 @dataclass(frozen=True)
 class Blocked:
-    """A contraction in the region that sums up blocks, and the instruction for matrices that multiplies it, if there is one."""
+    """A contraction in the region that sums up blocks, and the instruction for matrices that multiplies it, if there is one; as blocks of
+    codes that tiles take, if it is that.
+    """
 
     region: Region
     product: Contraction
     instruction: CpuInstruction | None
+    codes: Contraction | None = None
 
 
 @dataclass(frozen=True)
 class Packed(Priced):
-    """Register blocks of mr x nr; grid tiles of m rows and n columns."""
+    """Register blocks of mr x nr; grid tiles of m rows and n columns. With `decoded` they are in tiles, over codes that became bytes."""
 
     name: str = "packed"
 
@@ -60,6 +64,8 @@ class Packed(Priced):
             for m, n, rows, columns in matrix_blocks(problem, found):
                 yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns)))
             return
+        for m, n, rows, columns in shapes(problem, found) if match.found.codes is not None else ():
+            yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns), ("decoded", 1)))
         extent = problem.region.axis(found.rows[-1]).extent if found.rows else None
         seen = set()
         # Sums of blocks have two vectors for each result, that of the block and of all blocks: the latter may wait in memory.
@@ -88,13 +94,20 @@ class Packed(Priced):
 
     def order(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
-        return self.name, *RegisterBlocks(_problem(match), schedule, match.found.product, target).order()
+        return self.name, *_blocks(match, schedule, target).order()
 
     def tile(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> TileProgram:
         """One launch."""
-        problem, found = _problem(match), match.found
-        launch = RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None).launch()
-        return TileProgram(problem.region.name, (launch,), symbols=tuple(problem.symbols.ranges))
+        launch, symbols = _blocks(match, schedule, target).launch(), match.problem.symbols
+        return TileProgram(match.problem.region.name, (launch,), symbols=tuple(symbols.ranges))
+
+
+def _blocks(match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> RegisterBlocks:
+    """What builds the launch of a schedule."""
+    problem, found = _problem(match), match.found
+    if found.codes is not None and "decoded" in dict(schedule.parameters):
+        return DecodedBlocks(problem, schedule, found.codes, target)
+    return RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None)
 
 
 def _near_columns(problem: Problem, found: Contraction, target: CpuLevel) -> tuple[int, ...]:
@@ -110,7 +123,8 @@ def _read(problem: Problem, target: CpuLevel) -> Blocked | str:
     found = read_contraction(region)
     if isinstance(found, str):
         return found
-    return Blocked(region, found, matrix_instruction(replace(problem, region=region), found, target))
+    problem = replace(problem, region=region)
+    return Blocked(region, found, matrix_instruction(problem, found, target), blocks_of_codes(problem, found, target))
 
 
 def _problem(match: Match[Blocked]) -> Problem:

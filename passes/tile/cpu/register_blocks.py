@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....ir import dims
 from ....ir.codes import FOUR
@@ -219,7 +219,7 @@ class RegisterBlocks:
             block.index.update(zip(parts, at, strict=True))
             axis = block.axis(inner, 0, self.extents[inner], dims.evaluate(self.extents[inner], {}))
             block.index[inner] = dims.symbol(axis)
-            value = block.let("terms", block.lower(_accumulated(reduce.value, TileType(reduce.dtype))))
+            value = block.let("terms", block.lower(accumulated(reduce.value, TileType(reduce.dtype))))
             block.axes.remove(axis)
             part = TileReduce("sum", axis, value, TileType(reduce.dtype, block.ordered(set(value.type.axes))))
             total = block.let("sum", block.apply("add", total, part))
@@ -321,15 +321,19 @@ class RegisterBlocks:
         lost = self._lost(block, acc)
         with block.loop(over[0], "scalar", 0, self.extents[over[0]], 1, carries=(acc,) if lost is None else (acc, lost)) as k:
             block.index[over[0]] = dims.symbol(k)
-            start = acc
-            if lost is not None or self._begins_part(over):
-                start = block.let("part", block.full(zero(kind.dtype), kind.dtype, kind.axes))
-            value = self._contract(block, start, kind, columns, panel, over[1:])
-            if start is not acc:
-                block.add_to(acc, lost, value)
-            elif value is not acc:
-                block.rebind(acc, value)
+            self._add(block, acc, lost, over, lambda start: self._contract(block, start, kind, columns, panel, over[1:]))
         return acc
+
+    def _add(self, block: Block, acc: TileRef, lost: TileRef | None, over: list[str], step: Callable[[TileRef], Value]) -> None:
+        """What a step along the first of these axes makes of `acc`, or of a partial sum that is added to it then."""
+        start, kind = acc, acc.type
+        if lost is not None or self._begins_part(over):
+            start = block.let("part", block.full(zero(kind.dtype), kind.dtype, kind.axes))
+        value = step(start)
+        if start is not acc:
+            block.add_to(acc, lost, value)
+        elif value is not acc:
+            block.rebind(acc, value)
 
     def _unrolled(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
         """As `_contract` for the few parts of a block, whose codes lie in the same bytes: each is shifted by a number that is known."""
@@ -353,11 +357,7 @@ class RegisterBlocks:
         self._is_inside = False
         total = found if isinstance(found, TileRef) else block.let("block", found)
         block.readers[inner.name] = lambda _: total
-        scaled = self._of_columns(block, columns, value)
-        block.outside = False
-        if isinstance(scaled, TileApply) and scaled.primitive == "mul":
-            return block.apply("fma", *scaled.args, acc)
-        return block.apply("add", acc, scaled)
+        return scaled_onto(block, acc, self._of_columns(block, columns, value))
 
     def _stream(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None) -> Value:
         """`acc` plus the sum along the innermost contracted axis, in one `dot` or in one for each step."""
@@ -424,7 +424,7 @@ class RegisterBlocks:
         for let in self.found.prologue:
             block.later(let)
         block.outside = guarded
-        left = block.lower(_accumulated(self.found.left, kind))
+        left = block.lower(accumulated(self.found.left, kind))
         right = self._right(block, kind, columns, panel)
         block.outside = False
         return Dot(left, right, acc, kind)
@@ -436,8 +436,8 @@ class RegisterBlocks:
             dtype = unwidened(self.found.right).dtype if self.group > 1 else self.found.right.dtype
             zero = Constant(0.0, dtype) if block.outside else None
             loaded = TileLoad(panel, (place, lane), TileType(dtype, block.ordered({columns, *block.axes_in(place)})), zero)
-            return _cast(block, loaded, kind)
-        return self._of_columns(block, columns, _accumulated(self._expanded(block, place, columns), kind))
+            return cast(block, loaded, kind)
+        return self._of_columns(block, columns, accumulated(self._expanded(block, place, columns), kind))
 
     def _of_columns(self, block: Block, columns: str, value: Scalar) -> Value:
         """An expression that varies along the columns, in the lanes of a register block."""
@@ -475,6 +475,14 @@ class RegisterBlocks:
         return packed and dims.divides(self.width, extent) is True
 
 
+def scaled_onto(block: Block, acc: TileRef, scaled: Value) -> Value:
+    """`acc` plus a scaled sum, rounded once where that is a product."""
+    block.outside = False
+    if isinstance(scaled, TileApply) and scaled.primitive == "mul":
+        return block.apply("fma", *scaled.args, acc)
+    return block.apply("add", acc, scaled)
+
+
 def _without_addend(value: Scalar, inner: Reduce) -> tuple[Scalar, Scalar | None]:
     """An expression with the sum of a block of integers in place of that sum and something more, which is given too."""
     total, found = Ref(inner.name, inner.dtype), list[Scalar]()
@@ -490,10 +498,10 @@ def _without_addend(value: Scalar, inner: Reduce) -> tuple[Scalar, Scalar | None
     return (changed, found[0]) if len(found) == 1 and reads == 1 else (value, None)
 
 
-def _cast(block: Block, value: Value, kind: TileType) -> Value:
+def cast(block: Block, value: Value, kind: TileType) -> Value:
     return value if value.type.dtype == kind.dtype else block.apply("cast", value, dtype=kind.dtype)
 
 
-def _accumulated(value: Scalar, kind: TileType) -> Scalar:
+def accumulated(value: Scalar, kind: TileType) -> Scalar:
     """The factor in the accumulator's dtype."""
     return value if value.dtype == kind.dtype else Apply("cast", (value,), kind.dtype)

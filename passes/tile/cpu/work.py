@@ -41,6 +41,7 @@ from ....ir.tile.program import (
     Unpack,
     Value,
     parts,
+    walk,
 )
 
 TILES_BEGIN = 100
@@ -220,6 +221,10 @@ class _Counter:
                 if wait is not None:
                     late = late | {statement.name: wait}
                     work.waits = max(work.waits, wait if statement.name in carried else 0.0)
+            elif isinstance(statement, Store) and (grouped := self._grouped(statement, extents)) is not None:
+                lane, own = statement.value.type.axes[-1], {**extents, grouped: extents[grouped] / FOUR}
+                self._value(statement.value, work, env, own, lane, FOUR)
+                work.stores += self._count(statement.value.type, own, NARROWEST, lane) / self.rates.stores
             elif isinstance(statement, Store):
                 self._value(statement.value, work, env, extents)
                 self._access(statement.operand, statement.subscripts, statement.value.type, work, env, extents, is_store=True)
@@ -370,6 +375,15 @@ class _Counter:
             work.arithmetic += elements * (rates.strided / 2 if is_store else rates.strided)
         work.loads += 0.0 if is_store else elements / rates.single_loads
         work.stores += elements / rates.single_stores if is_store else 0.0
+
+    def _grouped(self, store: Store, extents: Mapping[str, float]) -> str | None:
+        """The axis of which four bytes lie together where a store puts them, and in all that they are computed from."""
+        value = store.value
+        reads = [self.operands[part.operand] for part in walk(value) if isinstance(part, Load)]
+        if value.type.dtype.bits != 8 or not value.type.axes or any(each.layout is None or each.dtype.bits != 8 for each in reads):
+            return None
+        way = self._rearranged(store.operand, store.subscripts, value.type, extents)
+        return None if way is None or way.turned is not None or way.count != FOUR else way.grouped
 
     def _rearranged(self, operand: str, subscripts: tuple[Dim, ...], type_: TileType, extents: Mapping[str, float]) -> Rearranged | None:
         """How lanes that lie apart are stored in whole vectors, if they are."""

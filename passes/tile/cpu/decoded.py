@@ -1,0 +1,182 @@
+"""Sums of blocks in tiles of matrices, for the many rows that share codes which are decoded once: other programs of `packed`.
+
+Codes of fewer bits than a byte, of a block of columns and the whole sum, become bytes in panels of a cache tile. Each block is a
+product of matrices; its sums are scaled and added up as register blocks do it, to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from ....ir import dims
+from ....ir.codes import LOOKUPS, bounds, number_of, tabulate
+from ....ir.dims import Dim
+from ....ir.expression import Apply, Constant
+from ....ir.layout import Factor
+from ....ir.region import Reduce, Ref, Scalar, transform, walk
+from ....ir.target import CpuLevel
+from ....ir.tile.program import Dot, TileType, Value
+from ....ir.tile.program import Load as TileLoad
+from ....ir.tile.program import Ref as TileRef
+from ....ir.types import i8, u8
+from ...regions.contraction import Contraction, in_fours, plain_load, stride_of, unwidened
+from ..lower import Block
+from ..schedule import Problem, Schedule
+from .matrix import SIDE
+from .register_blocks import CHAIN, RegisterBlocks, accumulated, cast, scaled_onto
+
+HALF = 128
+DEEPEST = 1 << 14
+"""Terms of a sum at most: the panels of 32 columns are half of what a kernel may hold in arrays."""
+FEW = 8
+"""Rows at most that fill less than half of a tile."""
+LEAST = 32
+"""Terms of a block that fill half of a tile."""
+TOGETHER = 4
+"""Blocks at most whose products come before the first of them is scaled."""
+GRIDS = ((512, 256), (256, 256), (128, 256), (512, 512), (128, 1024))
+"""Rows and columns of grid tiles: codes are decoded once for each, and the left factor's sums found."""
+
+
+def blocks_of_codes(problem: Problem, found: Contraction, target: CpuLevel) -> Contraction | None:
+    """A contraction that sums up blocks of codes as tiles take them; None of one that they do not."""
+    return with_signs(found) if _are_taken(problem, found, target) else None
+
+
+def shapes(problem: Problem, found: Contraction) -> Iterator[tuple[int, int, int, int]]:
+    """(m, n, mr, nr): two rows of tiles and two columns of them, or one row and four; none where few rows share what is decoded."""
+    if problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW:
+        for m, n in GRIDS:
+            yield from ((m, n, rows, columns) for rows, columns in ((2 * SIDE, 2 * SIDE), (SIDE, 4 * SIDE)))
+
+
+def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
+    """Whether tiles take the blocks of a contraction: bytes in sums of a known length, of which the left ones of a block lie together."""
+    left, right, region = plain_load(found.left), unwidened(found.right), problem.region
+    extents = [extent for name in found.over if isinstance(extent := region.axis(name).extent, int)]
+    if found.block is None or left is None or not found.rows or len(extents) < len(found.over) or not in_fours(region, found):
+        return False
+    sizes = extents[len(extents) - len(found.streamed) :]
+    lies = [stride_of(left, region, name) for name in found.streamed] == [prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    is_known = target.matrix(left.dtype.name, right.dtype.name, found.block.dtype.name) is not None
+    return is_known and lies and prod(sizes) >= LEAST and prod(extents) <= DEEPEST
+
+
+def with_signs(found: Contraction) -> Contraction:
+    """The contraction with codes that an integer was added to, where these are bytes with a sign: what it adds to the sum of a block,
+    which is as many times the left factor's own sum, needs not be found.
+    """
+    codes: Scalar = unwidened(found.right)
+    known = bounds(codes)
+    if found.block is None or found.alone is None or codes.dtype != u8 or known is None:
+        return found
+    total, own, offsets = Ref(found.block.name, found.block.dtype), Ref(found.alone.name, found.alone.dtype), list[int]()
+
+    def change(part: Scalar) -> Scalar | None:
+        if not (isinstance(part, Apply) and part.primitive == "add" and part.dtype == total.dtype and total in part.args):
+            return None
+        more = next((arg for arg in part.args if isinstance(arg, Apply) and arg.primitive == "mul" and own in arg.args), None)
+        numbers = [] if more is None else [n for arg in more.args if isinstance(n := number_of(arg), int)]
+        offsets.extend(numbers)
+        return total if numbers else None
+
+    value = transform(found.reduce.value, change)
+    if len(offsets) != 1 or own in walk(value) or known[0] + offsets[0] < -HALF or known[1] + offsets[0] >= HALF:
+        return found
+    moved: Scalar = Apply("add", (codes, Constant(offsets[0] % (2 * HALF), u8)), u8)
+    if tabulate(moved, max(LOOKUPS)) is None:
+        return found
+    signed: Scalar = Apply("bitcast", (moved,), i8)
+    right: Scalar = Apply("cast", (signed,), total.dtype)
+    return replace(found, reduce=replace(found.reduce, value=value), right=right, alone=None)
+
+
+class DecodedBlocks(RegisterBlocks):
+    """Builds the launch: each block of columns decodes the panels that its blocks of rows multiply by."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> None:
+        super().__init__(problem, schedule, found, target, in_tiles=True)
+        self.codes = unwidened(self.found.right)
+        self.outers = self.found.over[: -len(self.found.streamed)]
+        self.blocks = [self.problem.typical(self.extents[name]) for name in self.outers]
+        self.sizes = [self.problem.typical(self.extents[name]) for name in self.found.streamed]
+
+    @property
+    def _is_long(self) -> bool:
+        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > CHAIN
+
+    def _panel(self, block: Block, columns: str) -> str:
+        """All codes of a block of columns as bytes, four neighbours along the sum together, as instructions read them."""
+        depth, four = prod(self.problem.typical(self.extents[name]) for name in self.found.over), 4
+        order = (Factor("k", four), Factor("n"), Factor("k", 1, four))
+        local = block.local("decoded", self.codes.dtype, (("k", depth), ("n", self.width)), order)
+        self._decode(block, columns, local, list(self.outers))
+        return local
+
+    def _decode(self, block: Block, columns: str, local: str, outers: list[str]) -> None:
+        """Fill panels: loops over blocks, and the parts of one, of which there are few, one after the other."""
+        if outers:
+            with block.loop(outers[0], "scalar", 0, self.extents[outers[0]], 1) as outer:
+                block.index[outers[0]] = dims.symbol(outer)
+                self._decode(block, columns, local, outers[1:])
+            return
+        *parts, inner = self.found.streamed
+        count, lane = self.sizes[-1], dims.symbol(f"{columns}.lane")
+        for number, at in enumerate(itertools.product(*map(range, self.sizes[:-1]))):
+            block.index.update(zip(parts, at, strict=True))
+            axis = block.axis(inner, 0, count, count)
+            block.index[inner] = dims.symbol(axis)
+            block.axes.remove(columns)
+            block.axes.append(columns)
+            place = self._first(block) + number * count + dims.symbol(axis)
+            block.store(local, (place, lane), self._of_columns(block, columns, self.codes))
+            block.outside = False
+            block.axes.remove(axis)
+
+    def _first(self, block: Block) -> Dim:
+        """Where the block at hand begins in the panels."""
+        place: Dim = 0
+        for name, size in zip(self.outers, self.blocks, strict=True):
+            place = place * size + block.index[name]
+        return place * prod(self.sizes)
+
+    def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
+        """`acc` plus all blocks: the products of some, then each scaled, while tiles multiply the next."""
+        if len(over) > len(self.found.streamed) + 1:
+            return super()._contract(block, acc, kind, columns, panel, over)
+        assert panel is not None and self.found.block is not None
+        inner, count, lost = self.found.block, self.blocks[-1], self._lost(block, acc)
+        together = max(n for n in range(1, TOGETHER + 1) if count % n == 0)
+        carries = (acc,) if lost is None else (acc, lost)
+        with block.loop(over[0], "scalar", 0, count, together, carries=carries) as first:
+            places = [dims.symbol(first) + n for n in range(together)]
+            totals = [self._product(block, places[0], kind, columns, panel, inner)]
+            for number, place in enumerate(places):
+                totals += [self._product(block, after, kind, columns, panel, inner) for after in places[number + 1 : number + 2]]
+                total = totals[number]
+                block.index[over[0]] = place
+                block.readers[inner.name] = lambda _, total=total: total  # type: ignore[misc]
+                scaled = self._of_columns(block, columns, self.found.reduce.value)
+                self._add(block, acc, lost, over, lambda start, scaled=scaled: scaled_onto(block, start, scaled))  # type: ignore[misc]
+        return acc
+
+    def _product(self, block: Block, outer: Dim, kind: TileType, columns: str, panel: str, inner: Reduce) -> TileRef:
+        """The sums of the products of one block."""
+        part, count = TileType(inner.dtype, kind.axes), prod(self.sizes)
+        axis = block.axis(self.inner, 0, count, count)
+        place: Dim = dims.symbol(axis)
+        block.index[self.outers[-1]] = outer
+        first, *others = self.found.streamed
+        for name, size in zip(reversed(others), reversed(self.sizes), strict=False):
+            whole = dims.floor_divide(place, size)
+            block.index[name], place = place - whole * size, whole
+        block.index[first] = place
+        left = block.lower(accumulated(self.found.left, part))
+        deep, lane = self._first(block) + dims.symbol(axis), dims.symbol(f"{columns}.lane")
+        codes = TileLoad(panel, (deep, lane), TileType(self.codes.dtype, block.ordered({columns, axis})))
+        total = block.let("block", Dot(left, cast(block, codes, part), block.full(0, inner.dtype, part.axes), part))
+        block.axes.remove(axis)
+        return total
