@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import marshal
 import operator
 import re
 import types
@@ -28,7 +27,7 @@ REPEATED = (TensorType, Layout, Guard)
 REMEMBERED = 4096
 """Values of each kind that are kept."""
 LONGEST = 1024
-"""Bytes of what stands for a value that is kept."""
+"""Characters of what is written of a value that is kept."""
 
 
 def to_json(plan: Plan) -> Any:
@@ -175,12 +174,12 @@ def _record(declared: Any) -> Codec:
 
 def _repeated(codec: Codec) -> Codec:
     """A codec that reads what is written alike once."""
-    known: dict[bytes, Any] = {}
+    known: dict[str, Any] = {}
 
     def read(data: Any) -> Any:
         try:
-            key = marshal.dumps(data, 2)  # a form without references: what is alike has the same bytes
-        except ValueError:
+            key = repr(data)
+        except RecursionError:
             return codec.read(data)
         value = known.get(key)
         if value is None:
