@@ -179,7 +179,7 @@ def _repeated(codec: Codec) -> Codec:
     def read(data: Any) -> Any:
         try:
             key = repr(data)
-        except RecursionError:
+        except (RecursionError, ValueError):  # too deep, or an integer too long: what is damaged is told
             return codec.read(data)
         value = known.get(key)
         if value is None:
