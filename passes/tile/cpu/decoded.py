@@ -29,8 +29,8 @@ from .matrix import SIDE
 from .register_blocks import CHAIN, RegisterBlocks, accumulated, cast, scaled_onto
 
 HALF = 128
-DEEPEST = 1 << 14
-"""Terms of a sum at most: the panels of 32 columns are half of what a kernel may hold in arrays."""
+ROOM = 3 << 18
+"""Bytes of panels, and of the left factor's sums, at most: a kernel may hold a third more in arrays."""
 FEW = 8
 """Rows at most that fill less than half of a tile."""
 LEAST = 32
@@ -46,11 +46,17 @@ def blocks_of_codes(problem: Problem, found: Contraction, target: CpuLevel) -> C
     return with_signs(found) if _are_taken(problem, found, target) else None
 
 
-def shapes(problem: Problem, found: Contraction) -> Iterator[tuple[int, int, int, int]]:
-    """(m, n, mr, nr): two rows of tiles and two columns of them, or one row and four; none where few rows share what is decoded."""
-    if problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW:
-        for m, n in GRIDS:
-            yield from ((m, n, rows, columns) for rows, columns in ((2 * SIDE, 2 * SIDE), (SIDE, 4 * SIDE)))
+def shapes(problem: Problem, codes: Contraction) -> Iterator[tuple[int, int, int, int]]:
+    """(m, n, mr, nr): two rows of tiles and two columns of them, or one row and four, as far as there is room for what all share; none
+    where few rows do.
+    """
+    extents = [problem.typical(problem.region.axis(name).extent) for name in codes.over]
+    blocks = 0 if codes.alone is None else prod(extents[: -len(codes.streamed)])
+    if problem.typical(problem.region.axis(codes.rows[-1]).extent) <= FEW:
+        return
+    for (m, n), (rows, columns) in itertools.product(GRIDS, ((2 * SIDE, 2 * SIDE), (SIDE, 4 * SIDE))):
+        if prod(extents) * columns + m * blocks * codes.reduce.dtype.itemsize <= ROOM:
+            yield m, n, rows, columns
 
 
 def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
@@ -62,7 +68,7 @@ def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
     sizes = extents[len(extents) - len(found.streamed) :]
     lies = [stride_of(left, region, name) for name in found.streamed] == [prod(sizes[n + 1 :]) for n in range(len(sizes))]
     is_known = target.matrix(left.dtype.name, right.dtype.name, found.block.dtype.name) is not None
-    return is_known and lies and prod(sizes) >= LEAST and prod(extents) <= DEEPEST
+    return is_known and lies and prod(sizes) >= LEAST
 
 
 def with_signs(found: Contraction) -> Contraction:

@@ -64,7 +64,7 @@ class Packed(Priced):
             for m, n, rows, columns in matrix_blocks(problem, found):
                 yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns)))
             return
-        for m, n, rows, columns in shapes(problem, found) if match.found.codes is not None else ():
+        for m, n, rows, columns in () if match.found.codes is None else shapes(problem, match.found.codes):
             yield Schedule(self.name, (("m", m), ("n", n), ("mr", rows), ("nr", columns), ("decoded", 1)))
         extent = problem.region.axis(found.rows[-1]).extent if found.rows else None
         seen = set()

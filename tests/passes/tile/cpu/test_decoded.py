@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ourcc.codegen.c.printer import print_launch
 from ourcc.compiler.backends.cpu import lower_cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module, simplify
@@ -131,3 +132,14 @@ def test_the_next_product_comes_before_a_sum_is_scaled() -> None:
     (launch,) = Packed().tile(match, schedule, AVX512_AMX).launches
     order = ["dot" if isinstance(s.value, Dot) else s.name for s in statements(launch.body) if isinstance(s, Let)]
     assert order[:9] == ["acc", "dot", "dot", "acc", "dot", "acc", "dot", "acc", "acc"]
+
+
+@pytest.mark.parametrize(("depth", "fewest"), [(256, 10), (8192, 10), (16384, 5), (32768, 0)])
+def test_panels_have_room_in_a_kernels_arrays(depth: int, fewest: int) -> None:
+    """Deep sums: fewer columns at a time, then none; what is offered is printed."""
+    match = coded(product(64, depth, 64, "int4-a8"), AVX512_AMX)
+    tiles = [schedule for schedule in Packed().space(match, AVX512_AMX) if is_decoded(schedule)]
+    assert len(tiles) == fewest
+    for schedule in tiles[:2]:
+        (launch,) = Packed().tile(match, schedule, AVX512_AMX).launches
+        assert "tdpbssd" in print_launch(launch, AVX512_AMX, ())[1]
