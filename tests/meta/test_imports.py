@@ -57,6 +57,25 @@ def test_the_runtime_knows_nothing_above_it() -> None:
     assert {name for name in loaded if name.partition(".")[0] in ("torch", "sympy")} == set()
 
 
+def test_loading_an_engine_and_looking_at_one_loads_no_compiler(tmp_path: Path) -> None:
+    """What is said of a file that is none comes behind all that loading imports."""
+    path = tmp_path / "m.ourcc"
+    code = f"import ourcc\ntry: ourcc.load({str(path)!r})\nexcept ourcc.CompilerError: pass"
+    path.write_bytes(b"PK\3\4" + bytes(9000))
+    compilers = (
+        "ourcc.passes",
+        "ourcc.codegen",
+        "ourcc.autotune",
+        "ourcc.compiler.backends",
+        "ourcc.compiler.targets",
+        "ourcc.compiler.options",
+    )
+    loaded = loaded_by(code)
+    assert "ourcc.runtime.engine" in loaded and {name for name in loaded if name.startswith(compilers)} == set()
+    looked = loaded_by("import ourcc.compiler.commands.inspect")
+    assert {name for name in looked if name.startswith(("ourcc.codegen.c.printer", "ourcc.codegen.triton"))} == set()
+
+
 def test_no_room_is_a_top_level_module() -> None:
     assert loaded_by("import ourcc.runtime, ourcc.compiler.options, ourcc.compiler.cli.build") & set(ROOMS) == set()
     assert {name for name in ROOMS if name in sys.modules and str(ROOT) in str(getattr(sys.modules[name], "__file__", ""))} == set()
