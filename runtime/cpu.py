@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import itertools
 import os
@@ -16,13 +17,14 @@ import numpy as np
 
 from ..ir.control import CallFunction
 from ..ir.dims import evaluate
-from ..ir.errors import CompilerError, EngineError
+from ..ir.errors import CompilerError, EngineError, OutOfMemoryError
 from ..ir.plan import Alias, Check, Host, Launch, is_native, segments, storage
 from ..ir.types import TensorType, string
 from . import native
 from .arrays import admit, memory_at, new_bytes, new_output, packed, pointer, store, view
 from .contents import EngineContents
 from .function import call_function
+from .memory import HINT
 from .program import Binding, Bound, Callback, Program, programs_of
 from .states import HostStates, StateMemory
 from .steps import PythonStep, prepare, refusal
@@ -209,6 +211,8 @@ class _Context(Bound):
     def _failure(self, status: int, part: int) -> CompilerError:
         """What a status means: 1 + the number of the check that failed, or minus what a kernel that failed gave."""
         steps = self.program.plan.steps
+        if -status == errno.ENOMEM:
+            return OutOfMemoryError("out of memory: a kernel found none for its arrays, which take up to a megabyte a thread", hint=HINT)
         if status < 0:
             first, end = self.loaded.steps[part].first, self.loaded.steps[part].end
             hint = "ourcc.load(ENGINE, target=...) runs another part of the engine"

@@ -36,9 +36,11 @@ def seeded_sizes(facts: Facts, random: np.random.Generator, span: int = 32) -> d
     sizes = {}
     for name, known in facts.ranges.items():
         low = known.low if known.low is not None else 1
-        high = min(known.high if known.high is not None else low + span, low + span)
+        high = low + span if known.high is None else min(known.high, low + span)
+        # A size of 0 computes nothing that could be wrong, unless it is the only one.
+        low = low if known.high == 0 else max(low, 1)
         divisor = facts.divisors.get(name, 1)
-        sizes[name] = -(-int(random.integers(max(low, 1), high + 1)) // divisor) * divisor
+        sizes[name] = -(-int(random.integers(low, max(low, high) + 1)) // divisor) * divisor
     return sizes
 
 

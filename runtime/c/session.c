@@ -1,6 +1,7 @@
 /* Sessions: the memory of calls and of states, and a call from inputs to outputs. */
 #include "internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,7 @@ static _Noreturn void fail_call(struct task *task, const struct plan *plan, ourc
         memcpy(session->failure + length, text, sizeof text);
         session->has_failed = true;
     }
+    if (status == -ENOMEM) ourcc_fail(task, OURCC_MEMORY, "out of memory: a kernel found none for its arrays in function '%s'", plan->name);
     if (status < 0) ourcc_fail(task, OURCC_FAILED, "a kernel of the engine failed with status %d in function '%s'", -status, plan->name);
     const struct step *step = ran < plan->step_count ? &plan->steps[ran] : NULL;
     if (!step || step->kind != STEP_CHECK) ourcc_fail(task, OURCC_FAILED, "native code of the engine failed with status %d", status);

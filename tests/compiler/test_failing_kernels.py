@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from ourcc.compiler.backends import cpu
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_again, compile_module
-from ourcc.ir.errors import EngineError
+from ourcc.ir.errors import EngineError, OutOfMemoryError
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.target import AVX2, CpuInstruction
 from ourcc.ir.types import TensorType, f32
@@ -27,7 +28,7 @@ MATRIX = TensorType(f32, (64, 16))
 X = np.random.default_rng(0).standard_normal((64, 16), np.float32)
 SWITCH = "OURCC_TEST_KERNELS_FAIL"
 # A level's instruction that a thread can use only while the switch is not set.
-ENTER = f'extern char *getenv(const char *);\nif (getenv("{SWITCH}")) return 9;'
+ENTER = f'extern char *getenv(const char *);\nif (getenv("{SWITCH}")) return atoi(getenv("{SWITCH}"));'
 
 
 def counting() -> Module:
@@ -56,8 +57,18 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Engine]]:
 def test_a_failing_kernel_is_one_clear_error(make: Any, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pure = make(threads).functions["pure"]
     np.testing.assert_allclose(pure(X), np.exp(X), rtol=1e-6)
-    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv(SWITCH, "9")
     with pytest.raises(EngineError, match=r"a kernel of the engine failed with status 9, in steps 0 to \d+ of its plan\n  help: "):
+        pure(X)
+    monkeypatch.delenv(SWITCH)
+    np.testing.assert_allclose(pure(X), np.exp(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_without_memory_for_its_arrays_says_so(make: Any, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pure = make(threads).functions["pure"]
+    monkeypatch.setenv(SWITCH, str(errno.ENOMEM))
+    with pytest.raises(OutOfMemoryError, match=r"out of memory: a kernel found none for its arrays"):
         pure(X)
     monkeypatch.delenv(SWITCH)
     np.testing.assert_allclose(pure(X), np.exp(X), rtol=1e-6)
@@ -68,12 +79,12 @@ def test_states_are_of_no_use_after_a_kernel_that_may_have_written_them(make: An
     session = make(threads).session()
     step, pure = session.functions["step"], session.functions["pure"]
     step(X)
-    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv(SWITCH, "9")
     with pytest.raises(EngineError, match="a kernel of the engine failed with status 9"):
         pure(X)
     monkeypatch.delenv(SWITCH)
     np.testing.assert_allclose(step(X), np.exp(np.tanh(X)), rtol=1e-5)
-    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv(SWITCH, "9")
     with pytest.raises(EngineError, match="a kernel of the engine failed with status 9"):
         step(X)
     monkeypatch.delenv(SWITCH)

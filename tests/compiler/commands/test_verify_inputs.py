@@ -83,6 +83,13 @@ def test_sizes_are_said_or_drawn_small_where_a_model_is_large(
     assert sizes("--shape", "N=77") == {77}
     assert sizes("--shape", "a=5") == {5}
     assert len(sizes()) > 4 and max(sizes()) > 8
+    onnx.save(elementwise("Add", TensorProto.FLOAT, 18), file)
+    assert run(["build", file, "-o", str(tmp_path / "open.ourcc"), "-q"]) == 0
+    monkeypatch.setattr(command, "MOST", 0)
+    capsys.readouterr()
+    assert run(["verify", str(tmp_path / "open.ourcc"), file, "-q", "--json"]) == 0  # a size that may be 0 is drawn as 1
+    assert {row["sizes"][0][0] for row in json.loads(capsys.readouterr().out)["outputs"]} == {1}
+    assert run(["verify", str(tmp_path / "open.ourcc"), file, "-q", "--shape", "N=900"]) == 0
     monkeypatch.setattr(command, "MOST", 8)
     assert 3 <= min(sizes()) and max(sizes()) <= 8
     monkeypatch.setattr(command, "MOST", 0)

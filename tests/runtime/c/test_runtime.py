@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import re
 import shutil
 import subprocess
@@ -534,6 +535,9 @@ def test_a_call_that_fails_midway_leaves_states_of_no_use(both: Callable[..., Bo
         session(bad)
     with pytest.raises(CError, match="FAILED: the session's states are of no use since a call failed: function count failed midway"):
         session(zero)
+    session.reset()
+    with pytest.raises(CError, match="MEMORY: out of memory: a kernel found none for its arrays in function 'count'"):
+        session(np.asarray(-errno.ENOMEM, np.float32))
     with pytest.raises(CError, match="FAILED"):
         session.read("count", 4)
     assert session(zero, function="pure")[0] == 1
