@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...ir.errors import EngineError, UsageError
 from ...ir.graph import Module
@@ -132,9 +132,9 @@ def _wanted(options: InspectOptions) -> str | None:
     return None if options.target is None else loaded_as(options.target)
 
 
-def describe_engine_contract(report: object) -> Table:
+def describe_engine_contract(report: Mapping[str, Any]) -> Table:
     """The contract as a table."""
-    rows = report.get("contract", []) if isinstance(report, dict) else []
+    rows = report.get("contract", [])
     columns = ("source", "op", "requested", "realised", "runs", "stored", "summed", "why")
     cells = tuple(tuple(row.get(column) or None for column in columns) for row in rows)
     notes = ("stored: how a weight lies in memory, or a cache that attention reads; summed: the precision that sums are added up in",)
