@@ -212,7 +212,7 @@ class _Context(Bound):
         """What a status means: 1 + the number of the check that failed, or minus what a kernel that failed gave."""
         steps = self.program.plan.steps
         if -status == errno.ENOMEM:
-            return OutOfMemoryError("out of memory: a kernel found none for its arrays, which take up to a megabyte a thread", hint=HINT)
+            return OutOfMemoryError("out of memory: a kernel found none for its arrays", hint=HINT)
         if status < 0:
             first, end = self.loaded.steps[part].first, self.loaded.steps[part].end
             hint = "ourcc.load(ENGINE, target=...) runs another part of the engine"

@@ -98,7 +98,7 @@ class Engine:
         self._contents = contents
         self._part_name: str | None = None
         try:
-            with without_collecting():
+            with _without_collecting():
                 self._part_name = choose_part(contents, target)
         except EngineError as error:
             if must_run:
@@ -106,7 +106,7 @@ class Engine:
             self._part: Part = _Elsewhere(error)
         else:
             make = partial(_part, contents, self._part_name, Running(threads or 0, call, graphs))
-            with without_collecting():
+            with _without_collecting():
                 self._part = make() if must_run else _Later(contents.parts[self._part_name].family, make)
         self._functions = Functions((name, Function(name, ports, self._part)) for name, ports in contents.functions.items())
         self._entry = next(iter(self._functions.values()))
@@ -230,7 +230,7 @@ class Engine:
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
+def _without_collecting() -> Iterator[None]:
     """Plans are many objects and none leads to itself: looking for such takes a fifth of the time that reading them does."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -291,12 +291,12 @@ def _check_ports(engine: Ports, module: Module) -> None:
 def _input_sets(options: VerifyOptions, engine: Engine, function: str, module: Module) -> list[list[Array]]:
     if options.inputs is not None:
         return list(read_inputs(options.inputs, [port.name for port in engine.functions[function].inputs]))
-    return [_drawn(options, engine, function, module, seed) for seed in range(SETS)]
-
-
-def _drawn(options: VerifyOptions, engine: Engine, function: str, module: Module, seed: int) -> list[Array]:
-    """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
     program = parse_module(engine.contents.graph)
+    return [_drawn(options, engine, program, function, module, seed) for seed in range(SETS)]
+
+
+def _drawn(options: VerifyOptions, engine: Engine, program: Module, function: str, module: Module, seed: int) -> list[Array]:
+    """Inputs of sizes that the engine takes: its symbols may be narrower than the model's, and have other names."""
     sizes: dict[str, int] = {}
     for span in SPANS:
         sizes = seeded_sizes(program.facts, np.random.default_rng(seed), span)

@@ -12,10 +12,9 @@ from dataclasses import replace
 from math import prod
 
 from ....ir import dims
-from ....ir.codes import LOOKUPS, bounds, number_of, tabulate
+from ....ir.codes import FOUR, LOOKUPS, bounds, number_of, tabulate
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.layout import Factor
 from ....ir.region import Reduce, Ref, Scalar, transform, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, TileType, Value
@@ -25,10 +24,10 @@ from ....ir.types import i8, u8
 from ...regions.contraction import Contraction, in_fours, plain_load, stride_of, unwidened
 from ..lower import Block
 from ..schedule import Problem, Schedule
+from .codes import HALF
 from .matrix import SIDE
-from .register_blocks import CHAIN, RegisterBlocks, accumulated, cast, scaled_onto
+from .register_blocks import RegisterBlocks, accumulated, cast, scaled_onto, together
 
-HALF = 128
 ROOM = 3 << 18
 """Bytes of panels, and of the left factor's sums, at most: a kernel may hold a third more in arrays."""
 FEW = 8
@@ -110,15 +109,10 @@ class DecodedBlocks(RegisterBlocks):
         self.blocks = [self.problem.typical(self.extents[name]) for name in self.outers]
         self.sizes = [self.problem.typical(self.extents[name]) for name in self.found.streamed]
 
-    @property
-    def _is_long(self) -> bool:
-        return self.found.reduce.dtype.is_float and self._terms(self.found.over) > CHAIN
-
     def _panel(self, block: Block, columns: str) -> str:
         """All codes of a block of columns as bytes, four neighbours along the sum together, as instructions read them."""
-        depth, four = prod(self.problem.typical(self.extents[name]) for name in self.found.over), 4
-        order = (Factor("k", four), Factor("n"), Factor("k", 1, four))
-        local = block.local("decoded", self.codes.dtype, (("k", depth), ("n", self.width)), order)
+        extents = ("k", prod((*self.blocks, *self.sizes))), ("n", self.width)
+        local = block.local("decoded", self.codes.dtype, extents, together(FOUR))
         self._decode(block, columns, local, list(self.outers))
         return local
 
@@ -155,10 +149,10 @@ class DecodedBlocks(RegisterBlocks):
             return super()._contract(block, acc, kind, columns, panel, over)
         assert panel is not None and self.found.block is not None
         inner, count, lost = self.found.block, self.blocks[-1], self._lost(block, acc)
-        together = max(n for n in range(1, TOGETHER + 1) if count % n == 0)
+        ahead = max(n for n in range(1, TOGETHER + 1) if count % n == 0)
         carries = (acc,) if lost is None else (acc, lost)
-        with block.loop(over[0], "scalar", 0, count, together, carries=carries) as first:
-            places = [dims.symbol(first) + n for n in range(together)]
+        with block.loop(over[0], "scalar", 0, count, ahead, carries=carries) as first:
+            places = [dims.symbol(first) + n for n in range(ahead)]
             totals = [self._product(block, places[0], kind, columns, panel, inner)]
             for number, place in enumerate(places):
                 totals += [self._product(block, after, kind, columns, panel, inner) for after in places[number + 1 : number + 2]]

@@ -247,7 +247,7 @@ class RegisterBlocks:
         if load is None or depth is None:
             return None
         group, is_near = self.group, stride_of(load, self.region, self.column) == 1
-        order = (Factor("k", group), Factor("n"), Factor("k", 1, group)) if group > 1 else ()
+        order = together(group) if group > 1 else ()
         value = load if group > 1 else self.found.right
         local = block.local("panel", value.dtype, (("k", depth), ("n", self.width)), order)
         along = stride_of(load, self.region, self.inner) == 1
@@ -413,7 +413,8 @@ class RegisterBlocks:
 
     @property
     def _is_long(self) -> bool:
-        most = LONGEST if self.in_tiles else CHAIN
+        # Sums of blocks leave tiles block by block.
+        most = LONGEST if self.in_tiles and self.found.block is None else CHAIN
         return self.found.reduce.dtype.is_float and self._terms(self.found.over) > most
 
     def _terms(self, over: Sequence[str]) -> int:
@@ -473,6 +474,11 @@ class RegisterBlocks:
         extent: Dim = self.extents[self.column]
         packed = bool(moving) and all(part.operand in self.problem.layouts for part in moving)
         return packed and dims.divides(self.width, extent) is True
+
+
+def together(group: int) -> tuple[Factor, ...]:
+    """The order of a panel of which so many neighbours along the sum lie together."""
+    return Factor("k", group), Factor("n"), Factor("k", 1, group)
 
 
 def scaled_onto(block: Block, acc: TileRef, scaled: Value) -> Value:

@@ -379,8 +379,10 @@ class _Counter:
     def _grouped(self, store: Store, extents: Mapping[str, float]) -> str | None:
         """The axis of which four bytes lie together where a store puts them, and in all that they are computed from."""
         value = store.value
+        if value.type.dtype.bits != 8 or not value.type.axes:
+            return None
         reads = [self.operands[part.operand] for part in walk(value) if isinstance(part, Load)]
-        if value.type.dtype.bits != 8 or not value.type.axes or any(each.layout is None or each.dtype.bits != 8 for each in reads):
+        if any(each.layout is None or each.dtype.bits != 8 for each in reads):
             return None
         way = self._rearranged(store.operand, store.subscripts, value.type, extents)
         return None if way is None or way.turned is not None or way.count != FOUR else way.grouped

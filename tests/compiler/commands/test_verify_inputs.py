@@ -83,7 +83,6 @@ def test_sizes_are_said_or_drawn_small_where_a_model_is_large(
     assert sizes("--shape", "N=77") == {77}
     assert sizes("--shape", "a=5") == {5}
     assert len(sizes()) > 4 and max(sizes()) > 8
-    onnx.save(elementwise("Add", TensorProto.FLOAT, 18), file)
     assert run(["build", file, "-o", str(tmp_path / "open.ourcc"), "-q"]) == 0
     monkeypatch.setattr(command, "MOST", 0)
     capsys.readouterr()
