@@ -164,6 +164,13 @@ class Scanner:
                 break
         return tuple(found)
 
+    def several(self, read: Callable[[], T]) -> tuple[T, ...]:
+        """What `read` reads, once or more, with commas between."""
+        found = [read()]
+        while self.accept(","):
+            found.append(read())
+        return tuple(found)
+
     def facts(self) -> Facts:
         """`symbols { B in 1..32 divisor 4 } broadcasts { [A, B] }`, each of which may be absent."""
         ranges: dict[str, Range] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..ir import dims
 from ..ir.errors import InputError, OutOfMemoryError
-from ..ir.plan import Call, Host, Launch, Plan
+from ..ir.plan import Call, Host, Launch, Plan, slot_offsets
 from ..ir.types import LARGEST, TensorType
 from .memory import HINT, text
 
@@ -36,9 +36,9 @@ class Sizes:
             if names and buffer.type not in found:
                 found[buffer.type] = Sized(buffer.type, names, sources.get(buffer.name, type(buffer.storage).__name__.lower()))
         self.sized = tuple(sized for sized in found.values() if not _always_fits(sized.type, plan.symbols))
-        named = tuple((slot, frozenset().union(*(dims.symbols(size) for size in slot.sizes))) for slot in plan.slots)
         most = [max((_most(size, plan.symbols) for size in slot.sizes), default=0) for slot in plan.slots]
-        self.slots = named if sum(most) > LARGEST else ()
+        self.slots = plan.slots if sum(most) > LARGEST else ()
+        self.slot_symbols = frozenset().union(*(dims.symbols(size) for slot in self.slots for size in slot.sizes))
 
     def check(self, values: Mapping[str, int]) -> None:
         """InputError for a negative size, OutOfMemoryError for more bytes than there can be; symbols without a value pass."""
@@ -61,7 +61,7 @@ class Sizes:
                     note=f"{sized.type}, {_given(sized, values)}",
                     hint=HINT,
                 )
-        total = sum(max(dims.evaluate(size, values) for size in slot.sizes) for slot, names in self.slots if names <= known)
+        total = slot_offsets(self.slots, values)[1] if self.slot_symbols <= known else 0
         if total > LARGEST:
             raise OutOfMemoryError(f"out of memory: values between kernels need {text(total)}", hint=HINT)
 

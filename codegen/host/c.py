@@ -104,12 +104,21 @@ def _slot_size(slot: Slot, names: Mapping[str, str]) -> str:
 
 def _slots_function(plan: Plan, function: int) -> list[str]:
     """Where the slots of the arena begin, and its size."""
-    names = _symbol_names(plan)
+    names, numbers = _symbol_names(plan), {slot.name: n for n, slot in enumerate(plan.slots)}
     lines = ["static int64_t ourcc_slots(const int64_t *symbols, char *arena, char **slots) {"]
-    lines += ["    (void)symbols; (void)arena; (void)slots;", "    int64_t offset = 0;"]
+    lines += [
+        "    (void)symbols; (void)arena; (void)slots;",
+        f"    int64_t first, size = 0, ends[{len(plan.slots) + 1}];",
+        "    (void)first; (void)ends;",
+    ]
     for number, slot in enumerate(plan.slots):
-        lines += [f"    slots[{number}] = arena + offset;", f"    offset += {_slot_size(slot, names)};"]
-    lines += ["    return offset;", "}", ""]
+        first = "0"
+        for below in slot.above:
+            end = f"ends[{numbers[below]}]"
+            first = end if first == "0" else f"larger({first}, {end})"
+        lines += [f"    first = {first};", f"    slots[{number}] = arena + first;"]
+        lines += [f"    ends[{number}] = first + {_slot_size(slot, names)};", f"    size = larger(size, ends[{number}]);"]
+    lines += ["    return size;", "}", ""]
     lines += [f"OURCC_EXPORT int64_t ourcc_arena_{function}(const int64_t *symbols);"]
     lines += [f"int64_t ourcc_arena_{function}(const int64_t *symbols) {{"]
     return [*lines, f"    char *slots[{len(plan.slots) + 1}];", "    return ourcc_slots(symbols, 0, slots);", "}", ""]

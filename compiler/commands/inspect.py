@@ -97,9 +97,9 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     if options.kernels:
         tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
     if options.memory:
-        plans = contents.parts[name].plans
+        plans, sizes = contents.parts[name].plans, workload_of(contents).sizes
         for function, plan in plans.items():
-            tables += memory_tables(plan, function if len(plans) > 1 else None)
+            tables += memory_tables(plan, sizes, function if len(plans) > 1 else None)
     if options.fusion:
         if name not in contents.report.get("fusion", {}):
             hint = "ourcc build --rebuild ENGINE decides again and keeps why"

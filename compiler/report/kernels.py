@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Call, Host, Launch, Plan, Step, Variant, storage
+from ...ir.plan import Call, Host, Launch, Plan, Step, Variant, slot_offsets, storage
+from ...ir.plan.lives import most_alive
 from ...ir.region import Region
 from ...ir.region.cost import Cost, cost_of, symbolic_cost
 from ...ir.workload import Workload, default_workload, heaviest, size_at
@@ -169,15 +170,18 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
     return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, BELOW, keys=("kernel",))
 
 
-def memory_tables(plan: Plan, target: str | None = None) -> tuple[Table, Table]:
+def memory_tables(plan: Plan, sizes: Mapping[str, int], target: str | None = None) -> tuple[Table, Table]:
     """Arena slots and constants of a plan; `target` is named where there are several."""
+    total, least = slot_offsets(plan.slots, sizes)[1], most_alive(plan, sizes)
+    at = "".join(f", {name} = {sizes[name]}" for name in plan.symbols.ranges if name in sizes)
+    note = f"the arena{at}: {total:,} bytes, of which {least:,} are alive at once"
     of = "" if target is None else f" of {target}"
     members: dict[str, list[str]] = {}
     for buffer in plan.buffers:
         if isinstance(buffer.storage, storage.Arena):
             members.setdefault(buffer.storage.slot, []).append(buffer.name)
-    slots = tuple((s.name, " | ".join(str(size) for size in s.sizes), len(members.get(s.name, []))) for s in plan.slots)
+    slots = tuple((s.name, " | ".join(map(str, s.sizes)), ", ".join(s.above), len(members.get(s.name, []))) for s in plan.slots)
     constants = tuple((b.storage.key, str(b.type)) for b in plan.buffers if isinstance(b.storage, storage.Constant))
-    return Table(f"arena slots{of}", ("slot", "bytes", "buffers"), slots), Table(
+    return Table(f"arena slots{of}", ("slot", "bytes", "above", "buffers"), slots, (note,)), Table(
         f"constants{of}", ("constant and layout", "type in memory"), constants
     )

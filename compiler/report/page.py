@@ -10,7 +10,8 @@ from html import escape
 from typing import Any
 
 from ...ir import dims
-from ...ir.plan import Plan, slot_offsets, storage, touched
+from ...ir.plan import Plan, slot_offsets, storage
+from ...ir.plan.lives import arena_lives
 from ...runtime.contents import Contract, EngineContents
 from ...runtime.kinds import PAGE_MARK
 from ..contract import is_notable
@@ -103,10 +104,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _arena(plan: Plan, offsets: Mapping[str, int], total: int, sizes: Mapping[str, int]) -> str:
     """Buffers of the arena as boxes: steps to the right, bytes upwards."""
-    lives: dict[str, tuple[int, int]] = {}
-    for number, step in enumerate(plan.steps):
-        for name in touched(step):
-            lives[name] = (lives.get(name, (number, number))[0], number)
+    lives = arena_lives(plan)
     boxes = []
     for buffer in plan.buffers:
         if not isinstance(buffer.storage, storage.Arena) or buffer.name not in lives or not total:

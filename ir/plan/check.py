@@ -9,6 +9,8 @@ name before, and nobody begins it anew before the whole has been read. The work 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 
 from .. import dims
@@ -16,7 +18,7 @@ from ..dims import Dim
 from ..errors import VerifyError
 from ..types import TensorType, i32
 from . import storage
-from .places import READ_ONLY, Place, Places, Root, holds_each_once, known_at_entry
+from .places import READ_ONLY, SLOT, Place, Places, Root, holds_each_once, known_at_entry
 from .plan import Plan
 from .steps import Call, Copy, Host, Launch, Step, Zero
 
@@ -51,6 +53,7 @@ class _Checker:
         self.counters = counters(plan, self.own.values())
         self.known, _ = known_at_entry(plan)
         self.memory: dict[Root, dict[Place, dict[str, int]]] = {}
+        self.filled = 0  # the slots that hold anything
         self.versions: dict[str, int] = {}
         self.lost: dict[str, tuple[int, str]] = {}
         # The last step that has read the last version of a name, and the one that went on with it and is still to be read.
@@ -198,10 +201,11 @@ class _Checker:
         by_root: dict[Root, list[str]] = {}
         for name in operands:
             by_root.setdefault(self.places[name].root, []).append(name)
-        if len(by_root) == len(operands):
+        among = self._slots(by_root)
+        if len(by_root) == len(operands) and among & (among - 1) == 0:
             return
         for name in written:
-            for other in by_root[self.places[name].root]:
+            for other in (other for root in self._meeting(self.places[name].root, among) for other in by_root.get(root, ())):
                 if other != name and not self.layout.apart(self.places[name], self.places[other]):
                     raise self.fault(name, f"is written where the operand {other} of the same step lies, at {self.places[other]}")
 
@@ -234,16 +238,29 @@ class _Checker:
             raise self.fault(name, f"is written, and lies in {' '.join(place.root)}, which is only read")
         if place.is_empty:
             return
-        held = self.memory.get(place.root, {})
-        for other in [other for other in held if not self.layout.apart(place, other)]:
-            for victim in held.pop(other):
-                self.lost[victim] = (self.step, name)
+        for root in self._meeting(place.root, self.filled):
+            held = self.memory.get(root, {})
+            for other in [other for other in held if not self.layout.apart(place, other)]:
+                for victim in held.pop(other):
+                    self.lost[victim] = (self.step, name)
+            if not held:
+                self.filled &= ~self._slots((root,))
+
+    def _slots(self, roots: Iterable[Root]) -> int:
+        """The slots among roots, as a set of them."""
+        return functools.reduce(operator.or_, (self.layout.slots.bit(name) for kind, name in roots if kind == SLOT), 0)
+
+    def _meeting(self, root: Root, among: int) -> list[Root]:
+        """A root, and if it is a slot those among others that it may share bytes with."""
+        others = self.layout.slots.sharing(root[1]) & among if root[0] == SLOT else 0
+        return [root, *((SLOT, name) for name in self.layout.slots.names(others))]
 
     def _hold(self, place: Place, name: str) -> None:
         if name in self.unread:
             raise self.fault(name, f"is begun anew, and nobody has read what {self._named(self.unread[name])} went on with")
         self.seen.pop(name, None)
         self.versions[name] = self.versions.get(name, -1) + 1
+        self.filled |= self._slots((place.root,))
         self.memory.setdefault(place.root, {}).setdefault(place, {})[name] = self.versions[name]
 
     # --- sizes and messages

@@ -24,9 +24,10 @@ from ..tile.program import GridAxis, Param
 from ..tile.program import Launch as TileLaunch
 from ..types import TensorType, string, type_of
 from . import storage
+from .lives import arena_lives
 from .places import known_at_entry
 from .plan import Plan, slot_offsets
-from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, called, touched
+from .steps import VALUE, Call, Check, Copy, Host, Launch, Step, Variant, Zero, called
 
 Array = np.ndarray[Any, Any]
 
@@ -70,21 +71,10 @@ class _Memory:
         self.roots: dict[tuple[str, str], Array] = {}
         self.texts: dict[str, Array] = {}
         self.offsets: dict[str, int] = {}
-        self.lives: dict[str, tuple[int, int]] = {}
+        self.lives = arena_lives(plan)
         self.ends: dict[int, list[str]] = {}
-        for number, step in enumerate(plan.steps):
-            for name in touched(step):
-                self._touch(name, number)
-        for _, name in (*plan.outputs, *plan.ties):
-            self._touch(name, len(plan.steps))
         for name, (_, last) in self.lives.items():
             self.ends.setdefault(last, []).append(name)
-
-    def _touch(self, name: str, number: int) -> None:
-        held = self.plan.named[name].storage
-        root = held.root if isinstance(held, storage.Alias) else name
-        if isinstance(self.plan.named[root].storage, storage.Arena):
-            self.lives[root] = (self.lives.get(root, (number, number))[0], number)
 
     def enter(self, values: Mapping[str, int]) -> None:
         """Lay out the arena for these symbol values."""

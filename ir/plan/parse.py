@@ -218,11 +218,9 @@ class _Parser(Scanner):
 
     def slot(self) -> Slot:
         name = self.name()
+        above = self.several(self.name) if self.keyword("above") else ()
         self.expect(">=")
-        sizes = [self.dim(",")]
-        while self.accept(","):
-            sizes.append(self.dim(","))
-        return Slot(name, tuple(sizes))
+        return Slot(name, self.several(lambda: self.dim(",")), above)
 
     def number(self) -> tuple[str, str]:
         symbol = self.word("a symbol")

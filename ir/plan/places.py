@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,12 +15,15 @@ from ..sizes import Solve, solves_of
 from ..types import TensorType
 from . import storage
 from .plan import SLOT_ALIGNMENT, Plan
-from .storage import Buffer
+from .storage import Buffer, Slot
 
 Root: TypeAlias = tuple[str, str]
 """A memory of its own: its kind (input, output, constant, slot, dynamic, state), and its name among those."""
 
 READ_ONLY = ("input", "constant")
+SLOT = "slot"
+MOST_SLOTS = 1 << 15
+"""Slots of an arena at most: of each it is known which ones lie below it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +49,49 @@ class Place:
         return f"bytes {self.low}..{self.high} of {' '.join(self.root)}{part}"
 
 
+class Slots:
+    """The slots of an arena, and which of them may share bytes: sets of slots are bits of an integer, in the order of declaration.
+
+    VerifyError where two have one name, or one lies above what is not declared before it.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        if len(slots) > MOST_SLOTS:
+            raise VerifyError(f"the arena of the plan has {len(slots)} slots, expected at most {MOST_SLOTS}")
+        self.named = {slot.name: slot for slot in slots}
+        if len(self.named) != len(slots):
+            raise VerifyError("two slots of the plan have one name")
+        self._number: dict[str, int] = {}
+        below: list[int] = []
+        for slot in slots:
+            for name in slot.above:
+                if name not in self._number:
+                    raise VerifyError(f"slot {slot.name} of the arena lies above {name!r}, which is not declared before it")
+            self._number[slot.name] = len(below)
+            under = [self._number[name] for name in slot.above]
+            below.append(functools.reduce(operator.or_, (below[n] | 1 << n for n in under), 0))
+        above = [0] * len(slots)
+        for n in reversed(range(len(slots))):
+            for name in slots[n].above:
+                above[self._number[name]] |= above[n] | 1 << n
+        self._ordered = [under | over | 1 << n for n, (under, over) in enumerate(zip(below, above, strict=True))]
+
+    def bit(self, name: str) -> int:
+        """The set of one slot."""
+        return 1 << self._number[name]
+
+    def sharing(self, name: str) -> int:
+        """The other slots that a slot may share bytes with: none of both lies above the other."""
+        return ((1 << len(self._ordered)) - 1) & ~self._ordered[self._number[name]]
+
+    def names(self, found: int) -> Iterator[str]:
+        """The slots of a set."""
+        names = list(self._number)
+        while found:
+            yield names[found.bit_length() - 1]
+            found ^= 1 << (found.bit_length() - 1)
+
+
 class Places:
     """The places of a plan's buffers; VerifyError where one does not lie inside of its root for all sizes."""
 
@@ -51,7 +99,7 @@ class Places:
         self.facts = plan.symbols
         self.named = plan.named
         self.declared = {state.name: state.type for state in plan.states}
-        self.slots = {slot.name: slot for slot in plan.slots}
+        self.slots = Slots(plan.slots)
         self.places: dict[str, Place] = {}
         self._made: dict[tuple[Any, ...], Place] = {}
         self._bytes: dict[TensorType, Dim] = {}
@@ -59,16 +107,18 @@ class Places:
         self._fits: dict[tuple[str, TensorType], bool] = {}
         if len(self.named) != len(plan.buffers):
             raise VerifyError("two buffers of the plan have one name")
-        for what, names, found in (("states", self.declared, plan.states), ("slots", self.slots, plan.slots)):
-            if len(names) != len(found):
-                raise VerifyError(f"two {what} of the plan have one name")
+        if len(self.declared) != len(plan.states):
+            raise VerifyError("two states of the plan have one name")
         for buffer in plan.buffers:
             self.places[buffer.name] = self._place(buffer)
 
     def apart(self, one: Place, other: Place) -> bool:
         """Whether no byte can be in both."""
-        if one is other or one.root != other.root:
-            return one is not other or one.is_empty
+        if one is other:
+            return one.is_empty
+        if one.root != other.root:
+            shares = self.slots.sharing(one.root[1]) & self.slots.bit(other.root[1]) if one.root[0] == other.root[0] == SLOT else 0
+            return not shares or one.is_empty or other.is_empty
         known = self._apart.get((one, other))
         if known is None:
             known = at_most(one.high, other.low, self.facts) or at_most(other.high, one.low, self.facts)
@@ -92,7 +142,7 @@ class Places:
             return self._alias(buffer, held)
         if isinstance(held, storage.Arena):
             self._check_slot(buffer, held.slot)
-            return self.place(("slot", held.slot), 0, size)
+            return self.place((SLOT, held.slot), 0, size)
         if isinstance(held, storage.State):
             if held.name not in self.declared:
                 raise VerifyError(f"buffer {buffer.name} holds the state {held.name!r}, which the plan does not declare")
@@ -107,8 +157,8 @@ class Places:
         return self.place((type(held).__name__.lower(), buffer.name), 0, size)
 
     def _check_slot(self, buffer: Buffer, name: str) -> None:
-        """Slots lie apart because each is as long as the largest of its sizes: a buffer must not be longer than one of these."""
-        slot = self.slots.get(name)
+        """A slot ends where the largest of its sizes does: a buffer must not be longer than one of these."""
+        slot = self.slots.named.get(name)
         if slot is None:
             raise VerifyError(f"buffer {buffer.name} lies in slot {name!r}, which the arena lacks")
         key = (name, buffer.type)

@@ -87,12 +87,12 @@ SLOT_ALIGNMENT = 64
 def slot_offsets(slots: tuple[Slot, ...], values: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Where each slot starts for these symbol values, and the bytes of the whole arena."""
     offsets: dict[str, int] = {}
-    total = 0
+    ends: dict[str, int] = {}
     for slot in slots:
-        offsets[slot.name] = total
         size = max((dims.evaluate(size, values) for size in slot.sizes), default=0)
-        total += -(-size // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-    return offsets, total
+        offsets[slot.name] = max((ends[below] for below in slot.above), default=0)
+        ends[slot.name] = offsets[slot.name] + -(-size // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+    return offsets, max(ends.values(), default=0)
 
 
 def segments(steps: tuple[Step, ...]) -> Iterator[tuple[bool, tuple[Step, ...]]]:

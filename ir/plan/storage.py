@@ -90,10 +90,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Slot:
-    """A piece of the arena; its size is the maximum of its members' sizes in bytes, its offset a prefix sum."""
+    """A piece of the arena: as many bytes as the largest of its sizes, from where all slots end that it lies `above`.
+
+    These are declared before it. Slots of which none lies above the other, nor above one that does, may share bytes.
+    """
 
     name: str
     sizes: tuple[Dim, ...]
+    above: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ _STORAGE: Mapping[type, tuple[str, Callable[[Any], str]]] = {
 
 
 def slot_text(slot: Slot) -> str:
-    """The declaration of a slot: it is as large as each of its sizes."""
-    return f"slot     {name_text(slot.name)} >= {', '.join(map(str, slot.sizes))}".rstrip()
+    """The declaration of a slot: it is as large as each of its sizes, and begins where those below it end."""
+    above = f" above {', '.join(map(name_text, slot.above))}" if slot.above else ""
+    return f"slot     {name_text(slot.name)}{above} >= {', '.join(map(str, slot.sizes))}".rstrip()
 
 
 def step_lines(step: Step) -> list[str]:

@@ -12,6 +12,7 @@ from ..dims_text import LARGEST_NUMBER
 from ..errors import VerifyError
 from ..types import TensorType
 from . import storage
+from .places import Slots
 from .plan import SLOT_ALIGNMENT, Plan
 from .storage import Buffer, Slot, StateDeclaration
 
@@ -48,7 +49,7 @@ class _Storage:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.slots = {slot.name: slot for slot in plan.slots}
+        self.slots = Slots(plan.slots).named
         self.states = {state.name: state.type for state in plan.states}
         held = ((buffer.storage, buffer.type) for buffer in plan.buffers)
         self.constants = {place.key: type for place, type in held if isinstance(place, storage.Constant)}

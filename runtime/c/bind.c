@@ -10,6 +10,7 @@ void ourcc_make_binding(struct task *task, struct memory *memory, const struct p
     binding->known = ourcc_take(task, memory, sizes + 1, sizeof *binding->known);
     binding->bytes = ourcc_take(task, memory, plan->buffer_count + 1, sizeof *binding->bytes);
     binding->slots = ourcc_take(task, memory, plan->slot_count + 1, sizeof *binding->slots);
+    binding->ends = ourcc_take(task, memory, plan->slot_count + 1, sizeof *binding->ends);
     binding->shapes = ourcc_take(task, memory, plan->output_count + 1, sizeof *binding->shapes);
     for (size_t n = 0; n < plan->output_count; ++n)
         binding->shapes[n] = ourcc_take(task, memory, plan->output_ports[n].rank + 1, sizeof **binding->shapes);
@@ -110,15 +111,21 @@ static void measure(struct task *task, const struct plan *plan, struct binding *
 static void place_slots(struct task *task, const struct plan *plan, struct binding *binding) {
     uint64_t total = 0;
     for (size_t n = 0; n < plan->slot_count; ++n) {
+        const struct slot *slot = &plan->slots[n];
         int64_t largest = 0;
-        for (size_t size = 0; size < plan->slots[n].count; ++size) {
-            int64_t each = ourcc_evaluate(task, plan->slots[n].sizes[size], binding->values);
+        for (size_t size = 0; size < slot->count; ++size) {
+            int64_t each = ourcc_evaluate(task, slot->sizes[size], binding->values);
             largest = each > largest ? each : largest;
         }
-        binding->slots[n] = total;
-        if (largest <= OURCC_LARGEST) total += ((uint64_t)largest + OURCC_ALIGNMENT - 1) / OURCC_ALIGNMENT * OURCC_ALIGNMENT;
-        if (largest > OURCC_LARGEST || total > (uint64_t)OURCC_LARGEST)
-            ourcc_fail(task, OURCC_MEMORY, "out of memory: values between kernels need %llu bytes", (unsigned long long)total + (uint64_t)largest);
+        uint64_t first = 0;
+        for (size_t below = 0; below < slot->above_count; ++below)
+            first = binding->ends[slot->above[below]] > first ? binding->ends[slot->above[below]] : first;
+        uint64_t size = largest > OURCC_LARGEST ? (uint64_t)largest : ((uint64_t)largest + OURCC_ALIGNMENT - 1) / OURCC_ALIGNMENT * OURCC_ALIGNMENT;
+        if (first + size > (uint64_t)OURCC_LARGEST)
+            ourcc_fail(task, OURCC_MEMORY, "out of memory: values between kernels need %llu bytes", (unsigned long long)(first + size));
+        binding->slots[n] = first;
+        binding->ends[n] = first + size;
+        total = binding->ends[n] > total ? binding->ends[n] : total;
     }
     binding->arena = total;
     if (plan->arena && plan->arena(binding->values) != (int64_t)total)

@@ -221,7 +221,8 @@ struct buffer {
 };
 struct slot {
     const struct dim **sizes;
-    size_t count;
+    size_t *above; /* slots before it, from the last of whose ends on it lies */
+    size_t count, above_count;
 };
 struct symbol {
     int64_t low, high, divisor;
@@ -338,7 +339,7 @@ struct binding {
     int64_t *known;  /* what they were worked out from: all sizes of the inputs, then the numbers */
     uint64_t *bytes; /* of buffers */
     int64_t **shapes; /* of outputs */
-    uint64_t *slots; /* where they begin in the arena */
+    uint64_t *slots, *ends; /* where they begin and end in the arena */
     uint64_t arena;
 };
 void ourcc_make_binding(struct task *task, struct memory *memory, const struct plan *plan, struct binding *binding);

@@ -153,6 +153,9 @@ static void read_slots(const struct reading *reading, const struct json *json) {
     plan->slots = take(reading, plan->slot_count, sizeof *plan->slots);
     for (; each; each = each->next, ++number) {
         struct slot *slot = &plan->slots[number];
+        const struct json *below = parts(reading, each, "above", &slot->above_count);
+        slot->above = take(reading, slot->above_count, sizeof *slot->above);
+        for (size_t n = 0; below; below = below->next) slot->above[n++] = find(reading, &plan->slot_names, below, "slot before it");
         name(reading, &plan->slot_names, ourcc_need(&reading->document, each, "name", JSON_TEXT)->text, number, "slots");
         const struct json *size = parts(reading, each, "sizes", &slot->count);
         slot->sizes = take(reading, slot->count, sizeof *slot->sizes);

@@ -20,7 +20,7 @@ from ourcc.compiler.options import WITHOUT_EFFECT, Options, Road, build_options,
 from ourcc.compiler.requests import parse_requirement
 from ourcc.compiler.targets.registry import parse_target
 from ourcc.ir.errors import EngineError, UsageError
-from ourcc.ir.workload import Point, Workload
+from ourcc.ir.workload import Point, Workload, default_workload
 from ourcc.runtime.kinds import kind_of
 
 
@@ -252,8 +252,9 @@ def test_the_memory_of_two_targets_is_told_apart() -> None:
     from ourcc.compiler.report.kernels import kernel_table, memory_tables
 
     plan = ourcc.load("m.ourcc").contents.best.plan
-    assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
-    assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
+    usual = default_workload(plan.symbols).sizes
+    assert [table.name for table in memory_tables(plan, usual)] == ["arena slots", "constants"]
+    assert [table.name for table in memory_tables(plan, usual, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
     assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[0]
 
 

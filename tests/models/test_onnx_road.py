@@ -14,7 +14,9 @@ from ourcc.compiler.commands.build import build
 from ourcc.compiler.options import build_options
 from ourcc.ir.errors import InputError
 from ourcc.ir.graph.reference import judge
-from ourcc.ir.plan import Check, Launch
+from ourcc.ir.plan import Check, Launch, slot_offsets
+from ourcc.ir.plan.lives import most_alive
+from ourcc.ir.workload import default_workload
 from ourcc.runtime.engine import Engine
 
 from . import models
@@ -121,6 +123,14 @@ def test_the_plan_is_a_few_kernels_and_no_host_step(case: Case) -> None:
     kernels = len(rows) - len(checks)
     assert kernels <= road.kernels, f"{case.name}: {kernels} kernels without checks, expected at most {road.kernels}"
     assert launches <= road.launches, f"{case.name}: {launches} launches, expected at most {road.launches}"
+
+
+def test_the_arena_is_hardly_larger_than_what_is_alive_at_once(case: Case) -> None:
+    plan = case.engine.contents.best.plan
+    text = {"B": 8, "S": 64} if len(plan.symbols.ranges) > 1 else {"B": 8}
+    for sizes in (default_workload(plan.symbols).sizes, text):
+        needed = most_alive(plan, sizes)
+        assert 0 < needed <= slot_offsets(plan.slots, sizes)[1] <= 1.1 * needed
 
 
 def test_sizes_outside_the_ranges_are_refused(case: Case) -> None:

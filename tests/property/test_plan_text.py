@@ -167,7 +167,7 @@ class Draw:
     def plan(self) -> Plan:
         ports = self.many(lambda: (self.name(), self.name())), self.many(lambda: (self.name(), self.name()))
         buffers = self.many(lambda: Buffer(self.name(), self.type(), self.storage()), 0, 6)
-        slots = self.many(lambda: Slot(self.name(), self.many(self.dim, 1)))
+        slots = self.many(lambda: Slot(self.name(), self.many(self.dim, 1), self.many(self.name, 0, 2)))
         numbers = self.many(lambda: (self.symbol(), self.name()), 0, 2)
         states = self.many(lambda: StateDeclaration(self.name(), self.type()), 0, 2)
         ties = self.many(lambda: (self.name(), self.name()), 0, 2)

@@ -130,10 +130,21 @@ def shrink(plan: Plan, choices: random.Random) -> Plan:
     members = [b.type.nbytes for b in plan.buffers if b.storage == storage.Arena(slot.name)]
     size = choices.choice([*slot.sizes, *members])
     less = choices.choice([size - 1, size - 64, size // 2, dims.evaluate(size, lows), size])
-    return replace(plan, slots=tuple(Slot(s.name, (less,)) if s is slot else s for s in plan.slots))
+    return replace(plan, slots=tuple(replace(s, sizes=(less,)) if s is slot else s for s in plan.slots))
 
 
-SPOILS: tuple[Callable[[Plan, random.Random], Plan], ...] = (swap, swap, drop, repeat, move, move, shrink)
+def lowered_slot(plan: Plan, choices: random.Random) -> Plan:
+    """A slot lies above one less."""
+    held = [slot for slot in plan.slots if slot.above]
+    if not held:
+        return plan
+    slot = choices.choice(held)
+    gone = choices.choice(slot.above)
+    rest = tuple(name for name in slot.above if name != gone)
+    return replace(plan, slots=tuple(replace(s, above=rest) if s is slot else s for s in plan.slots))
+
+
+SPOILS: tuple[Callable[[Plan, random.Random], Plan], ...] = (swap, swap, drop, repeat, move, move, shrink, lowered_slot)
 
 
 def spoiled(item: Planned, choices: random.Random) -> Iterator[tuple[str, Plan]]:
@@ -199,9 +210,12 @@ def copies(choices: random.Random) -> Plan:
         type = choices.choice((TYPES[0], TYPES[0], TYPES[1]))
         states.append(StateDeclaration(f"state{n}", type))
         buffers.append(Buffer(f"state{n}", type, storage.State(f"state{n}")))
-    slots = [Slot(f"s{n}", (choices.choice((48, 24 * S, 12 * S, 64 * S)),)) for n in range(2)]
+    slots = [
+        Slot(f"s{n}", (choices.choice((48, 24 * S, 12 * S, 64 * S)),), tuple(f"s{m}" for m in range(n) if choices.random() < 0.6))
+        for n in range(3)
+    ]
     for n in range(choices.randint(2, 5)):
-        held = choices.choice((storage.Output(), storage.Arena("s0"), storage.Arena("s1"), storage.Dynamic()))
+        held = choices.choice((storage.Output(), storage.Arena("s0"), storage.Arena("s1"), storage.Arena("s2"), storage.Dynamic()))
         buffers.append(Buffer(f"b{n}", choices.choice(TYPES), held))
     roots = list(buffers)
     plan = Plan("cpu", FACTS, (("x", "x"), ("rows", "rows")), (), tuple(buffers), tuple(slots), (), (), tuple(states))

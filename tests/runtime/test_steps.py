@@ -58,7 +58,13 @@ def test_arena_constants_and_narrow_types():
     )
     outputs = (("v", "v"), ("i", "i"), ("y", "y"), ("p", "p"))
     plan = Plan(
-        "cpu", dims.Facts({"B": dims.Range(1, 9)}), (("x", "x"),), outputs, buffers, (Slot("s0", (B * 4,)), Slot("s1", (B * 16,))), steps
+        "cpu",
+        dims.Facts({"B": dims.Range(1, 9)}),
+        (("x", "x"),),
+        outputs,
+        buffers,
+        (Slot("s0", (B * 4,)), Slot("s1", (B * 16,), ("s0",))),
+        steps,
     )
     engine = engine_of(plan, {"cpu": {"c": np.array([3, -8, 1], ml_dtypes.int4)}})
     x = np.array([[1, 4, 3, 2], [0, 0, 7, 9]], ml_dtypes.bfloat16)

@@ -58,7 +58,8 @@ def made() -> Plan:
         Copy("d", "z"),
         Check("worst", S, False, "rows"),
     )
-    slots = (Slot("s0", (rounded,)), Slot("s1", (rounded,)), Slot("s2", (256,)), Slot("s3", (64,)), Slot("s4", (64,)))
+    sizes = (rounded, rounded, 256, 64, 64)
+    slots = tuple(Slot(f"s{n}", (size,), (f"s{n - 1}",) if n else ()) for n, size in enumerate(sizes))
     facts = dims.Facts({"S": dims.Range(1, 512), "K": dims.Range(0, None)})
     outputs = (("y", "y"), ("z", "z"))
     return Plan("cpu", facts, (("x", "x"),), outputs, buffers, slots, steps, (), (StateDeclaration("kv", CACHE),), (("kv", "new"),))
@@ -147,5 +148,10 @@ def with_buffer(plan: Plan, *buffers: Buffer) -> Plan:
     return replace(plan, buffers=(*plan.buffers, *buffers))
 
 
+def over(plan: Plan, name: str, above: tuple[str, ...]) -> Plan:
+    """With a slot that lies above other ones."""
+    return replace(plan, slots=tuple(replace(slot, above=above) if slot.name == name else slot for slot in plan.slots))
+
+
 def with_slot(plan: Plan, name: str, *sizes: dims.Dim) -> Plan:
-    return replace(plan, slots=tuple(Slot(name, sizes) if slot.name == name else slot for slot in plan.slots))
+    return replace(plan, slots=tuple(replace(slot, sizes=sizes) if slot.name == name else slot for slot in plan.slots))

@@ -41,6 +41,7 @@ from .made import (
     lowered,
     made,
     moved,
+    over,
     swapped,
     with_buffer,
     with_slot,
@@ -101,6 +102,15 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda plan: with_slot(plan, "s1", 256 * 511),
         r"buffer b takes 256\*S bytes, which is not known to fit slot s1 of 130816",
     ),
+    "slot that shares bytes with one of a live buffer": (
+        lambda plan: over(plan, "s3", ()),
+        r"step 3 \(launch k1\): buffer a is read, and has been overwritten by step 2 \(zero count\), which uses count at bytes 0..16 of",
+    ),
+    "slot that shares bytes with one of another operand": (
+        lambda plan: over(over(plan, "s2", ("s0", "s1")), "s1", ()),
+        r"step 3 \(launch k1\): buffer b is written where the operand a of the same step lies, at bytes 0..256\*S of slot s0",
+    ),
+    "slot above itself": (lambda plan: over(plan, "s1", ("s1",)), "slot s1 of the arena lies above 's1', which is not declared before it"),
     "slot that the arena lacks": (lambda plan: moved(plan, "b", storage.Arena("s9")), "buffer b lies in slot 's9', which the arena lacks"),
     "slot whose size no caller tells": (
         lambda plan: with_slot(plan, "s4", 64, 8 * K),

@@ -47,7 +47,8 @@ TEXT = """plan sm_90a (x: %b0, "the mask": %"b 1") -> (y: %b4, again: %b4) SYMBO
   state    %kv: f32[8] of "k v"
   alias    %new: f32[4] of %kv at (16) strides (1)
   slot     s0 >= 6144*B, (B % 3) + 128
-  slot     "s 1" >= 4
+  slot     "s 1" above s0 >= 4
+  slot     s2 above s0, "s 1" >= 8*B
   session  "k v": f32[8]
   zero %b3
   launch kernel_0 (%b0, _) -> (%b3) where (m = 2*S, n = 4) over (((B + 11) // 12), 6)   loc("fc1 (mlp.onnx)", "act")
@@ -103,7 +104,7 @@ def plan() -> Plan:
             Buffer("kv", TensorType(f32, (8,)), storage.State("k v")),
             Buffer("new", TensorType(f32, (4,)), storage.Alias("kv", 16, (1,))),
         ),
-        (Slot("s0", (6144 * B, 128 + B % 3)), Slot("s 1", (4,))),
+        (Slot("s0", (6144 * B, 128 + B % 3)), Slot("s 1", (4,), ("s0",)), Slot("s2", (8 * B,), ("s0", "s 1"))),
         (
             Zero("b3"),
             Launch("kernel_0", (tiled,), ("b0", ""), ("b3",), ("fc1 (mlp.onnx)", "act"), (("m", 2 * S), ("n", 4))),
@@ -166,6 +167,7 @@ EMPTY = "plan cpu () -> () {\n  STATEMENT\n}"
         ("constant %b0: f32[] = @w as d0 of [3] filtered 5 along (0)", "line 2, column 31: filtering of 5 places, expected one of 2"),
         ("constant %b0: f32[] = @w as d0 of [3] filtered 2 (0)", "line 2, column 52: got '(0)', expected 'along'"),
         ("slot s0 = 4", "line 2, column 11: got '= 4', expected '>='"),
+        ("slot s1 above >= 4", "line 2, column 17: got '>= 4', expected a name"),
         ("slot s0 >=", "line 3, column 1: cannot read dimension '}'"),
         ("number 3 = %b", "line 2, column 10: got '3 = %b', expected a symbol"),
         ("launch k (%a) (%b) over (1)", "line 2, column 17: got '(%b) over (1)', expected '->'"),
