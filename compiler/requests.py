@@ -88,6 +88,8 @@ def _parse_axis(text: str, whole: str) -> AxisSize:
         if match is None or not _SYMBOL.fullmatch(name.strip()):
             raise UsageError(f"shape {whole!r}: got axis {text!r}, expected SYMBOL:LOW..HIGH")
         return _ranged(parse_dim(name.strip()), match, whole)
+    if "=" in text:
+        raise UsageError(f"shape {whole!r}: got {text!r} for an axis", hint=f"one input or symbol in each: --shape {text}")
     try:
         size = parse_dim(text)
     except CompilerError as error:

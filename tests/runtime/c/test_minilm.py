@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from library import Library, same_bits
+from library import Library, compile_c, same_bits
 
 from ourcc.compiler.cli.main import run
+from ourcc.ir.plan import slot_offsets
 from ourcc.runtime import Engine
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "c" / "minilm.c"
+LITTLE = 10_000_000
+"""Bytes that an engine takes beside its weights, its arena and what the caller gives and gets."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,24 @@ def test_the_example_finds_the_nearest_sentences(engine: Path, tmp_path: Path, c
     for words in ([str(tmp_path / "minilm"), str(EXAMPLE)], [str(tmp_path / "minilm"), "/no/such/file"]):
         failed = subprocess.run(words, capture_output=True, text=True, check=False)
         assert failed.returncode == 1 and re.match(r"OURCC_(DAMAGED|SYSTEM): ", failed.stderr)
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (8, 64), (32, 128)])
+def test_an_engine_takes_its_weights_its_arena_and_little_else(
+    engine: Path, runtime_files: list[str], tmp_path: Path, batch: int, length: int
+) -> None:
+    program = compile_c(
+        tmp_path / "memory", [*runtime_files, str(Path(__file__).with_name("memory.c"))], f"-I{Path(runtime_files[0]).parent}"
+    )
+    done = subprocess.run([str(program), str(engine), str(batch), str(length)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, most = (1024 * int(word) for word in done.stdout.split())
+    contents = Engine.load(engine, threads=1).contents
+    weights = sum(constant.data.size for file in contents.weights.values() for constant in file.values())
+    arena = slot_offsets(contents.best.plan.slots, {"B": batch, "S": length})[1]
+    ports = batch * length * (2 * 8 + 384 * 4)
+    # Rows of the embedding that nobody asks for are never read.
+    assert weights / 4 < most - before <= weights + arena + ports + LITTLE
 
 
 @pytest.mark.parametrize("threads", [1, 2])
