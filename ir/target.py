@@ -116,6 +116,10 @@ def _rates_of(vector_bits: int, level1: int, level2: int, level3: int, moves: tu
     return CpuRates(3.7e9, 2 * share, 3 * share, 2 * share, share, caches, single_loads=1.7 * share, operations=operations)
 
 
+PAIRS = ("bf16",)
+"""The dtypes whose constants lie in pairs for all levels."""
+
+
 @dataclass(frozen=True)
 class CpuLevel:
     """An instruction-set level that C is compiled for; `features` are the compiler's names, in /proc/cpuinfo spelling.
@@ -152,6 +156,11 @@ class CpuLevel:
         return (simple + others) / self.lanes / rates.clock
 
     @property
+    def pairs(self) -> tuple[str, ...]:
+        """The dtypes of 16 bits whose constants lie in pairs: f16 where tiles take it so, as vectors would have to take it apart."""
+        return PAIRS if self.matrix("f16", "f16", "f32") is None else (*PAIRS, "f16")
+
+    @property
     def rates(self) -> CpuRates:
         """What a core of the level is reckoned with."""
         return _rates_of(self.vector_bits, self.level1_bytes, self.level2_bytes, self.level3_bytes, self.moves)
@@ -177,6 +186,7 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 FMA_V3 = CpuInstruction("vfmadd", 8, 1, "f32", "f32", "f32", "fma")
 FMA_V4 = CpuInstruction("vfmadd", 16, 1, "f32", "f32", "f32", "avx512f")
 VNNI = CpuInstruction("vpdpbusd", 16, 4, "u8", "i8", "i32", "avx512_vnni")
+VNNI_V3 = CpuInstruction("vpdpbusd", 8, 4, "u8", "i8", "i32", "avx_vnni")
 
 TILES_REFUSED = 1
 """What a kernel gives where the system does not let the process use AMX's tiles."""
@@ -201,10 +211,12 @@ AMX_U8 = _matrix("tdpbusd", 4, "u8", "i8", "i32", "amx_int8")
 AMX_I8 = _matrix("tdpbssd", 4, "i8", "i8", "i32", "amx_int8")
 AMX_SU8 = _matrix("tdpbsud", 4, "i8", "u8", "i32", "amx_int8")
 AMX_BF16 = _matrix("tdpbf16ps", 2, "bf16", "bf16", "f32", "amx_bf16")
+AMX_F16 = _matrix("tdpfp16ps", 2, "f16", "f16", "f32", "amx_fp16")
 DOT_BF16 = CpuInstruction("vdpbf16ps", 16, 2, "bf16", "bf16", "f32", "avx512_bf16")
 
 BASELINE = CpuLevel("x86-64", "x86-64", 128, 16, ())
 AVX2 = CpuLevel("x86-64-v3", "x86-64-v3", 256, 16, _V3, instructions=(FMA_V3,))
+AVX2_VNNI = CpuLevel("x86-64-v3-vnni", "x86-64-v3", 256, 16, (*_V3, "avx_vnni"), instructions=(FMA_V3, VNNI_V3))
 AVX512 = CpuLevel("x86-64-v4", "x86-64-v4", 512, 32, _V4, level2_bytes=1024 * 1024, instructions=(FMA_V4,))
 AVX512_VNNI = CpuLevel(
     *("x86-64-v4-vnni", "x86-64-v4", 512, 32, (*_V4, "avx512_vnni")), level2_bytes=1024 * 1024, instructions=(FMA_V4, VNNI)
@@ -222,7 +234,14 @@ AVX512_AMX = CpuLevel(
     moves=((12, 2.0), (16, 6.0), (16, 6.0)),
 )
 
-CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX)
+AVX512_AMX_F16 = replace(
+    AVX512_AMX,
+    name="x86-64-v4-amx-fp16",
+    features=(*AVX512_AMX.features, "amx_fp16"),
+    instructions=(*AVX512_AMX.instructions, AMX_F16),
+)
+
+CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AVX512_AMX_F16)
 """Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
 
 
@@ -248,7 +267,10 @@ def emulated(level: CpuLevel, features: frozenset[str]) -> CpuLevel:
     The models give the bits of the instructions; they are slow, and for tests.
     """
     here = level_for(features)
-    had = tuple(feature for feature in level.features if feature in features)
+    matrices = {"amx_tile", *(each.feature for each in level.instructions if each.is_matrix)}
+    # Tiles are registers or memory: what multiplies them is an instruction throughout, or a model.
+    lacks = matrices if not features.issuperset(matrices) else set()
+    had = tuple(feature for feature in level.features if feature in features and feature not in lacks)
     march = level.march if features.issuperset(cpu_level(level.march).features) else here.march
     return replace(level, name=level.name + EMULATED, march=march, features=had)
 

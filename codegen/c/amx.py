@@ -62,7 +62,7 @@ static inline void ourcc_NAME(int to, int left, int right) {
                     sum->words[row][column] += x->LEFT[row][4 * group + byte] * w->RIGHT[group][4 * column + byte];
 }
 """
-_HALVES = """
+_FLUSHED = """
 static float ourcc_flushed(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -70,20 +70,24 @@ static float ourcc_flushed(float x) {
     memcpy(&x, &bits, 4);
     return x;
 }
+"""
+_WIDE = """
 static float ourcc_wide(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;
     float x;
     memcpy(&x, &bits, 4);
     return ourcc_flushed(x);
 }
-static void ourcc_tdpbf16ps(int to, int left, int right) {
+"""
+_HALVES = """
+static void ourcc_NAME(int to, int left, int right) {
     ourcc_tile *sum = ourcc_tile_at(to), *x = ourcc_tile_at(left), *w = ourcc_tile_at(right);
     for (int row = 0; row < 16; ++row)
         for (int column = 0; column < 16; ++column) {
             float each[2] = {0, 0};  /* even places and odd ones, put together at the end */
             for (int place = 0; place < 32; ++place) {
-                float *part = &each[place & 1], other = ourcc_wide(w->halves[place / 2][2 * column + place % 2]);
-                *part = ourcc_flushed(fmaf(ourcc_wide(x->halves[row][place]), other, *part));
+                float *part = &each[place & 1], other = WIDE(w->halves[place / 2][2 * column + place % 2]);
+                *part = ourcc_flushed(fmaf(WIDE(x->halves[row][place]), other, *part));
             }
             float *total = &sum->sums[row][column];
             *total = ourcc_flushed(ourcc_flushed(*total) + ourcc_flushed(each[0] + each[1]));
@@ -117,11 +121,14 @@ def functions() -> dict[str, LibraryFunction]:
             "", (), raw="#define ourcc_tile_zero(tile) memset(ourcc_tile_at(tile), 0, 1024)", native={"amx_tile": zero}
         ),
     }
+    found |= {"ourcc_flushed": LibraryFunction("", (), raw=_FLUSHED), "ourcc_wide": LibraryFunction("", (), raw=_WIDE)}
     for name, feature, model in (
         ("tdpbusd", "amx_int8", _BYTES.replace("LEFT", "bytes").replace("RIGHT", "codes")),
         ("tdpbssd", "amx_int8", _BYTES.replace("LEFT", "codes").replace("RIGHT", "codes")),
         ("tdpbsud", "amx_int8", _BYTES.replace("LEFT", "codes").replace("RIGHT", "bytes")),
-        ("tdpbf16ps", "amx_bf16", _HALVES),
+        ("tdpbf16ps", "amx_bf16", _HALVES.replace("WIDE", "ourcc_wide")),
+        # Numbers of f16 that are smaller than normal ones are multiplied as they are.
+        ("tdpfp16ps", "amx_fp16", _HALVES.replace("WIDE", "ourcc_f16")),
     ):
         text = _native(f"ourcc_{name}", "to, left, right", f'{name} %%tmm" #right ", %%tmm" #left ", %%tmm" #to "', "")
         found[f"ourcc_{name}"] = LibraryFunction("", (), raw=model.replace("NAME", name), native={feature: text})

@@ -1,4 +1,4 @@
-"""Products in groups, four of 8-bit integers or two of bf16 at a time: what a dot streams that lies so, as 32-bit lanes.
+"""Products in groups, four of 8-bit integers or two of bf16 or f16 at a time: what a dot streams that lies so, as 32-bit lanes.
 
 Bytes on the right may be computed from what is loaded: four at once as well, by shifts and masks of lanes and by tables.
 """
@@ -17,7 +17,7 @@ from ...ir.codes import FOUR, dtype_of, mask_of, number_of, tabulate
 from ...ir.dims import Dim
 from ...ir.target import CpuLevel
 from ...ir.tile.program import Dot, Load, TileApply, Value, walk
-from ...ir.types import DType, bf16, f32, i8, i32, u8
+from ...ir.types import DType, bf16, f16, f32, i8, i32, u8
 from . import primitives
 from .access import Spot
 from .library import LibraryFunction
@@ -29,6 +29,10 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _PAIR = """
 f32x@N r = fma_f32_@N((f32x@N)(x << 16), (f32x@N)(w << 16), acc);
 return fma_f32_@N((f32x@N)(x & 0xffff0000), (f32x@N)(w & 0xffff0000), r);
+"""
+_PAIR_F16 = """
+f32x@N r = fma_f32_@N(decode_f16_@N(convert_i32_u16_@N(x)), decode_f16_@N(convert_i32_u16_@N(w)), acc);
+return fma_f32_@N(decode_f16_@N(convert_i32_u16_@N(x >> 16)), decode_f16_@N(convert_i32_u16_@N(w >> 16)), r);
 """
 # As the manual has it: the upper product first; what is smaller than normal numbers is read and written as 0.
 _DOT = """
@@ -45,7 +49,8 @@ def functions() -> dict[str, LibraryFunction]:
     """What adds four products of bytes to each 32-bit lane, exactly; unsigned (`dot4_u8`) or signed ones (`dot4_i8`) on the left.
 
     Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs. Two products of
-    bf16 are added one after the other (`pair_bf16`), or as the instruction does it (`vdpbf16ps`, with its model).
+    bf16 or f16 are added one after the other (`pair_bf16`, `pair_f16`), or those of bf16 as the instruction does it
+    (`vdpbf16ps`, with its model).
     """
     found = {
         "four_bytes": LibraryFunction("i32x@N", ("const void *p",), scalar="int32_t r;\nmemcpy(&r, p, 4);\nreturn r;", body="return 0;")
@@ -54,6 +59,8 @@ def functions() -> dict[str, LibraryFunction]:
         fast: dict[tuple[int, str], str] = {}
         if dtype == "u8":
             fast = {(lanes, "avx512_vnni"): _accumulated("vpdpbusd") for lanes in (16, 8)}
+            # Its encoding of AVX-512 is what assemblers take where they may.
+            fast[8, "avx_vnni"] = _accumulated("%{vex%} vpdpbusd")
         for lanes, prefix, register, feature in ((16, "_mm512", "__m512i", "avx512bw"), (8, "_mm256", "__m256i", "avx2")):
             even = f"{prefix}_srai_epi16({prefix}_slli_epi16(%s, 8), 8)"
             odd = f"{prefix}_srai_epi16(%s, 8)"
@@ -72,9 +79,10 @@ def functions() -> dict[str, LibraryFunction]:
     vectors = ("f32x@N acc", "i32x@N x", "i32x@N w")
     dots = {(lanes, "avx512_bf16"): _accumulated("vdpbf16ps") for lanes in (16, 8, 4)}
     found["pair_bf16"] = LibraryFunction("f32x@N", vectors, _PAIR)
+    found["pair_f16"] = LibraryFunction("f32x@N", vectors, _PAIR_F16)
     found["vdpbf16ps"] = LibraryFunction("f32x@N", vectors, _DOT, fast=dots)
-    for dtype, feature in (("f32", "avx512_bf16"), ("i32", "avx512_vnni")):
-        kept = {(lanes, feature): '__asm__("" : "+v"(x));\nreturn x;' for lanes in (16, 8, 4)}
+    for dtype, *features in (("f32", "avx512_bf16"), ("i32", "avx512_vnni", "avx_vnni")):
+        kept = {(lanes, feature): '__asm__("" : "+v"(x));\nreturn x;' for feature in features for lanes in (16, 8, 4)}
         found[f"settled_{dtype}"] = LibraryFunction(f"{dtype}x@N", (f"{dtype}x@N x",), "return x;", fast=kept)
     found["flush_f32"] = LibraryFunction("f32x@N", ("f32x@N x",), _FLUSH)
     shuffles = {
@@ -116,7 +124,7 @@ class Quads:
 
 
 def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
-    """The sides of a dot of 8-bit integers in 32 bits, one of them signed, or of bf16 in f32; None if it is another."""
+    """The sides of a dot of 8-bit integers in 32 bits, one of them signed, or of bf16 or f16 in f32; None if it is another."""
     left, right = widened_load(value.left), widened_load(value.right)
     if left is None:
         return None
@@ -124,6 +132,8 @@ def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
     if right is not None and types == (bf16, bf16, f32):
         has_dots = any(each.name == "vdpbf16ps" for each in level.instructions)
         return Quads(left, right, "vdpbf16ps" if has_dots else "pair_bf16", 2)
+    if right is not None and types == (f16, f16, f32):
+        return Quads(left, right, "pair_f16", 2)
     if right is not None and types[0] in (i8, u8) and types[1:] == (i8, i32):
         return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
     codes = _widened(value.right)

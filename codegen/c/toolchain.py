@@ -91,7 +91,10 @@ def flags_for(level: CpuLevel, compiler: Compiler) -> tuple[str, ...]:
     if compiler.family == "zig":
         machine = [f"-mcpu={level.march.replace('-', '_')}"]
     base = _features(level.march)
-    machine += [f"-m{_OPTION.get(feature, feature)}" for feature in level.features if feature not in base]
+    known = [feature for feature in level.features if feature not in base]
+    if compiler.family == "gcc":
+        known = [feature for feature in known if feature not in _ASSEMBLED]
+    machine += [f"-m{_OPTION.get(feature, feature)}" for feature in known]
     if level.vector_bits == 512 and compiler.family == "gcc":
         machine.append("-mprefer-vector-width=512")
     return (
@@ -102,7 +105,9 @@ def flags_for(level: CpuLevel, compiler: Compiler) -> tuple[str, ...]:
 
 
 _OPTION = {"avx512_bf16": "avx512bf16", "avx512_vnni": "avx512vnni", "avx512_fp16": "avx512fp16", "avx_vnni": "avxvnni"}
-_OPTION |= {"amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16"}
+_OPTION |= {"amx_tile": "amx-tile", "amx_int8": "amx-int8", "amx_bf16": "amx-bf16", "amx_fp16": "amx-fp16"}
+_ASSEMBLED = ("amx_fp16",)
+"""Features that stand in assembly alone: gcc's assembler knows more of them than gcc 12 does, and asks for no option."""
 
 
 def _features(march: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -147,7 +148,14 @@ def _lower_printed(
     module: Module, level: CpuLevel, choose: Choose, workload: Workload | None, begin: Begin | None = None
 ) -> tuple[Lowered, Mapping[str, str]]:
     texts = KernelTexts(level, begin)
-    scheduler = Scheduler(STRATEGIES, level, choose, constant_layouts, workload, texts.ahead if begin is not None else None)
+    scheduler = Scheduler(
+        STRATEGIES,
+        level,
+        choose,
+        functools.partial(constant_layouts, pairs=level.pairs),
+        workload,
+        texts.ahead if begin is not None else None,
+    )
     return lower_printed(fuse(module, channels_last, workload, short=True), scheduler, level.name, texts.of)
 
 

@@ -9,7 +9,7 @@ from ...ir.errors import UsageError
 from ...ir.spelling import nearest
 from .target import NATIVE, CpuTarget, CudaTarget, Target
 
-_LEVELS = ("x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx")
+_LEVELS = ("x86-64-v3", "x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx", "x86-64-v4-amx-fp16")
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -17,10 +17,12 @@ TARGETS: dict[str, Target] = {
         CpuTarget("native", (NATIVE,), "this very machine, looked at when building"),
         CpuTarget("x86-64", ("x86-64",), "any x86-64 machine at all"),
         CpuTarget("x86-64-v3", ("x86-64-v3",), "x86-64 machines with AVX2 and FMA"),
+        CpuTarget("x86-64-v3-vnni", ("x86-64-v3-vnni",), "x86-64 machines with AVX2 and dot products of bytes (AVX-VNNI)"),
         CpuTarget("x86-64-v4", ("x86-64-v4",), "x86-64 machines with AVX-512"),
         CpuTarget("x86-64-v4-vnni", ("x86-64-v4-vnni",), "x86-64 machines with AVX-512 and its dot products of bytes"),
         CpuTarget("x86-64-v4-bf16", ("x86-64-v4-bf16",), "x86-64 machines with AVX-512 and its dot products of bytes and of bf16"),
         CpuTarget("x86-64-v4-amx", ("x86-64-v4-amx",), "x86-64 machines with AMX, which multiplies matrices of bytes and of bf16"),
+        CpuTarget("x86-64-v4-amx-fp16", ("x86-64-v4-amx-fp16",), "x86-64 machines whose AMX multiplies matrices of fp16 as well"),
         CudaTarget("sm_90a", ("sm_90a",), "NVIDIA Hopper (H100, H200)"),
         CudaTarget("sm_100a", ("sm_100a",), "NVIDIA Blackwell (B200, GB200)"),
         CudaTarget("sm_103a", ("sm_103a",), "NVIDIA Blackwell Ultra (B300, GB300)"),
@@ -45,9 +47,11 @@ _MEANT = {
     "cpu": r"x86",
     "x86-64": r"x8664v[12]|sse[0-9]*|avx",
     "x86-64-v3": r"avx2|haswell|zen[123]?",
+    "x86-64-v3-vnni": r"avxvnni|(alder|raptor|meteor|lunar|arrow)lake",
     "x86-64-v4": r"avx512[a-z]*|skylake",
     "x86-64-v4-bf16": r"zen[45]",
-    "x86-64-v4-amx": r"amx|sapphirerapids",
+    "x86-64-v4-amx": r"amx|(sapphire|emerald)rapids",
+    "x86-64-v4-amx-fp16": r"amxfp16|graniterapids",
 }
 """What other programs and the makers' names of devices call a target, without spaces and signs."""
 

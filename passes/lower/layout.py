@@ -2,15 +2,16 @@
 
 On x86 all instruction-set levels share panels of 16 columns with the contracted axis grouped to four bytes (f32
 `n/16 k n%16`, bf16 `n/16 k/2 n%16 k%2`, integers of 8 bits that are summed in 32 `n/16 k/4 n%16 k%4`), which AVX2,
-AVX-512 and AMX stream alike. Where blocks of codes are summed as integers, and few of them, they are up to 64 columns wide: what
-few rows read of such weights is one stream of memory then; panels of 16 side by side are four short ones, which take longer.
+AVX-512 and AMX stream alike; f16 lies as f32 does, but in pairs where tiles multiply it. Where blocks of codes are summed as
+integers, and few of them, they are up to 64 columns wide: what few rows read of such weights is one stream of memory then; panels
+of 16 side by side are four short ones, which take longer.
 Images lie with their channels innermost, so that a convolution's output channels are the lanes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from ...ir import dims
@@ -18,6 +19,7 @@ from ...ir.graph import Graph, Op, Value
 from ...ir.layout import Factor, Layout
 from ...ir.ops.structure import region_of
 from ...ir.region import Load, Reduce, Region, walk
+from ...ir.target import PAIRS
 from ...ir.types import bf16, f16, i8, u8
 from ...ir.workload import size_at
 from ..regions.blocks import in_blocks
@@ -34,8 +36,8 @@ SHORT = 2048
 """Contracted elements up to which a panel is short: panels of 16 columns side by side are streams of a few pages of memory each."""
 
 
-def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Layout]:
-    """The layouts of a region's constant operands; those not named stay row-major.
+def constant_layouts(region: Region, constants: frozenset[str], pairs: Collection[str] = PAIRS) -> dict[str, Layout]:
+    """The layouts of a region's constant operands; those not named stay row-major. Numbers of the dtypes of `pairs` lie in pairs.
 
     Every constant of the right factor lies in panels, whatever is computed from it: narrow values, their scales, the
     places of sparse ones.
@@ -50,13 +52,13 @@ def constant_layouts(region: Region, constants: frozenset[str]) -> dict[str, Lay
     layouts: dict[str, Layout] = {}
     for part in sides:
         if isinstance(part, Load) and part.operand in constants and not part.gathers and part.other is None:
-            layout = _panels(region, found, part)
+            layout = _panels(region, found, part, pairs)
             if layout is not None:
                 layouts[part.operand] = layout
     return layouts
 
 
-def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
+def _panels(region: Region, found: Contraction, load: Load, pairs: Collection[str]) -> Layout | None:
     """Panels of the columns of one operand; None where the columns are not one whole dimension of two or more."""
     column = found.columns[-1] if found.columns else innermost(region, found.store)
     labels = tuple(f"d{n}" for n in range(len(load.subscripts)))
@@ -73,7 +75,7 @@ def _panels(region: Region, found: Contraction, load: Load) -> Layout | None:
     inner = [labels[n] for name in found.over for n, s in enumerate(load.subscripts) if name in dims.symbols(s)]
     outer = [label for label in labels if label != lane and label not in inner]
     order = (*outer, *dict.fromkeys(inner))
-    count = group_of(region, found)
+    count = group_of(region, found, pairs)
     if (
         count > 1
         and load in (plain_load(found.right), *bytes_of(found.right))

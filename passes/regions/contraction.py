@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...ir import dims
@@ -11,7 +11,7 @@ from ...ir.dims import Dim
 from ...ir.expression import Apply, Index
 from ...ir.ops.rounding import holds
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
-from ...ir.types import bf16, f32, i8, i32, u8
+from ...ir.types import f32, i8, i32, u8
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,10 @@ def bytes_of(value: Scalar) -> list[Load]:
     return loads if value.dtype == u8 and plain else []
 
 
-def group_of(region: Region, found: Contraction) -> int:
-    """How many neighbours along the sum a constant right factor keeps together: bytes in fours, bf16 in pairs, others alone."""
+def group_of(region: Region, found: Contraction, pairs: Collection[str]) -> int:
+    """How many neighbours along the sum a constant right factor keeps together: bytes in fours, the dtypes of `pairs` in pairs,
+    others alone.
+    """
     if in_fours(region, found):
         return FOUR
     left, right, inner = plain_load(found.left), plain_load(found.right), found.over[-1] if found.over else ""
@@ -155,7 +157,7 @@ def group_of(region: Region, found: Contraction) -> int:
         return 1
     extent = region.axis(inner).extent
     fits = isinstance(extent, int) and extent % 2 == 0 and 0 < extent <= 1 << 16 and (extent <= 4096 or whole_step(extent) is not None)
-    return 2 if fits and left.dtype == right.dtype == bf16 and stride_of(left, region, inner) == 1 else 1
+    return 2 if fits and left.dtype == right.dtype and left.dtype.name in pairs and stride_of(left, region, inner) == 1 else 1
 
 
 def whole_step(extent: int) -> int | None:

@@ -28,8 +28,18 @@ from ourcc.ir.errors import EngineError, InternalError, UnsupportedError, UsageE
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.region import Reduce, Ref, Store
-from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, AVX512_BF16, AVX512_VNNI, CPU_LEVELS, CpuLevel
-from ourcc.ir.types import TensorType, bf16, f32, u8
+from ourcc.ir.target import (
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_AMX,
+    AVX512_AMX_F16,
+    AVX512_BF16,
+    AVX512_VNNI,
+    CPU_LEVELS,
+    CpuLevel,
+)
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, u8
 from ourcc.passes.tile.schedule import Match, Problem, Refusal, Strategy
 from ourcc.runtime import Engine, EngineContents, native, read_engine, write_engine
 from ourcc.runtime.contents import LIBRARY
@@ -84,7 +94,7 @@ def unlike(monkeypatch: pytest.MonkeyPatch) -> None:
     lower, layouts = target_cpu._lower_printed, target_cpu.constant_layouts
 
     def lower_unlike(module: Module, level: Any, *rest: Any) -> Any:
-        monkeypatch.setattr(target_cpu, "constant_layouts", layouts if level is AVX512 else lambda region, constants: {})
+        monkeypatch.setattr(target_cpu, "constant_layouts", layouts if level is AVX512 else lambda region, constants, pairs: {})
         return lower(module, level, *rest)
 
     monkeypatch.setattr(target_cpu, "STRATEGIES", tuple(Bare(each) for each in target_cpu.STRATEGIES))
@@ -251,21 +261,22 @@ def test_dot_products_of_bytes_are_for_those_who_have_such() -> None:
     assert [level.name for level in levels_for(TARGETS["cpu"], model())] == [V3, V4]
     module, given, expected = of_codes()
     contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
-    assert list(contents.parts) == [AVX512_AMX.name, AVX512_VNNI.name, V4, V3]
+    assert list(contents.parts) == [AVX512_AMX.name, AVX512_VNNI.name, V4, AVX2_VNNI.name, V3]
     for name, part in contents.parts.items():
         if native.cpu_flags().issuperset(part.requires) and native.withheld(part.requires) is None:
             np.testing.assert_array_equal(Engine(contents, target=name)(given), expected)
 
 
-def test_products_of_bf16_have_levels_of_their_own() -> None:
+@pytest.mark.parametrize(("dtype", "own"), [(bf16, [AVX512_AMX.name, AVX512_BF16.name]), (f16, [AVX512_AMX_F16.name])])
+def test_products_of_16_bits_have_levels_of_their_own(dtype: DType, own: list[str]) -> None:
     """Sums differ in their order from level to level, and are as good as eager's at each."""
     module, random = Module("m"), np.random.default_rng(6)
     module.functions["main"] = graph = Graph("main")
-    x = graph.add_input("x", TensorType(bf16, (21, 70)))
-    graph.set_outputs([Builder(module, graph).matmul(x, random.standard_normal((70, 50)).astype(bf16.numpy))], ["y"])
+    x = graph.add_input("x", TensorType(dtype, (21, 70)))
+    graph.set_outputs([Builder(module, graph).matmul(x, random.standard_normal((70, 50)).astype(dtype.numpy))], ["y"])
     contents = compile_module(module, build_options({"target": "cpu", "tune": "off"}))
-    assert list(contents.parts) == [AVX512_AMX.name, AVX512_BF16.name, V4, V3]
-    given = random.standard_normal((21, 70)).astype(bf16.numpy)
+    assert list(contents.parts) == [*own, V4, V3]
+    given = random.standard_normal((21, 70)).astype(dtype.numpy)
     stepwise, wide = interpret(module, [given])[0], interpret(module, [given], wide=True)[0]
     for name, part in contents.parts.items():
         if native.cpu_flags().issuperset(part.requires) and native.withheld(part.requires) is None:

@@ -78,7 +78,7 @@ class RegisterBlocks:
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
         self.in_tiles = in_tiles
-        self.group = self._group(target)
+        self.group, self.pairs = self._group(target), target.pairs
         """How many neighbours along the sum lie together in a panel that is copied."""
         self.few, self.lanes, self.level2 = few_rows(target, 1 if found.block is None else 2), target.lanes, target.level2_bytes
         self.width = schedule["nr"]
@@ -275,7 +275,7 @@ class RegisterBlocks:
 
     def _group(self, target: CpuLevel) -> int:
         """So many as are added up at once, if there are rows to share a copy: bytes, and 16 bits where there is an instruction."""
-        group, right = group_of(self.region, self.found), plain_load(self.found.right)
+        group, right = group_of(self.region, self.found, target.pairs), plain_load(self.found.right)
         if self.row is None or right is None or group == 1:
             return 1
         is_taken = (
@@ -456,7 +456,7 @@ class RegisterBlocks:
         """Whether neighbours along the sum lie together, those of columns beyond the last one too."""
         load = plain_load(self.found.right)
         is_packed = load is not None and load.operand in self.problem.layouts
-        return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found) > 1)
+        return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found, self.pairs) > 1)
 
     def _expanded(self, block: Block, place: Dim, columns: str) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""

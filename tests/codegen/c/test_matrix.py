@@ -18,10 +18,22 @@ from ourcc.ir import dims
 from ourcc.ir.graph import Builder, Graph, Module
 from ourcc.ir.ops.structure import region_of
 from ourcc.ir.ops.table import OPS
-from ourcc.ir.target import AMX_BF16, AMX_I8, AMX_U8, AVX2, AVX512_AMX, AVX512_BF16, DOT_BF16, CpuLevel, emulated
+from ourcc.ir.target import (
+    AMX_BF16,
+    AMX_F16,
+    AMX_I8,
+    AMX_U8,
+    AVX2,
+    AVX512_AMX,
+    AVX512_AMX_F16,
+    AVX512_BF16,
+    DOT_BF16,
+    CpuLevel,
+    emulated,
+)
 from ourcc.ir.tile.program import TileProgram
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import TensorType, bf16, f32, type_of, u8
+from ourcc.ir.types import DType, TensorType, bf16, f16, f32, type_of, u8
 from ourcc.passes.lower.layout import constant_layouts
 from ourcc.passes.regions.simplify_region import simplify_region
 from ourcc.passes.tile.cpu.packed import Packed
@@ -34,6 +46,7 @@ from .conftest import Runner
 MODEL = replace(AVX2, name="x86-64-v3-model", instructions=(*AVX2.instructions, AMX_U8, AMX_I8, AMX_BF16))
 """A level whose machines have no tiles: the instructions are functions."""
 DOT_MODEL = replace(AVX2, name="x86-64-v3-dots", instructions=(*AVX2.instructions, DOT_BF16))
+F16_MODEL = replace(AVX2, name="x86-64-v3-f16", instructions=(*AVX2.instructions, AMX_F16))
 CASES = 24
 
 
@@ -59,7 +72,7 @@ def drawn(left: Any, right: Any, expected: Any) -> Drawn:
     region = region_of(OPS["matmul"], [type_of(left), type_of(right)], {"transpose_a": False, "transpose_b": False})
     assert region is not None
     region = simplify_region(region, dims.NO_FACTS)
-    layouts = constant_layouts(region, frozenset({"x1"}))
+    layouts = constant_layouts(region, frozenset({"x1"}), AVX512_AMX_F16.pairs)
     arrays = {}
     for operand, array in zip(region.inputs, (left, right), strict=True):
         shaped = array.reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
@@ -105,8 +118,9 @@ def test_tiles_give_the_exact_integers(run_c: Runner, machine: CpuLevel) -> None
         np.testing.assert_array_equal(got, case.expected)
 
 
-def halves() -> Iterator[Drawn]:
-    """Products of bf16, some with numbers that are almost none, infinite or no numbers."""
+def halves(dtype: DType) -> Iterator[Drawn]:
+    """Products of 16 bits, some with numbers that are almost none, infinite or no numbers."""
+    small = (-70, -55) if dtype == bf16 else (-22, -13)
     choices, numbers = random.Random(4), np.random.default_rng(4)
     for number in range(CASES):
         rows, columns, depth = (
@@ -116,26 +130,35 @@ def halves() -> Iterator[Drawn]:
         )
         factors = [numbers.standard_normal(shape).astype(np.float32) for shape in ((rows, depth), (depth, columns))]
         if number % 3 == 0:
-            factors = [x * np.float32(2.0) ** numbers.integers(-70, -55, x.shape).astype(np.float32) for x in factors]
+            factors = [x * np.float32(2.0) ** numbers.integers(*small, x.shape).astype(np.float32) for x in factors]
         if number % 8 == 0:
             factors[0][rows // 2, depth // 2] = choices.choice((np.inf, np.nan, 1e-39))
-        left, right = (x.astype(bf16.numpy) for x in factors)
+        left, right = (x.astype(dtype.numpy) for x in factors)
         with np.errstate(all="ignore"):
             yield drawn(left, right, left.astype(np.float32) @ right.astype(np.float32))
 
 
-@pytest.mark.parametrize(("model", "machine"), [(MODEL, AVX512_AMX), (DOT_MODEL, AVX512_BF16)], ids=["tiles", "dots"])
-def test_models_add_up_as_the_instructions_do(run_c: Runner, model: CpuLevel, machine: CpuLevel) -> None:
-    cases = list(halves())
+@pytest.mark.parametrize(
+    ("model", "machine", "dtype", "name"),
+    [
+        (MODEL, AVX512_AMX, bf16, "ourcc_tdpbf16ps("),
+        (DOT_MODEL, AVX512_BF16, bf16, "vdpbf16ps_"),
+        (F16_MODEL, AVX512_AMX_F16, f16, "ourcc_tdpfp16ps("),
+    ],
+    ids=["tiles", "dots", "tiles-f16"],
+)
+def test_models_add_up_as_the_instructions_do(run_c: Runner, model: CpuLevel, machine: CpuLevel, dtype: DType, name: str) -> None:
+    cases = list(halves(dtype))
     for level in (model, machine):
         text = "".join(print_launch(case.program(level, 0).launches[0], level, ())[1] for case in cases[:1])
-        assert ("ourcc_tdpbf16ps(" if level.matrix("bf16", "bf16", "f32") else "vdpbf16ps_") in text
+        assert name in text
     found = results(run_c, cases, model)
+    least = 1e-37 if dtype == bf16 else 2.0**-24
     for case, got in zip(cases, found, strict=True):
         exact = case.expected
         with np.errstate(all="ignore"):
             near = np.isclose(
-                got.astype(np.float32), exact, rtol=0.02, atol=0.02 * np.abs(exact[np.isfinite(exact)]).max(initial=0) + 1e-37
+                got.astype(np.float32), exact, rtol=0.02, atol=0.02 * np.abs(exact[np.isfinite(exact)]).max(initial=0) + least
             )
         assert (near | (np.isnan(got.astype(np.float32)) & np.isnan(exact))).all()
     if runs(machine):
@@ -228,6 +251,24 @@ def test_attention_has_the_bits_of_its_model(seed: int, monkeypatch: pytest.Monk
         assert sum(text.count("ourcc_tdpbf16ps(0") for text in texts) >= 2, "both products are made in tiles"
         found.append(np.asarray(Engine(contents)(*given)).astype(np.float32))
     np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_tiles_of_f16_multiply_numbers_below_the_normal_ones(run_c: Runner) -> None:
+    """2^-24 and its multiples times whole numbers, exactly: bf16's instruction takes such numbers for 0."""
+    numbers = np.random.default_rng(5)
+    left = (numbers.integers(1, 8, (20, 64)) * 2.0**-24).astype(np.float16)
+    right = (numbers.integers(-4, 5, (64, 32)) * 2.0**12).astype(np.float16)
+    case = drawn(left, right, left.astype(np.float32) @ right.astype(np.float32))
+    (got,) = results(run_c, [case], F16_MODEL)
+    assert np.abs(case.expected).max() > 0
+    np.testing.assert_array_equal(got.astype(np.float32), case.expected.astype(got.dtype).astype(np.float32))
+
+
+def test_a_machine_without_all_of_a_levels_tiles_runs_models_of_all() -> None:
+    """What lies in registers is no operand of a model."""
+    here = frozenset(AVX512_AMX.features)
+    assert set(emulated(AVX512_AMX_F16, here).features) == set(AVX512_BF16.features)
+    assert emulated(AVX512_AMX, here).features == AVX512_AMX.features
 
 
 def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:

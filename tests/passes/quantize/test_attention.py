@@ -24,7 +24,7 @@ from ourcc.runtime.engine import Engine
 Drawn = Callable[[int, Sequence[int]], tuple[Module, list[np.ndarray]]]
 
 STEPS = "quantize_attention, canonicalize, eliminate_common_subexpressions, eliminate_dead_code"
-LEVELS = ["x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"]
+LEVELS = ["x86-64-v3", "x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16"]
 
 
 def built(module: Module, level: str, **options: str) -> Engine:
