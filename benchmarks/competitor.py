@@ -55,8 +55,8 @@ def contenders(name: str, size: tuple[int, int], folder: Path) -> tuple[dict[tup
     sizes = zoo.sizes_of(model, size)
     arrays = [x.numpy() for x in model.draw(*size, 0)]
     engine = folder / f"{name}.ourcc"
-    options = {"targets": ["native"], "shapes": [f"{symbol}={count}" for symbol, count in sizes.items()], "output": str(engine)}
-    build(str(path), build_options(options))
+    options = {"targets": ["native"], "shapes": [f"{symbol}={count}" for symbol, count in sizes.items()]}
+    build(str(path), build_options(options)).save(str(engine))
     shapes = [array.shape for array in arrays]
     found: dict[tuple[str, int], Run] = {}
     for threads in (1, 2):
