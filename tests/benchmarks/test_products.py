@@ -23,7 +23,7 @@ def shape(rows: int, terms: int, columns: int, constant: bool = True) -> Any:
 
 def row(of: Any, **shares: float) -> dict[str, Any]:
     """A row of results whose products reach these shares."""
-    seconds = {kind: of.operations / (part * RATES[products.KINDS[kind].rate] * 1e9) for kind, part in shares.items()}
+    seconds = {kind: of.operations / (part * RATES[products.KINDS[kind].rate(RATES)] * 1e9) for kind, part in shares.items()}
     return {"shape": asdict(of), **{kind: {"seconds": each, "schedules": [], "wrong": False} for kind, each in seconds.items()}}
 
 
@@ -58,14 +58,27 @@ def test_goals_are_held_by_large_products_alone() -> None:
     assert large.has_goal and not small.has_goal
     rows = [row(large, f32=0.9, bf16=0.5), row(other, f32=0.4), row(small, f32=0.1)]
     found = products.verdicts(rows, RATES)
-    assert found["f32"] == {"shapes": 2, "reached": 1, "least": 0.4, "mean": 0.6, "worst": [f"{other}: 0.40", f"{large}: 0.90"]}
+    expected = {"rate": "fma_gflops", "goal": 0.88, "shapes": 2, "reached": 1, "least": 0.4, "mean": 0.6}
+    assert found["f32"] == expected | {"worst": [f"{other}: 0.40", f"{large}: 0.90"]}
     assert found["bf16"]["reached"] == 0 and "int8" not in found and products.verdicts(rows[2:], RATES) == {}
+
+
+def test_what_is_multiplied_in_tiles_is_held_against_their_rate() -> None:
+    rows = [row(shape(64, 256, 256), f32=0.9, bf16=2.0, int8=1.9)]
+    found = products.verdicts(rows, RATES | {"bf16_matrix_gflops": 700.0, "int8_matrix_gops": 1000.0})
+    assert (found["bf16"]["rate"], found["bf16"]["goal"], found["bf16"]["reached"], found["bf16"]["least"]) == (
+        "bf16_matrix_gflops",
+        0.55,
+        1,
+        0.571,
+    )
+    assert found["int8"]["reached"] == 1 and found["f32"]["goal"] == 0.88
 
 
 def test_the_picture_has_a_point_for_each_product(tmp_path: Path) -> None:
     rows = [row(shape(64, 256, 256), f32=0.9, int8=1.1), row(shape(1, 1, 1, constant=False), f32=0.001)]
     drawn = products.picture(rows, RATES)
     assert drawn.count("<circle") == 3 and "64x256x256, int8: 1.10" in drawn and "1x1x1 of values" in drawn
-    products.report(tmp_path, rows, {"cpu": "none"}, RATES)
-    held = json.loads((tmp_path / products.FILE).read_text())
-    assert held["rows"] == rows and held["verdicts"]["f32"]["reached"] == 1 and (tmp_path / "products.svg").read_text() == drawn
+    products.report(tmp_path / "found.json", rows, {"cpu": "none"}, RATES)
+    held = json.loads((tmp_path / "found.json").read_text())
+    assert held["rows"] == rows and held["verdicts"]["f32"]["reached"] == 1 and (tmp_path / "found.svg").read_text() == drawn
