@@ -145,7 +145,7 @@ def _moves() -> Iterator[tuple[str, LibraryFunction]]:
         yield f"turn_{name}", LibraryFunction("void", (f"{name}x@N *v",), _turn)
     for name in ("i8", "u8"):
         yield f"turn_words_{name}", LibraryFunction("void", (f"{name}x@N *v", "i32x@N *w"), _turn_words)
-        words = " | ".join(f"(u32x@N)(__builtin_convertvector({byte}, i32x@N) & 255) << {8 * n}" for n, byte in enumerate("abcd"))
+        words = " | ".join(f"(u32x@N)convert_u8_i32_@N((u8x@N){byte}) << {8 * n}" for n, byte in enumerate("abcd"))
         yield f"join_{name}", LibraryFunction("i32x@N", tuple(f"{name}x@N {byte}" for byte in "abcd"), f"return (i32x@N)({words});")
 
 

@@ -6,12 +6,15 @@ import functools
 import operator
 from collections.abc import Iterable, Iterator
 
+from ....ir.region import Load
 from ....ir.target import CpuInstruction, CpuLevel
 from ...regions.contraction import Contraction, plain_load, stride_of
 from ..schedule import Problem
 
 SIDE = 16
 TILES = 8
+MOST = 4096
+"""Terms of a sum at most whose right factor is copied: a block of its columns lies in the second cache then."""
 LADDER = (16, 4, 1)
 """Rows of the blocks that take what larger ones left, where only calls know how many rows there are."""
 
@@ -22,13 +25,22 @@ def matrix_instruction(problem: Problem, found: Contraction, target: CpuLevel) -
     if left is None or right is None or not found.rows or not found.columns or found.block is not None:
         return None
     instruction = target.matrix(left.dtype.name, right.dtype.name, found.reduce.dtype.name)
-    layout = problem.layouts.get(right.operand)
-    if instruction is None or layout is None or not layout.in_groups(instruction.lanes, instruction.depth):
+    if instruction is None or not _lies_in_groups(problem, found, right, instruction):
         return None
     inner = found.over[-1]
     extent = problem.region.axis(inner).extent
     fits = isinstance(extent, int) and extent % instruction.depth == 0 and stride_of(left, problem.region, inner) == 1
     return instruction if fits else None
+
+
+def _lies_in_groups(problem: Problem, found: Contraction, right: Load, instruction: CpuInstruction) -> bool:
+    """Whether the right factor has the order of tiles: a constant in its layout, what calls bring in copies that enough rows share."""
+    layout = problem.layouts.get(right.operand)
+    if layout is not None or right.operand in problem.constants:
+        return layout is not None and layout.in_groups(instruction.lanes, instruction.depth)
+    rows, depth = (problem.region.axis(name).extent for name in (found.rows[-1], found.over[-1]))
+    is_shared = not isinstance(rows, int) or rows > SIDE // 2
+    return len(found.over) == 1 and isinstance(depth, int) and depth <= MOST and is_shared and right.other is None and not right.gathers
 
 
 def ladder(height: int, lengths: Iterable[int]) -> tuple[int, ...]:

@@ -67,12 +67,12 @@ class Drawn:
         return found
 
 
-def drawn(left: Any, right: Any, expected: Any) -> Drawn:
-    """The product of two matrices, the right one constant."""
+def drawn(left: Any, right: Any, expected: Any, constant: bool = True) -> Drawn:
+    """The product of two matrices, the right one constant, or a value that is copied into panels."""
     region = region_of(OPS["matmul"], [type_of(left), type_of(right)], {"transpose_a": False, "transpose_b": False})
     assert region is not None
     region = simplify_region(region, dims.NO_FACTS)
-    layouts = constant_layouts(region, frozenset({"x1"}), AVX512_AMX_F16.pairs)
+    layouts = constant_layouts(region, frozenset({"x1"}), AVX512_AMX_F16.pairs) if constant else {}
     arrays = {}
     for operand, array in zip(region.inputs, (left, right), strict=True):
         shaped = array.reshape(tuple(dims.evaluate(d, {}) for d in operand.type.shape))
@@ -88,7 +88,7 @@ def products() -> Iterator[Drawn]:
         depth = choices.choice((4, 28, 60, 64, 68, 128, 200, 4100))
         left = numbers.integers(0, 256, (rows, depth)).astype(choices.choice((np.uint8, np.int8)))
         right = numbers.integers(-128, 128, (depth, columns)).astype(np.int8)
-        yield drawn(left, right, left.astype(np.int32) @ right.astype(np.int32))
+        yield drawn(left, right, left.astype(np.int32) @ right.astype(np.int32), choices.random() < 0.6)
 
 
 LEVELS = [MODEL, AVX512_AMX]
@@ -135,7 +135,7 @@ def halves(dtype: DType) -> Iterator[Drawn]:
             factors[0][rows // 2, depth // 2] = choices.choice((np.inf, np.nan, 1e-39))
         left, right = (x.astype(dtype.numpy) for x in factors)
         with np.errstate(all="ignore"):
-            yield drawn(left, right, left.astype(np.float32) @ right.astype(np.float32))
+            yield drawn(left, right, left.astype(np.float32) @ right.astype(np.float32), number % 3 != 1)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +269,13 @@ def test_a_machine_without_all_of_a_levels_tiles_runs_models_of_all() -> None:
     here = frozenset(AVX512_AMX.features)
     assert set(emulated(AVX512_AMX_F16, here).features) == set(AVX512_BF16.features)
     assert emulated(AVX512_AMX, here).features == AVX512_AMX.features
+
+
+@pytest.mark.parametrize(("rows", "depth", "is_taken"), [(70, 64, True), (9, 64, True), (70, 4096, True), (70, 4100, False)])
+def test_what_calls_bring_is_multiplied_in_tiles_where_rows_share_its_copies(rows: int, depth: int, is_taken: bool) -> None:
+    left, right = np.ones((rows, depth), np.uint8), np.ones((depth, 48), np.int8)
+    case = drawn(left, right, left.astype(np.int32) @ right.astype(np.int32), constant=False)
+    assert ("ourcc_tdp" in print_launch(case.program(MODEL, 0).launches[0], MODEL, ())[1]) == is_taken
 
 
 def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:
