@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,9 +46,6 @@ _HOMES = {
     **dict.fromkeys(("build", "explain", "load"), "compiler.api"),
     **{"Engine": "runtime.engine", "LanguageModel": "runtime.language.model", "Options": "compiler.options"},
 }
-
-# A library speaks only to who listens: logging.getLogger("ourcc") is there for the caller's handlers.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

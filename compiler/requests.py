@@ -89,7 +89,8 @@ def _parse_axis(text: str, whole: str) -> AxisSize:
             raise UsageError(f"shape {whole!r}: got axis {text!r}, expected SYMBOL:LOW..HIGH")
         return _ranged(parse_dim(name.strip()), match, whole)
     if "=" in text:
-        raise UsageError(f"shape {whole!r}: got {text!r} for an axis", hint=f"one input or symbol in each: --shape {text}")
+        each = " ".join(f"--shape {part}" for part in re.split(r",(?=[^,=]*=)", whole))
+        raise UsageError(f"shape {whole!r}: got {text!r} for an axis", hint=f"one input or symbol in each: {each}")
     try:
         size = parse_dim(text)
     except CompilerError as error:

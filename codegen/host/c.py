@@ -112,11 +112,8 @@ def _slots_function(plan: Plan, function: int) -> list[str]:
         "    (void)first; (void)ends;",
     ]
     for number, slot in enumerate(plan.slots):
-        first = "0"
-        for below in slot.above:
-            end = f"ends[{numbers[below]}]"
-            first = end if first == "0" else f"larger({first}, {end})"
-        lines += [f"    first = {first};", f"    slots[{number}] = arena + first;"]
+        lines += ["    first = 0;", *(f"    first = larger(first, ends[{numbers[below]}]);" for below in slot.above)]
+        lines.append(f"    slots[{number}] = arena + first;")
         lines += [f"    ends[{number}] = first + {_slot_size(slot, names)};", f"    size = larger(size, ends[{number}]);"]
     lines += ["    return size;", "}", ""]
     lines += [f"OURCC_EXPORT int64_t ourcc_arena_{function}(const int64_t *symbols);"]

@@ -15,7 +15,7 @@ from ...runtime.engine import Engine
 from ...runtime.replace import replace_file
 from ..engines.kinds import is_engine
 from ..engines.outputs import check_places
-from ..engines.recorded import workload_of
+from ..engines.recorded import recorded_changes, workload_of
 from ..models.inputs import Array, read_inputs, seeded_inputs
 from ..models.shapes import wanted_sizes
 from ..options import BenchOptions
@@ -66,7 +66,8 @@ def bench(options: BenchOptions, progress: Progress = SILENT) -> Report:
         "threads": options.threads,
         "rounds": options.rounds,
     }
-    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings) for case, timings in timed.items()]
+    changes = {} if not peers else recorded_changes(engine.contents) or {}
+    tables = [_times(f"times at {case.point}" if len(cases) > 1 else "times", timings, changes) for case, timings in timed.items()]
     if len(cases) > 1:
         tables.append(_weighed(timed))
     if options.kernels:
@@ -95,8 +96,11 @@ def _calls(
     return {"ourcc": partial(called.run, named), **{name: partial(call, arrays) for name, call in peers.items()}}
 
 
-def _times(name: str, timings: Sequence[Timing]) -> Table:
-    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum",))
+def _times(name: str, timings: Sequence[Timing], changes: Mapping[str, str]) -> Table:
+    """`changes` are what our engine was built to compute otherwise than the model, as peers do not."""
+    made = " ".join(f"--{name} {value}" for name, value in changes.items())
+    note = (f"ourcc's engine was built with {made}; peers compute what their files say",) if changes else ()
+    return Table(name, ("what", "min_ms", "median_ms", "ratio"), rows(timings), ("ratio: minimum over ourcc's minimum", *note))
 
 
 def _weighed(timed: Mapping[Case, Sequence[Timing]]) -> Table:

@@ -22,7 +22,7 @@ from ..options import BuildOptions, InspectOptions
 from ..progress import SILENT, Progress
 from ..report.engine import describe_engine, describe_module
 from ..report.fusion import fusion_tables
-from ..report.kernels import kernel_table, memory_tables
+from ..report.kernels import arena_bytes, kernel_table, memory_tables
 from ..report.table import Report, Table
 from ..targets.registry import loaded_as, parse_target
 from ..targets.target import LANGUAGES
@@ -94,12 +94,15 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
     if options.source is not None:
         return Report(text=_source(options, contents, name, options.source))
     tables: list[Table] = []
+    arenas, numbers = dict[str, str](), dict[str, dict[str, int]]()
     if options.kernels:
         tables.append(kernel_table(name, contents.report.get("kernels", {}).get(name, []), workload_of(contents)))
     if options.memory:
         plans, sizes = contents.parts[name].plans, workload_of(contents).sizes
         for function, plan in plans.items():
-            tables += memory_tables(plan, sizes, function if len(plans) > 1 else None)
+            arena = "arena" if len(plans) == 1 else f"arena of {function}"
+            arenas[arena], numbers[arena] = arena_bytes(plan, sizes)
+            tables += memory_tables(plan, function if len(plans) > 1 else None)
     if options.fusion:
         if name not in contents.report.get("fusion", {}):
             hint = "ourcc build --rebuild ENGINE decides again and keeps why"
@@ -109,7 +112,8 @@ def _look(options: InspectOptions, contents: EngineContents) -> Report:
         tables.append(describe_engine_contract(contents.report))
     what = "engine" if is_engine(options.subject) else "model"
     others = ", ".join(other for other in contents.parts if other != name)
-    return Report({what: str(options.subject), "part": name, **({"other_parts": others} if others else {})}, tuple(tables))
+    facts = {what: str(options.subject), "part": name, **({"other_parts": others} if others else {}), **arenas}
+    return Report(facts, tuple(tables), numbers=numbers)
 
 
 def _summary(options: InspectOptions, contents: EngineContents) -> Report:

@@ -170,11 +170,15 @@ def kernel_table(target: str, rows: Sequence[Mapping[str, Any]], workload: Workl
     return Table(f"kernels of {target}", COLUMNS, cells, tuple(notes), BRIEF, BELOW, keys=("kernel",))
 
 
-def memory_tables(plan: Plan, sizes: Mapping[str, int], target: str | None = None) -> tuple[Table, Table]:
+def arena_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[str, dict[str, int]]:
+    """What the arena takes at these sizes, and how much of it is alive at once: as a sentence, and as numbers."""
+    numbers = {"bytes": slot_offsets(plan.slots, sizes)[1], "alive": most_alive(plan, sizes)}
+    at = ", ".join(f"{name} = {sizes[name]}" for name in plan.symbols.ranges if name in sizes)
+    return f"{numbers['bytes']:,} bytes, of which {numbers['alive']:,} are alive at once{f'; {at}' if at else ''}", numbers
+
+
+def memory_tables(plan: Plan, target: str | None = None) -> tuple[Table, Table]:
     """Arena slots and constants of a plan; `target` is named where there are several."""
-    total, least = slot_offsets(plan.slots, sizes)[1], most_alive(plan, sizes)
-    at = "".join(f", {name} = {sizes[name]}" for name in plan.symbols.ranges if name in sizes)
-    note = f"the arena{at}: {total:,} bytes, of which {least:,} are alive at once"
     of = "" if target is None else f" of {target}"
     members: dict[str, list[str]] = {}
     for buffer in plan.buffers:
@@ -182,6 +186,6 @@ def memory_tables(plan: Plan, sizes: Mapping[str, int], target: str | None = Non
             members.setdefault(buffer.storage.slot, []).append(buffer.name)
     slots = tuple((s.name, " | ".join(map(str, s.sizes)), ", ".join(s.above), len(members.get(s.name, []))) for s in plan.slots)
     constants = tuple((b.storage.key, str(b.type)) for b in plan.buffers if isinstance(b.storage, storage.Constant))
-    return Table(f"arena slots{of}", ("slot", "bytes", "above", "buffers"), slots, (note,)), Table(
+    return Table(f"arena slots{of}", ("slot", "bytes", "above", "buffers"), slots), Table(
         f"constants{of}", ("constant and layout", "type in memory"), constants
     )

@@ -30,7 +30,7 @@ from .breaks import Break, break_of, broken_contract
 from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
 from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
-from .telling import in_users_words, long_build, may_leave, names_of, tell_left, tell_refused, tell_workload
+from .telling import in_users_words, long_build, may_leave, names_of, tell_calls, tell_left, tell_refused, tell_workload
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
@@ -260,6 +260,7 @@ class CompiledGraph:
         asked = source_ops(imported.module)
         refuse_unsupported(self.options, asked)
         weight_passes(self.options)  # refuses what is asked and not there
+        tell_calls(imported.fallbacks)
         try:
             expect_writable({name: values[number].device for name, number in imported.states.items()}, self.options.targets[0])
             return self._build(imported, asked, tuple(Watched(number, value) for number, value in frozen.items()))

@@ -18,6 +18,7 @@ from ...autotune.lock import LockError
 from ...ir.dims import Facts
 from ...ir.errors import CompilerError, ContractError, InputError, ToolchainError, UnsupportedError, UsageError
 from ...ir.workload import Workload
+from ..importers.torch.imported import Fallback
 from ..options import BuildOptions
 
 LOG = logging.getLogger("ourcc.backend")
@@ -43,7 +44,7 @@ def tell_left(error: Exception, graph_module: Any, options: BuildOptions) -> str
     """Say that torch runs a graph, loudly where the fault is ours; gives the reason."""
     count = sum(node.op == "call_function" for node in graph_module.graph.nodes)
     if isinstance(error, UnsupportedError):
-        LOG.info("a graph of %d ops is left to torch: %s", count, error.message)
+        LOG.warning("ourcc: a graph of %d ops is left to torch: %s", count, error.message)
         return error.message
     path = getattr(error, "reproducer", None) or reproducer(error, graph_module, options.environment.directory / "reproducers")
     reason = error.message if isinstance(error, CompilerError) else f"{type(error).__name__}: {error}"
@@ -55,19 +56,31 @@ def tell_left(error: Exception, graph_module: Any, options: BuildOptions) -> str
     return f"a fault of the compiler: {reason}"
 
 
+_TOLD = set[tuple[str, str]]()
+
+
+def tell_calls(fallbacks: Sequence[Fallback]) -> None:
+    """Say which ops torch runs, outside of kernels, and why: of each reason once in a process."""
+    fresh = dict.fromkeys((each.operator, each.why) for each in fallbacks if (each.operator, each.why) not in _TOLD)
+    _TOLD.update(fresh)
+    if fresh:
+        reasons = "; ".join(f"{operator}: {why.removeprefix(operator).lstrip(': ')}" for operator, why in fresh)
+        LOG.warning("ourcc: torch runs ops outside of kernels, and ourcc.explain says where: %s", reasons)
+
+
 def tell_workload(workload: Workload | None, facts: Facts) -> None:
     """Say that a graph has none of the symbols that a workload names: it is another graph's, or a wrong name."""
     named = dict.fromkeys(name for point in (workload.points if workload else ()) for name, _ in point.sizes)
     if named and not any(name in facts.ranges for name in named):
         fixed = "its sizes are fixed (torch.compile(dynamic=True) lets them vary)"
         known = f"its symbols are {', '.join(facts.ranges)}" if facts.ranges else fixed
-        LOG.warning("the workload names %s, which a graph does not have: %s", ", ".join(named), known)
+        LOG.warning("ourcc: the workload names %s, which a graph does not have: %s", ", ".join(named), known)
 
 
 def tell_refused(error: CompilerError, is_for_good: bool) -> str:
     """Say that an engine refused a call which torch then answered."""
     calls = "this call and all that follow are" if is_for_good else "a call is"
-    LOG.log(logging.INFO if isinstance(error, InputError) else logging.WARNING, "%s left to torch: %s", calls, error.message)
+    LOG.log(logging.INFO if isinstance(error, InputError) else logging.WARNING, "ourcc: %s left to torch: %s", calls, error.message)
     return error.message
 
 
@@ -110,7 +123,7 @@ def reproducer(error: Exception, graph_module: Any, folder: Path) -> str:
 def long_build(graph_module: Any, seconds: float = LONG) -> Iterator[None]:
     """Log a build that takes longer than some seconds, and how long it took in the end."""
     count = sum(node.op == "call_function" for node in graph_module.graph.nodes)
-    timer = threading.Timer(seconds, LOG.warning, ("compiling a graph of %d ops takes longer than %g s", count, seconds))
+    timer = threading.Timer(seconds, LOG.warning, ("ourcc: compiling a graph of %d ops takes longer than %g s", count, seconds))
     timer.daemon = True
     timer.start()
     start = time.monotonic()
@@ -119,4 +132,4 @@ def long_build(graph_module: Any, seconds: float = LONG) -> Iterator[None]:
     finally:
         timer.cancel()
         spent = time.monotonic() - start
-        LOG.log(logging.WARNING if spent > seconds else logging.INFO, "compiling a graph of %d ops took %.1f s", count, spent)
+        LOG.log(logging.WARNING if spent > seconds else logging.INFO, "ourcc: compiling a graph of %d ops took %.1f s", count, spent)

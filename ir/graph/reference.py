@@ -86,7 +86,8 @@ class _Run:
             return run_control(op.name, attrs, operands, self.call)
         types = tuple(concrete(result.type, bindings) for result in op.results)
         if self.nudged and op.name in WHOLE and operands[0] is not None and from_numpy(operands[0].dtype).is_float:
-            operands = ((operands[0] * (1 + self.nudged)).astype(operands[0].dtype), *operands[1:])
+            with np.errstate(all="ignore"):
+                operands = ((operands[0] * (1 + self.nudged)).astype(operands[0].dtype), *operands[1:])
         return table.run(op.definition, operands, attrs, types, self.wide)
 
     def call(self, name: str, inputs: Sequence[Array]) -> list[Array]:

@@ -24,6 +24,8 @@ READ_ONLY = ("input", "constant")
 SLOT = "slot"
 MOST_SLOTS = 1 << 15
 """Slots of an arena at most: of each it is known which ones lie below it."""
+MOST_ABOVE = 1 << 20
+"""Names of slots that others lie above, in all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,9 @@ class Slots:
     def __init__(self, slots: Sequence[Slot]) -> None:
         if len(slots) > MOST_SLOTS:
             raise VerifyError(f"the arena of the plan has {len(slots)} slots, expected at most {MOST_SLOTS}")
+        said = sum(len(slot.above) for slot in slots)
+        if said > MOST_ABOVE:
+            raise VerifyError(f"slots of the arena lie above {said} others, expected at most {MOST_ABOVE} in all")
         self.named = {slot.name: slot for slot in slots}
         if len(self.named) != len(slots):
             raise VerifyError("two slots of the plan have one name")

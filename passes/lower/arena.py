@@ -10,6 +10,7 @@ import numpy as np
 from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.plan import SLOT_ALIGNMENT, Slot
+from ...ir.plan.places import MOST_ABOVE
 from ...ir.workload import Workload, default_workload, size_at
 
 
@@ -55,10 +56,10 @@ def assign_slots(
     for each, slot in zip(placed, own, strict=True):
         for other in {own[n] for n in each.beside}:
             below[max(slot, other)] |= 1 << min(slot, other)
-    slots = tuple(
-        Slot(f"s{n}", (size,), tuple(f"s{m}" for m in under))
-        for n, ((_, size), under) in enumerate(zip(keys, _nearest(below), strict=True))
-    )
+    order = _nearest(below)
+    if sum(map(len, order)) > MOST_ABOVE:
+        order = [[n - 1] if n else [] for n in range(len(keys))]
+    slots = tuple(Slot(f"s{n}", (size,), tuple(f"s{m}" for m in order[n])) for n, (_, size) in enumerate(keys))
     return slots, {each.life.name: f"s{slot}" for each, slot in zip(placed, own, strict=True)}
 
 

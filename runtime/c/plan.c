@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define MOST_RANK 64
+#define MOST_ABOVE (1 << 20) /* names of slots that others lie above, in all */
 
 struct reading {
     struct document document;
@@ -148,12 +149,13 @@ static void read_storage(const struct reading *reading, const struct json *stora
 
 static void read_slots(const struct reading *reading, const struct json *json) {
     struct plan *plan = reading->plan;
-    size_t number = 0;
+    size_t number = 0, above = 0;
     const struct json *each = parts(reading, json, "slots", &plan->slot_count);
     plan->slots = take(reading, plan->slot_count, sizeof *plan->slots);
     for (; each; each = each->next, ++number) {
         struct slot *slot = &plan->slots[number];
         const struct json *below = parts(reading, each, "above", &slot->above_count);
+        if ((above += slot->above_count) > MOST_ABOVE) ourcc_damaged(&reading->document, "slots lie above more than %d others", MOST_ABOVE);
         slot->above = take(reading, slot->above_count, sizeof *slot->above);
         for (size_t n = 0; below; below = below->next) slot->above[n++] = find(reading, &plan->slot_names, below, "slot before it");
         name(reading, &plan->slot_names, ourcc_need(&reading->document, each, "name", JSON_TEXT)->text, number, "slots");

@@ -251,12 +251,17 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_the_memory_of_two_targets_is_told_apart() -> None:
-    from ourcc.compiler.report.kernels import kernel_table, memory_tables
+    from ourcc.compiler.report.kernels import arena_bytes, kernel_table, memory_tables
 
     plan = ourcc.load("m.ourcc").contents.best.plan
-    usual = default_workload(plan.symbols).sizes
-    assert [table.name for table in memory_tables(plan, usual)] == ["arena slots", "constants"]
-    assert [table.name for table in memory_tables(plan, usual, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
+    sizes = default_workload(plan.symbols).sizes
+    said, numbers = arena_bytes(plan, sizes)
+    assert (
+        said.startswith(f"{numbers['bytes']:,} bytes, of which {numbers['alive']:,} are alive at once")
+        and numbers["bytes"] >= numbers["alive"]
+    )
+    assert [table.name for table in memory_tables(plan)] == ["arena slots", "constants"]
+    assert [table.name for table in memory_tables(plan, "sm_90a")] == ["arena slots of sm_90a", "constants of sm_90a"]
     assert "predicted, not measured" in kernel_table("cpu", [], Workload((Point((("B", 1),)),))).notes[0]
 
 

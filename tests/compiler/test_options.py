@@ -50,7 +50,7 @@ def test_shapes_print_as_they_are_read(text: str) -> None:
         ("x=__import__('os')", "cannot read dimension"),
         ("x=%B", "shape 'x=%B': got axis '%B', expected symbols of letters, digits and underscores"),
         ("x=-1", "shape 'x=-1': got size -1, expected at least 0"),
-        ("B=8,S=64", "shape 'B=8,S=64': got 'S=64' for an axis\n  help: one input or symbol in each: --shape S=64"),
+        ("B=8,S=64", "shape 'B=8,S=64': got 'S=64' for an axis\n  help: one input or symbol in each: --shape B=8 --shape S=64"),
         ("x=1-8", "shape 'x=1-8': got size -7, expected at least 0\n  help: a range is 1..8"),
         ("x=4//0", "division of 4 by zero"),
         ("x=" + "(" * 100 + "1" + ")" * 100, "dimension is nested more than 64 deep"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import rules
 from .context import find_rule
+from .fused_layers import fused_layers
 from .refusals import unless_refused
 
 _FAMILIES = rules.FAMILIES  # importing the rules fills the table
@@ -71,6 +72,7 @@ def decompositions() -> Mapping[Any, Any]:
     taken = {operator: unless_refused(operator, function) for operator, function in table.items() if not is_kept(str(operator))}
     packets = {getattr(torch.ops.aten, name): count for name, count in MIXED.items()}
     norms = {getattr(packet, name): count for packet, count in packets.items() for name in packet.overloads() if "out" not in name}
+    taken |= fused_layers()
     return taken | {operator: mixed(operator, count, taken.get(operator)) for operator, count in norms.items()}
 
 

@@ -388,8 +388,8 @@ def test_a_long_build_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with telling.long_build(graph, seconds=0.01):
         time.sleep(0.2)
     first, last = (record for record in caplog.records if record.name == "ourcc.backend")
-    assert first.getMessage() == "compiling a graph of 1 ops takes longer than 0.01 s" and first.levelname == "WARNING"
-    assert last.getMessage().startswith("compiling a graph of 1 ops took 0.")
+    assert first.getMessage() == "ourcc: compiling a graph of 1 ops takes longer than 0.01 s" and first.levelname == "WARNING"
+    assert last.getMessage().startswith("ourcc: compiling a graph of 1 ops took 0.")
 
 
 def test_a_short_build_says_nothing_by_default(caplog: pytest.LogCaptureFixture) -> None:

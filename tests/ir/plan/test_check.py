@@ -27,7 +27,7 @@ from ourcc.ir.plan import (
     writes,
 )
 from ourcc.ir.plan.check import check
-from ourcc.ir.plan.places import at_most
+from ourcc.ir.plan.places import MOST_ABOVE, at_most
 from ourcc.ir.types import TensorType, f16, f32
 
 from .made import (
@@ -111,6 +111,10 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         r"step 3 \(launch k1\): buffer b is written where the operand a of the same step lies, at bytes 0..256\*S of slot s0",
     ),
     "slot above itself": (lambda plan: over(plan, "s1", ("s1",)), "slot s1 of the arena lies above 's1', which is not declared before it"),
+    "slots above more others than one plan may say": (
+        lambda plan: over(plan, "s1", ("s0",) * (MOST_ABOVE + 1)),
+        rf"slots of the arena lie above {MOST_ABOVE + 4} others, expected at most {MOST_ABOVE} in all",
+    ),
     "slot that the arena lacks": (lambda plan: moved(plan, "b", storage.Arena("s9")), "buffer b lies in slot 's9', which the arena lacks"),
     "slot whose size no caller tells": (
         lambda plan: with_slot(plan, "s4", 64, 8 * K),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ourcc.ir import dims
 from ourcc.ir.plan import Slot, slot_offsets
 from ourcc.ir.workload import Point, Workload
+from ourcc.passes.lower import arena
 from ourcc.passes.lower.arena import Lifetime, assign_slots
 
 N = dims.symbol("N")
@@ -95,3 +97,13 @@ def test_at_the_workload_the_arena_is_seldom_larger_than_what_is_alive(drawn: li
     slots, _ = assign_slots(lives, FACTS, at_workload(40))
     total = slot_offsets(slots, {"N": 40})[1]
     assert least(lives, 40) <= total <= sum(-(-dims.evaluate(life.size, {"N": 40}) // 64) * 64 for life in lives)
+
+
+@given(LIVES, st.integers(0, 100))
+def test_more_orders_than_a_plan_may_say_are_one_order_of_all(drawn: list[tuple[dims.Dim, int, int]], n: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "MOST_ABOVE", 0)
+        slots, places = assign_slots(lives_of(drawn), FACTS)
+    offsets, total = slot_offsets(slots, {"N": n})
+    assert [slot.above for slot in slots] in ([()] * len(slots), [(), *((before.name,) for before in slots[:-1])])
+    assert set(places.values()) == set(offsets) and total >= least(lives_of(drawn), n)
