@@ -155,13 +155,14 @@ DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3}
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a result passes; `error` and `allowed` are the worst element's, `where` its index."""
+    """Whether a result passes; `error` and `allowed` are the worst element's, `where` its index, `largest` the output's magnitude."""
 
     passed: bool
     reason: str
     error: float = 0.0
     allowed: float = 0.0
     where: tuple[int, ...] = ()
+    largest: float = 0.0
 
 
 def judge(
@@ -206,7 +207,7 @@ def judge(
     reason = (
         "within bounds" if passed else f"got {float(got[worst])!r}, expected {float(exact[worst])!r} within {allowed:.3g} at {list(worst)}"
     )
-    return Verdict(passed, reason, float(error[worst]), allowed, worst)
+    return Verdict(passed, reason, float(error[worst]), allowed, worst, magnitude)
 
 
 def _judge_exact(result: Array, expected: Array) -> Verdict:

@@ -103,6 +103,15 @@ def test_a_quantizers_model_is_judged_with_codes_beside_ties(tmp_path: Path) -> 
     assert len(verify(VerifyOptions(engine, quantized(tmp_path / "other.onnx", by=1.2))).violations) == 8
 
 
+def test_a_pass_under_a_wide_bound_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What few codes leave of an answer may be off by much: then a pass shows little, and is not told as if it did."""
+    model = quantized(tmp_path / "m.onnx")
+    engine = engine_of(model)
+    assert "a pass says little" not in " ".join(verify(VerifyOptions(engine, model)).tables[0].notes)
+    monkeypatch.setattr("ourcc.compiler.commands.verify.WIDE", 0.0)
+    assert "was allowed in 8 of 8 answers" in " ".join(verify(VerifyOptions(engine, model)).tables[0].notes)
+
+
 def test_what_lies_between_two_codes_becomes_either(tmp_path: Path) -> None:
     scale = 0.02
     module = import_model(quantized(tmp_path / "m.onnx", scale), build_options({}))
