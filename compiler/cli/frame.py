@@ -80,7 +80,8 @@ class Command(click.Command):
             name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(ctx)
             value = values[parameter.name]
             if isinstance(parameter, click.Option) and not _may_repeat(parameter) and order.count(parameter) > 1:
-                raise click.UsageError(f"{name} is given {order.count(parameter)} times, expected once", ctx)
+                listed = f": {name} A,B" if (parameter.metavar or "").endswith(",...") else ""
+                raise click.UsageError(f"{name} is given {order.count(parameter)} times, expected once{listed}", ctx)
             words = value if isinstance(value, (list, tuple)) else (value,)
             if not isinstance(parameter.type, Text) and any(isinstance(word, str) and not word.strip() for word in words):
                 raise click.UsageError(f"got an empty word for {name}; a variable that is not set leaves one", ctx)

@@ -105,6 +105,7 @@ def test_every_command_takes_json(name: str, capsys: pytest.CaptureFixture[str])
             ([command, "MODEL", option, "a", option, "a"], f"error: {option} is given 2 times, expected once")
             for command, option in (("build", "--precision"), ("bench", "--target"), ("opt", "--pipeline"), ("plan", "--format"))
         ),
+        (["bench", "MODEL", "--against", "a", "--against", "b"], "--against is given 2 times, expected once: --against A,B"),
         (["cache", "ls", "a", "b"], "cache ls: got 2 stores, expected at most one"),
         (["cache", "merge", "a"], "cache merge: got 1 stores, expected at least one source and the destination"),
     ],
