@@ -16,7 +16,7 @@ from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
 from ..contract import is_notable
 from ..engines.recorded import workload_of
-from .repeated import fold
+from .repeated import WORDY, fold
 from .table import Cell, Report, Table
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
     tables = (
         signature(contents),
         *([fold(contract, ("source",))] if rows else []),
-        *([fold(values, ("value", "source", "why"))] if kept else []),
+        *([fold(values, ("value", "source", "why"), WORDY)] if kept else []),
     )
     return Report(facts, tables, numbers={"weights": weights, "code": code})
 

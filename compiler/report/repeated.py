@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from .table import Cell, Row, Table
 
-LONG = 40
-"""Tables of more rows than a screen has are folded."""
+LONG, WORDY = 40, 8
+"""Tables of more rows than a screen has are folded, and those whose rows take several lines each, which sentences do."""
 TIMES = "times"
 NUMBER = re.compile(r"[0-9]+")
 ANY = "*"
 
 
-def fold(table: Table, names: Sequence[str]) -> Table:
-    """The table, for people with one row for all that differ in the numbers of the columns `names` alone, if it is long."""
-    if len(table.rows) <= LONG:
+def fold(table: Table, names: Sequence[str], most: int = LONG) -> Table:
+    """The table, for people with one row for all that differ in the numbers of the columns `names` alone, if it has more rows than `most`."""
+    if len(table.rows) <= most:
         return table
     groups: dict[Row, list[Row]] = {}
     for row in table.rows:
