@@ -16,7 +16,7 @@ ANY = "*"
 
 
 def fold(table: Table, names: Sequence[str], most: int = LONG) -> Table:
-    """The table, for people with one row for all that differ in the numbers of the columns `names` alone, if it has more rows than `most`."""
+    """The table, for people with one row for all that differ in the numbers of the columns `names` alone, if it has more than `most`."""
     if len(table.rows) <= most:
         return table
     groups: dict[Row, list[Row]] = {}
