@@ -25,12 +25,16 @@ ATEN: dict[str, Rule] = {}
 """Rules by operator: `aten.add`, or with its overload `aten.max.dim`, which goes first."""
 
 
+OTHERS = ("prims.", "quantized_decomposed.")
+"""Namespaces of operators beside ATen's."""
+
+
 def aten(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for ATen operators, named without their namespace (`prims.` ones with it)."""
+    """Register a rule for ATen operators, named without their namespace; those of others are named with it."""
 
     def register(function: Rule) -> Rule:
         for name in names:
-            full = name if name.startswith("prims.") else f"aten.{name}"
+            full = name if name.startswith(OTHERS) else f"aten.{name}"
             if full in ATEN:
                 raise ValueError(f"two rules for {full}")
             ATEN[full] = function

@@ -135,7 +135,7 @@ def _said(operator: Any, form: Any, given: tuple[Any, ...]) -> str | None:
             arguments, keywords = torch.utils._pytree.tree_unflatten(leaves, form)
             try:
                 operator(*arguments, **keywords)
-            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            except (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, AssertionError) as error:
                 said = str(error).strip().split("\n")[0]
             else:
                 return None

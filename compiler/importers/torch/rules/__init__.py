@@ -1,7 +1,7 @@
 """The rules of the torch importer; importing this package fills the table."""
 
-from . import attention, contraction, creation, indexing, movement, normalization, pointwise, reduction, scatter, window
+from . import attention, contraction, creation, indexing, movement, normalization, pointwise, quantization, reduction, scatter, window
 
-FAMILIES = (attention, contraction, creation, indexing, movement, normalization, pointwise, reduction, scatter, window)
+FAMILIES = (attention, contraction, creation, indexing, movement, normalization, pointwise, quantization, reduction, scatter, window)
 
 __all__ = ["FAMILIES"]

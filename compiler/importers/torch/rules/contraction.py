@@ -25,6 +25,12 @@ def _mm(n: Node, a: Value, b: Value, *_: Any) -> Value:
     return n.reshape(product(n, left, right), n.shape)
 
 
+@aten("_int_mm")
+def _int_mm(n: Node, a: Value, b: Value) -> Value:
+    """Bytes, whose products are added up in 32 bits."""
+    return n.cast(n.b.matmul(a, b), n.dtype)
+
+
 @aten("addmm", "baddbmm")
 def _addmm(n: Node, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     if alpha == 1 and beta in (0, 1):
