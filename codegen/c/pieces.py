@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 _PIECES, _DEGREE = 32, 4
-# 2.1 ulp. The lowest bits of the sum with 1.5 * 2**20 are the number of the nearest eighth; a NaN stays one, since the
+# 2 ulp. The lowest bits of the sum with 1.5 * 2**20 are the number of the nearest eighth; a NaN stays one, since the
 # smaller of two operands is the second one then.
 _ERF_PIECES = """
 f32x16 a = (f32x16)((i32x16)x & 0x7fffffff);
@@ -88,13 +88,13 @@ def _gelu_piece(number: int) -> list[float]:
 
 
 def _erf_piece(number: int) -> list[float]:
-    """Coefficients of erf(number / 8 + r) - r on +-1/16, lowest first; relative to r where `number` is 0, so that small ones are right."""
-    radius = 1 / 16
-    if number == 0:
-        nodes = [radius / 2 * (1 + math.cos(math.pi * (n + 0.5) / _DEGREE)) for n in range(_DEGREE)]
-        return [0.0, *_through(nodes, [math.erf(r) / r - 1 for r in nodes])]
-    nodes = [radius * math.cos(math.pi * (n + 0.5) / (_DEGREE + 1)) for n in range(_DEGREE + 1)]
-    return _through(nodes, [math.erf(number / 8 + r) - r for r in nodes])
+    """Coefficients of erf(number / 8 + r) - r on +-1/16, lowest first: the others make up for what rounding the lowest one took, which
+    counts where the sum is half of it. The first piece has no r below 0.
+    """
+    nodes = [math.cos(math.pi * (n + 0.5) / _DEGREE) / 16 for n in range(_DEGREE)]
+    nodes = [(r + 1 / 16) / 2 for r in nodes] if number == 0 else nodes
+    lowest = float(np.float32(math.erf(number / 8)))
+    return [lowest, *_through(nodes, [(math.erf(number / 8 + r) - r - lowest) / r for r in nodes])]
 
 
 def _through(nodes: Sequence[float], values: Sequence[float]) -> list[float]:
