@@ -66,7 +66,7 @@ class Slots:
         self.named = {slot.name: slot for slot in slots}
         if len(self.named) != len(slots):
             raise VerifyError("two slots of the plan have one name")
-        self._number: dict[str, int] = {}
+        self._names, self._number = list(self.named), dict[str, int]()
         below: list[int] = []
         for slot in slots:
             for name in slot.above:
@@ -91,9 +91,8 @@ class Slots:
 
     def names(self, found: int) -> Iterator[str]:
         """The slots of a set."""
-        names = list(self._number)
         while found:
-            yield names[found.bit_length() - 1]
+            yield self._names[found.bit_length() - 1]
             found ^= 1 << (found.bit_length() - 1)
 
 
