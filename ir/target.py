@@ -242,7 +242,7 @@ AVX512_AMX_F16 = replace(
 )
 
 CPU_LEVELS: tuple[CpuLevel, ...] = (BASELINE, AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, AVX512_BF16, AVX512_AMX, AVX512_AMX_F16)
-"""Slowest first; an engine for `cpu` holds AVX2 and AVX512, whatever machine it was built on."""
+"""Slowest first; an engine for `cpu` holds AVX2, AVX512 and what its products gain from, whatever machine it was built on."""
 
 
 def cpu_level(name: str) -> CpuLevel:

@@ -91,10 +91,8 @@ def flags_for(level: CpuLevel, compiler: Compiler) -> tuple[str, ...]:
     if compiler.family == "zig":
         machine = [f"-mcpu={level.march.replace('-', '_')}"]
     base = _features(level.march)
-    known = [feature for feature in level.features if feature not in base]
-    if compiler.family == "gcc":
-        known = [feature for feature in known if feature not in _ASSEMBLED]
-    machine += [f"-m{_OPTION.get(feature, feature)}" for feature in known]
+    needless = (*base, *_ASSEMBLED) if compiler.family == "gcc" else base
+    machine += [f"-m{_OPTION.get(feature, feature)}" for feature in level.features if feature not in needless]
     if level.vector_bits == 512 and compiler.family == "gcc":
         machine.append("-mprefer-vector-width=512")
     return (

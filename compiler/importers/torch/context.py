@@ -25,7 +25,9 @@ ATEN: dict[str, Rule] = {}
 """Rules by operator: `aten.add`, or with its overload `aten.max.dim`, which goes first."""
 
 
-OTHERS = ("prims.", "quantized_decomposed.")
+QUANTIZED = "quantized_decomposed"
+"""The namespace of torch's and torchao's quantizers."""
+OTHERS = ("prims.", f"{QUANTIZED}.")
 """Namespaces of operators beside ATen's."""
 
 
@@ -94,6 +96,11 @@ class Node:
     def needs(self, result: int) -> bool:
         """Whether somebody reads that result."""
         return result in self.used
+
+    def as_result(self, number: int, value: Value) -> Value:
+        """A value with the sizes and in the dtype that torch gives that result; as it is where nobody reads it."""
+        expected = self.results[number]
+        return value if expected is None else self.cast(self.reshape(value, expected.shape), expected.dtype)
 
     def fail(self, why: str) -> UnsupportedError:
         """The error that says why this node cannot be represented."""

@@ -13,8 +13,8 @@ from ..schedule import Problem
 
 SIDE = 16
 TILES = 8
-MOST = 4096
-"""Terms of a sum at most whose right factor is copied: a block of its columns lies in the second cache then."""
+WHOLE = 4096
+"""The longest contracted axis that one `dot` streams over, and of which blocks of columns are copied; longer ones go in steps."""
 LADDER = (16, 4, 1)
 """Rows of the blocks that take what larger ones left, where only calls know how many rows there are."""
 
@@ -40,7 +40,7 @@ def _lies_in_groups(problem: Problem, found: Contraction, right: Load, instructi
         return layout is not None and layout.in_groups(instruction.lanes, instruction.depth)
     rows, depth = (problem.region.axis(name).extent for name in (found.rows[-1], found.over[-1]))
     is_shared = not isinstance(rows, int) or rows > SIDE // 2
-    return len(found.over) == 1 and isinstance(depth, int) and depth <= MOST and is_shared and right.other is None and not right.gathers
+    return len(found.over) == 1 and isinstance(depth, int) and depth <= WHOLE and is_shared and right.other is None and not right.gathers
 
 
 def ladder(height: int, lengths: Iterable[int]) -> tuple[int, ...]:

@@ -25,10 +25,8 @@ from ...regions.contraction import Contraction, axes_of, group_of, in_fours, pla
 from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
-from .matrix import ladder
+from .matrix import WHOLE, ladder
 
-WHOLE = 4096
-"""The longest contracted axis that one `dot` streams over; longer ones go in steps."""
 CHAIN, STEP, LEAST = 1024, 512, 128
 """A sum of more than CHAIN products is a sum of partial ones of at most STEP: the error of a plain sum grows with the
 root of its length, and this keeps it near that of libraries, which block for their caches. Adding a partial sum costs
@@ -278,10 +276,8 @@ class RegisterBlocks:
         group, right = group_of(self.region, self.found, target.pairs), plain_load(self.found.right)
         if self.row is None or right is None or group == 1:
             return 1
-        is_taken = (
-            in_fours(self.region, self.found) or target.dot(right.dtype.name, right.dtype.name, self.found.reduce.dtype.name) is not None
-        )
-        return group if is_taken else 1
+        has_dot = target.dot(right.dtype.name, right.dtype.name, self.found.reduce.dtype.name) is not None
+        return group if self.in_tiles or has_dot or in_fours(self.region, self.found) else 1
 
     def _is_read_often(self, depth: int) -> bool:
         """Whether so many blocks of rows read a column block that it is worth a copy: its rows lie apart, each in a page of its own.

@@ -278,6 +278,13 @@ def test_what_calls_bring_is_multiplied_in_tiles_where_rows_share_its_copies(row
     assert ("ourcc_tdp" in print_launch(case.program(MODEL, 0).launches[0], MODEL, ())[1]) == is_taken
 
 
+@pytest.mark.parametrize(("dtype", "model"), [(bf16, MODEL), (f16, F16_MODEL)])
+def test_16_bits_that_calls_bring_are_multiplied_in_tiles(dtype: DType, model: CpuLevel) -> None:
+    left, right = np.ones((33, 64), dtype.numpy), np.ones((64, 48), dtype.numpy)
+    case = drawn(left, right, np.full((33, 48), 64.0), constant=False)
+    assert "ourcc_tdp" in print_launch(case.program(model, 0).launches[0], model, ())[1]
+
+
 def test_kernels_of_tiles_set_them_up_where_there_are_tiles() -> None:
     case = next(products())
     for level, hooked in ((MODEL, False), (AVX512_AMX, True)):

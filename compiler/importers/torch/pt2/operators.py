@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import operator
 import re
 from typing import Any
 
 from .....ir.errors import ModelError, Source, UnsupportedError
-from ..rules.quantization import NAMESPACE
+from ..context import QUANTIZED
 
-_ATEN = re.compile(r"torch\.ops\.(aten|prims|quantized_decomposed)\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
+_ATEN = re.compile(rf"torch\.ops\.(aten|prims|{QUANTIZED})\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 _ARITHMETIC = (
     "add",
     "sub",
@@ -65,8 +64,8 @@ def resolve(target: str, source: Source) -> Any:
     if match is None:
         raise UnsupportedError(f"the operator {target[:120]!r} is not torch's own", source=source, hint="decompose it before the export")
     namespace, packet, overload = match.groups()
-    if namespace == NAMESPACE:
-        importlib.import_module("torch.ao.quantization.fx._decomposed")  # which declares them
+    if namespace == QUANTIZED:
+        import torch.ao.quantization.fx._decomposed  # which declares them
     found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
     if packet in _DENIED or not isinstance(found, torch._ops.OpOverload):
         raise ModelError(f"there is no operator {target[:120]!r}", source=source, hint="the file may come from another version of torch")

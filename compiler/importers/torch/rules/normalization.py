@@ -19,12 +19,7 @@ def _layer_norm(
     if not n.needs(1) and not n.needs(2):
         return result, None, None
     variance, mean = deviations(n, x, axes, 0, True)
-    return result, _as(n, 1, mean), _as(n, 2, n.b.rsqrt(n.b.add(variance, n.value(epsilon, x.dtype))))
-
-
-def _as(n: Node, number: int, value: Value) -> Value:
-    expected = n.results[number]
-    return value if expected is None else n.cast(n.reshape(value, expected.shape), expected.dtype)
+    return result, n.as_result(1, mean), n.as_result(2, n.b.rsqrt(n.b.add(variance, n.value(epsilon, x.dtype))))
 
 
 @aten("native_group_norm")
@@ -36,7 +31,7 @@ def _group_norm(
         return result, None, None
     rows = n.reshape(x, (batch, groups, dims.product(x.shape[1:]) // groups))
     variance, mean = deviations(n, rows, (2,), 0, True)
-    return result, _as(n, 1, mean), _as(n, 2, n.b.rsqrt(n.b.add(variance, n.value(epsilon, x.dtype))))
+    return result, n.as_result(1, mean), n.as_result(2, n.b.rsqrt(n.b.add(variance, n.value(epsilon, x.dtype))))
 
 
 @aten("_native_batch_norm_legit_no_training")

@@ -9,14 +9,12 @@ from .....ir import dims
 from .....ir.graph import Value
 from .....ir.ops.quantization import limits
 from .....ir.types import DType, f32
-from ..context import Node, Rule, aten
+from ..context import QUANTIZED, Node, Rule, aten
 from ..tensors import dtype_of
-
-NAMESPACE = "quantized_decomposed"
 
 
 def _rule(name: str) -> Callable[[Rule], Rule]:
-    return aten(f"{NAMESPACE}.{name}")
+    return aten(f"{QUANTIZED}.{name}")
 
 
 @_rule("quantize_per_tensor")
@@ -50,16 +48,14 @@ def _dequantize_per_channel_group(
 
 @_rule("quantize_per_token")
 def _quantize_per_token(n: Node, x: Value, scales: Value, zeros: Value, least: int, most: int, dtype: Any) -> Value:
-    rows, number = _rows(n, x), dims.product(x.shape[:-1])
-    flat = _quantized(n, rows, n.reshape(scales, (number,)), n.reshape(zeros, (number,)), least, most, dtype, axis=0)
-    return n.reshape(flat, x.shape)
+    rows, scales, zeros = _by_rows(n, x, scales, zeros)
+    return n.reshape(_quantized(n, rows, scales, zeros, least, most, dtype, axis=0), x.shape)
 
 
 @_rule("dequantize_per_token")
 def _dequantize_per_token(n: Node, x: Value, scales: Value, zeros: Value, least: int, most: int, dtype: Any, out_dtype: Any) -> Value:
-    rows, number = _rows(n, x), dims.product(x.shape[:-1])
-    flat = _dequantized(n, rows, n.reshape(scales, (number,)), n.reshape(zeros, (number,)), out_dtype, axis=0)
-    return n.reshape(flat, x.shape)
+    rows, scales, zeros = _by_rows(n, x, scales, zeros)
+    return n.reshape(_dequantized(n, rows, scales, zeros, out_dtype, axis=0), x.shape)
 
 
 @_rule("choose_qparams.tensor")
@@ -71,7 +67,7 @@ def _choose(n: Node, x: Value, least: int, most: int, epsilon: float, dtype: Any
     scale = n.b.maximum(n.b.div(n.b.sub(high, low), float(most - least)), float(epsilon))
     zero = n.b.sub(float(least), n.b.round(n.b.div(low, scale)))
     zero = n.b.clip(zero, n.value(least, f32), n.value(most, f32))
-    return _as(n, 0, scale), _as(n, 1, zero)
+    return n.as_result(0, scale), n.as_result(1, zero)
 
 
 @_rule("choose_qparams_per_token")
@@ -79,24 +75,23 @@ def _choose_per_token(n: Node, x: Value, dtype: Any) -> tuple[Value, Value]:
     """The scale that the largest magnitude of each row asks for, and zeros."""
     size = n.b.reduce_max(n.b.abs(n.cast(x, f32)), axes=(x.type.rank - 1,), keepdims=True)
     scale = n.b.div(n.b.maximum(size, 1e-5), float(limits(dtype_of(dtype))[1]))
-    return _as(n, 0, scale), _as(n, 1, n.b.mul(scale, 0.0))
+    return n.as_result(0, scale), n.as_result(1, n.b.mul(scale, 0.0))
 
 
-def _as(n: Node, number: int, value: Value) -> Value:
-    expected = n.results[number]
-    return value if expected is None else n.cast(n.reshape(value, expected.shape), expected.dtype)
-
-
-def _rows(n: Node, x: Value) -> Value:
-    return n.reshape(x, (dims.product(x.shape[:-1]), x.shape[-1]))
+def _by_rows(n: Node, x: Value, *parameters: Value) -> list[Value]:
+    """x as rows, and what there is one of for each of them."""
+    count = dims.product(x.shape[:-1])
+    return [n.reshape(x, (count, x.shape[-1])), *(n.reshape(each, (count,)) for each in parameters)]
 
 
 def _quantized(n: Node, x: Value, scale: Any, zero: Any, least: Any, most: Any, dtype: Any, axis: int | None = None) -> Value:
     """Codes in a dtype, and of these the ones between `least` and `most`."""
-    kind, bounds = dtype_of(dtype), [each.type.elements if isinstance(each, Value) else None for each in (least, most)]
-    if kind.bits > 16 or bounds != [None, None]:
-        raise n.fail(f"codes in {kind} between bounds {'that a call brings' if bounds != [None, None] else f'{least} and {most}'}")
-    codes: Value = n.b.quantize(n.cast(x, f32), _scale(n, scale, axis), _zero(n, zero, kind, axis), **_along(axis, 0), dtype=kind)
+    kind = dtype_of(dtype)
+    if kind.bits > 16:
+        raise n.fail(f"codes in {kind}, expected at most 16 bits")
+    if isinstance(least, Value) or isinstance(most, Value):
+        raise n.fail("the least and the greatest code are known only at run time")
+    codes: Value = n.b.quantize(n.cast(x, f32), _parameter(n, scale, f32, axis), _parameter(n, zero, kind, axis), axis=axis, dtype=kind)
     if (least, most) != limits(kind):
         codes = n.b.minimum(n.b.maximum(codes, n.value(least, kind)), n.value(most, kind))
     return codes
@@ -104,20 +99,12 @@ def _quantized(n: Node, x: Value, scale: Any, zero: Any, least: Any, most: Any, 
 
 def _dequantized(n: Node, x: Value, scale: Any, zero: Any, dtype: Any, axis: int | None = None, block: int = 0) -> Value:
     kind = f32 if dtype is None else dtype_of(dtype)
-    codes = None if zero is None else _zero(n, zero, x.dtype, axis)
-    result: Value = n.b.dequantize(x, _scale(n, scale, axis), codes, **_along(axis, block), dtype=kind)
+    moved = None if zero is None else _parameter(n, zero, x.dtype, axis)
+    result: Value = n.b.dequantize(x, _parameter(n, scale, f32, axis), moved, axis=axis, block=block, dtype=kind)
     return result
 
 
-def _along(axis: int | None, block: int) -> dict[str, int]:
-    return {} if axis is None else {"axis": axis, **({"block": block} if block else {})}
-
-
-def _scale(n: Node, scale: Any, axis: int | None) -> Value:
-    value = n.value(scale, f32)
-    return n.reshape(value, ()) if axis is None else value
-
-
-def _zero(n: Node, zero: Any, dtype: DType, axis: int | None) -> Value:
-    value = n.value(zero, dtype)
+def _parameter(n: Node, parameter: Any, dtype: DType, axis: int | None) -> Value:
+    """A scale or zero point: one number, or one for each index along an axis."""
+    value = n.value(parameter, dtype)
     return n.reshape(value, ()) if axis is None else value

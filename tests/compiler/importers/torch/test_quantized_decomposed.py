@@ -11,10 +11,10 @@ import torch.ao.quantization.fx._decomposed
 from torch import nn
 
 import ourcc
-from ourcc.compiler.importers.torch.rules.quantization import NAMESPACE
+from ourcc.compiler.importers.torch.context import QUANTIZED, find_rule
 from ourcc.ir.errors import UnsupportedError
 
-OPS = getattr(torch.ops, NAMESPACE)
+OPS = getattr(torch.ops, QUANTIZED)
 WHOLE = {"require": ["no-fallback"]}
 
 
@@ -126,3 +126,11 @@ def test_products_of_bytes_are_sums_of_32_bits() -> None:
     engine = ourcc.build(torch.export.export(Product(), (x,)))
     assert torch.equal(engine(x), torch._int_mm(x, weight))
     assert [row["realised"] for row in engine.contract.to_json()] == ["int8"]
+
+
+@pytest.mark.parametrize("name", ["quantize_per_tensor", "quantize_per_channel", "quantize_per_token", "dequantize_per_channel_group"])
+def test_overloads_share_a_rule(name: str) -> None:
+    """Of an operator's forms (scales as numbers or as tensors) each is found by its full name."""
+    packet = getattr(OPS, name)
+    rules = {find_rule(str(getattr(packet, overload))) for overload in packet.overloads()}
+    assert len(rules) == 1 and None not in rules
