@@ -35,8 +35,8 @@ from .requests import (
     parse_requirement,
     parse_shape,
 )
-from .targets.registry import TARGETS, parse_targets
-from .targets.target import CpuTarget, Target
+from .targets.registry import TARGETS, emulating, parse_targets
+from .targets.target import Target
 
 if TYPE_CHECKING:
     from ..ir.graph import Module
@@ -304,11 +304,10 @@ def build_options(values: Mapping[str, Any], road: Road = "the command line") ->
 
 def _emulating(level: str, targets: tuple[Target, ...]) -> Target:
     """The target of this machine with the programs of another level."""
-    native = TARGETS["native"]
-    if targets != (native,) or not isinstance(native, CpuTarget):
+    if targets != (TARGETS["native"],):
         names = ", ".join(target.name for target in targets)
         raise UsageError(f"got emulate with target {names}, expected native alone", hint="models of instructions run on this machine")
-    return replace(native, emulates=level)
+    return emulating(level)
 
 
 @dataclass(frozen=True)

@@ -286,19 +286,22 @@ def _stream_fours(
     values: Values, value: Dot, axis: str, ends: Sequence[Dim], spots: list[Spot], names: list[str], at: dict[str, Dim]
 ) -> bool:
     """Print the loop over the last contracted axis in groups of products, if the factors lie so and no group is cut."""
-    found, extent = quads.read_quads(value, values.library.level), values.scope.extent(axis)
+    found, extent = quads.read_quads(values, value), values.scope.extent(axis)
     if found is None or any(dims.divides(found.count, end, values.scope.facts) is not True for end in (extent, *ends)):
         return False
     here = [replace(spot, positions={**spot.positions, **at}) for spot in spots]
-    trip = _trip(values, [end // found.count for end in ends], extent // found.count)
-    variable, position = values.writer.position(0, extent // found.count - 1)
-    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {trip or extent // found.count}; ++{variable})")
+    together = 1 if ends else max(1, _group(value, axis, extent) // found.count)
+    step = found.count * together
+    trip = _trip(values, [end // step for end in ends], extent // step)
+    variable, position = values.writer.position(0, extent // step - 1)
+    values.writer.open(f"for (int64_t {variable} = 0; {variable} < {trip or extent // step}; ++{variable})")
     values.writer.bind(f"@{variable}", variable)
-    reached = frozenset[Test]().union(*(_reached(values, axis, position * found.count + n) for n in range(found.count)))
+    reached = frozenset[Test]().union(*(_reached(values, axis, position * step + n) for n in range(step)))
+    firsts = [position * step + number * found.count for number in range(together)]
     with values.access.passing(reached):
-        fits = quads.fits(values, found, here, axis, position * found.count)
-        if fits:
-            quads.multiply(values, found, here, names, axis, position * found.count)
+        fits = all(quads.fits(values, found, here, axis, first) for first in firsts)
+        for first in firsts if fits else ():
+            quads.multiply(values, found, here, names, axis, first)
     if fits:
         values.writer.close()
         quads.settle(values, value.type.dtype, here, names)

@@ -6,7 +6,7 @@ Bytes on the right may be computed from what is loaded: four at once as well, by
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,8 +15,7 @@ import numpy as np
 from ...ir import dims
 from ...ir.codes import FOUR, dtype_of, mask_of, number_of, tabulate
 from ...ir.dims import Dim
-from ...ir.target import CpuLevel
-from ...ir.tile.program import Dot, Load, TileApply, Value, walk
+from ...ir.tile.program import Dot, Expand2to4, Index, Load, TileApply, Unpack, Value, parts
 from ...ir.types import DType, bf16, f16, f32, i8, i32, u8
 from . import primitives
 from .access import Spot
@@ -43,6 +42,37 @@ _FLUSH = """
 i32x@N b = (i32x@N)x;
 return (f32x@N)(b & (0x80000000 | ((b & 0x7f800000) != 0)));
 """
+
+
+# Two bytes go where two bits each say; of two at one place the first is read.
+_EXPAND = """
+i32x@N a = (p & 3) << 3, b = (p & 12) << 1;
+return (v & 255) << a | (((v >> 8 & 255) << b) & (a != b));
+"""
+_EXPAND_BY_TABLE = """
+__m512i control = _mm512_permutexvar_epi32((__m512i)p, _mm512_setr_epi32(%s));
+__m512i lane = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c));
+return (i32x16)_mm512_shuffle_epi8((__m512i)v, _mm512_or_si512(control, lane));
+"""
+
+
+# Four bits go where the products by 1, 2^7, 2^14 and 2^21 have them first in bytes.
+_SPREAD = "return ((x & 15) * 0x00204081) & 0x01010101;"
+_SPREAD_BY_TABLE = "return (i32x16)_mm512_permutexvar_epi32((__m512i)x, _mm512_setr_epi32(%s));"
+
+
+def _spread_out(bits: int) -> int:
+    """Four bits as four bytes."""
+    return sum((bits >> n & 1) << 8 * n for n in range(FOUR))
+
+
+def _controls() -> list[int]:
+    """For each pair of places which byte a shuffle brings to each of four: the first, the second, or 0."""
+    found = []
+    for first, second in ((code & 3, code >> 2) for code in range(16)):
+        control = bytes(0 if place == first else 1 if place == second else 128 for place in range(FOUR))
+        found.append(int.from_bytes(control, "little", signed=True))
+    return found
 
 
 def functions() -> dict[str, LibraryFunction]:
@@ -84,6 +114,10 @@ def functions() -> dict[str, LibraryFunction]:
     for dtype, *features in (("f32", "avx512_bf16"), ("i32", "avx512_vnni", "avx_vnni")):
         kept = {(lanes, feature): '__asm__("" : "+v"(x));\nreturn x;' for feature in features for lanes in (16, 8, 4)}
         found[f"settled_{dtype}"] = LibraryFunction(f"{dtype}x@N", (f"{dtype}x@N x",), "return x;", fast=kept)
+    expanded = {(16, "avx512bw"): _EXPAND_BY_TABLE % ", ".join(map(str, _controls()))}
+    found["expand_bytes"] = LibraryFunction("i32x@N", ("i32x@N v", "i32x@N p"), _EXPAND, fast=expanded)
+    spread = {(16, "avx512f"): _SPREAD_BY_TABLE % ", ".join(str(_spread_out(bits)) for bits in range(16))}
+    found["spread_bits"] = LibraryFunction("i32x@N", ("i32x@N x",), _SPREAD, fast=spread)
     found["flush_f32"] = LibraryFunction("f32x@N", ("f32x@N x",), _FLUSH)
     shuffles = {
         (16, "avx512bw"): "return (i32x16)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)table), (__m512i)x);",
@@ -123,21 +157,23 @@ class Quads:
     turned: bool = False
 
 
-def read_quads(value: Dot, level: CpuLevel) -> Quads | None:
+def read_quads(values: Values, value: Dot) -> Quads | None:
     """The sides of a dot of 8-bit integers in 32 bits, one of them signed, or of bf16 or f16 in f32; None if it is another."""
     left, right = widened_load(value.left), widened_load(value.right)
     if left is None:
         return None
+    codes = _widened(value.right)
     types = left.type.dtype, None if right is None else right.type.dtype, value.type.dtype
     if right is not None and types == (bf16, bf16, f32):
-        has_dots = any(each.name == "vdpbf16ps" for each in level.instructions)
+        has_dots = any(each.name == "vdpbf16ps" for each in values.library.level.instructions)
         return Quads(left, right, "vdpbf16ps" if has_dots else "pair_bf16", 2)
     if right is not None and types == (f16, f16, f32):
         return Quads(left, right, "pair_f16", 2)
     if right is not None and types[0] in (i8, u8) and types[1:] == (i8, i32):
         return Quads(left, right, f"dot4_{left.type.dtype}", FOUR)
-    codes = _widened(value.right)
-    if types[0] != i8 or value.type.dtype != i32 or dtype_of(codes) != u8 or not _are_bytes(codes):
+    if types[0] in (i8, u8) and value.type.dtype == i32 and isinstance(codes, Expand2to4) and codes.type.dtype == i8:
+        return Quads(left, codes, f"dot4_{left.type.dtype}", FOUR)
+    if types[0] != i8 or value.type.dtype != i32 or dtype_of(codes) != u8 or not _are_bytes(values, codes):
         return None
     return Quads(left, codes, "dot4_u8", FOUR, turned=True)
 
@@ -153,25 +189,32 @@ def widened_load(value: Value) -> Load | None:
     return inner if isinstance(inner, Load) else None
 
 
+PAIRS_IN_WORD = 2
+"""Groups whose kept bytes fill a 32-bit lane, and whose positions fill a byte."""
 BITWISE = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 TABLE = 6
 """Codes of so many bits are looked up among bytes, sixteen at a time."""
 
 
-def _are_bytes(value: Value) -> bool:
+def _are_bytes(values: Values, value: Value) -> bool:
     """Whether `_bytes` can print this."""
-    if isinstance(value, Load):
+    if isinstance(value, (Load, Expand2to4)):
         return value.type.dtype in (i8, u8)
-    if not isinstance(value, TileApply) or dtype_of(value) != u8:
+    if not isinstance(value, TileApply) or dtype_of(value) not in (i8, u8):
         return False
+    if _bits_of(value) is not None:
+        return True
+    masked = _masked_shift(values, value)
+    if masked is not None:
+        return _are_bytes(values, masked.args[0])
     if value.primitive in BITWISE:
-        return all(number_of(arg) is not None or _are_bytes(arg) for arg in value.args)
-    if value.primitive in primitives.SHIFTS:
-        return isinstance(number_of(value.args[1]), int) and _are_bytes(value.args[0])
+        return all(number_of(arg) is not None or _are_bytes(values, arg) for arg in value.args)
+    if value.primitive in primitives.SHIFTS and dtype_of(value) == u8:
+        return isinstance(number_of(value.args[1]), int) and _are_bytes(values, value.args[0])
     if value.primitive == "bitcast":
-        return _are_bytes(value.args[0])
+        return _are_bytes(values, value.args[0])
     found = tabulate(value, TABLE)
-    return found is not None and _are_bytes(found.code)
+    return found is not None and _are_bytes(values, found.code)
 
 
 def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: Dim) -> bool:
@@ -181,7 +224,13 @@ def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: 
 
 def _lie_together(values: Values, value: Value, starts: Sequence[tuple[Spot, Dim]], axis: str, count: int) -> bool:
     """Whether all that a value is read from has so many neighbours in memory, whole and under the same tests, from these places on."""
-    loads = dict.fromkeys(part for part in walk(value) if isinstance(part, Load))
+    leaves = dict.fromkeys(_leaves(value))
+    for leaf in leaves:
+        if isinstance(leaf, Expand2to4) and any(values.access.tidy(first % FOUR, spot.lanes) != 0 for spot, first in starts):
+            return False
+        if isinstance(leaf, TileApply) and any(_first_bit(values, leaf, spot, axis, first) is None for spot, first in starts):
+            return False
+    loads = [leaf for leaf in leaves if isinstance(leaf, Load)]
     groups = [[_at(spot, load, axis, first + n) for n in range(count)] for load in loads for spot, first in starts]
     # Rows share what varies along columns alone, and columns what varies along rows.
     known = {(group[0].lanes, *group[0].positions.items()): group for group in groups}
@@ -193,12 +242,22 @@ def _lie_together(values: Values, value: Value, starts: Sequence[tuple[Spot, Dim
     )
 
 
+def _leaves(value: Value) -> Iterator[Value]:
+    """What bytes are computed from place by place: loads, what is expanded, and shifts that bring down the bits of one byte."""
+    bits = _bits_of(value)
+    if isinstance(value, (Load, Expand2to4)) or bits is not None:
+        yield bits or value
+        return
+    for part in parts(value):
+        yield from _leaves(part)
+
+
 def computed(values: Values, value: Value, spots: Sequence[Spot], axis: str) -> list[str] | None:
     """Bytes as 32-bit lanes, four neighbours along an axis from each spot on; None of what is not computed so, or read from elsewhere."""
     starts = [(spot, spot.positions[axis]) for spot in spots]
     while isinstance(value, TileApply) and value.primitive == "bitcast" and value.args[0].type.dtype.bits == 8:
         value = value.args[0]
-    if not _are_bytes(value) or not _lie_together(values, value, starts, axis, FOUR):
+    if not _are_bytes(values, value) or not _lie_together(values, value, starts, axis, FOUR):
         return None
     return [_spread(values, _bytes(values, value, spot, axis, first, FOUR), spot.lanes) for spot, first in starts]
 
@@ -236,6 +295,13 @@ def _bytes(values: Values, value: Value, spot: Spot, axis: str, first: Dim, coun
         code = values.access.four(values.scope, value, places)
         if code is None:
             raise ValueError(f"%{value.operand} does not lie in groups")
+    elif (bits := _bits_of(value)) is not None:
+        amount = _first_bit(values, bits, spot, axis, first)
+        assert amount is not None
+        byte = _wide(values, bits.args[0], replace(spot, positions={name: spot.positions[name] for name in bits.args[0].type.axes}))
+        code = values.library.call("spread_bits", spot.lanes, f"{byte} >> {values.writer.index(amount)}"), spot.lanes
+    elif isinstance(value, Expand2to4):
+        code = _expanded(values, value, places[0]), places[0].lanes
     else:
         assert isinstance(value, TileApply)
         code = _computed(values, value, lambda part: _bytes(values, part, spot, axis, first, count))
@@ -244,18 +310,56 @@ def _bytes(values: Values, value: Value, spot: Spot, axis: str, first: Dim, coun
     return made
 
 
+def _expanded(values: Values, value: Expand2to4, spot: Spot) -> str:
+    """A group of a 2:4 sparse factor in each lane: its kept bytes where they stand."""
+    group = spot.positions[value.after] // FOUR
+    numbers, positions = _pair(values, value, spot, group), _places(values, value, spot, group)
+    return values.library.call("expand_bytes", spot.lanes, numbers, positions)
+
+
+def _pair(values: Values, value: Expand2to4, spot: Spot, group: Dim) -> str:
+    """The kept bytes of a group as the lowest two of each lane: of four that lie together, or one by one."""
+    half, four = values.access.tidy(group % PAIRS_IN_WORD, spot.lanes), group // PAIRS_IN_WORD * FOUR
+    at = values.moved(spot, **{value.before: four})
+    if isinstance(half, int) and _are_bytes(values, value.values) and _lie_together(values, value.values, [(at, four)], value.before, FOUR):
+        word = _spread(values, _bytes(values, value.values, at, value.before, four, FOUR), spot.lanes)
+        return f"{word} >> {16 * half}" if half else word
+    first, second = (_wide(values, value.values, values.moved(spot, **{value.before: group * 2 + n})) for n in range(2))
+    return f"{first} | {second} << 8"
+
+
+def _places(values: Values, value: Expand2to4, spot: Spot, group: Dim) -> str:
+    """Where these stand, in two bits each: fields of a byte, or one by one."""
+    packed, half = value.positions, values.access.tidy(group % PAIRS_IN_WORD, spot.lanes)
+    if isinstance(packed, Unpack) and packed.bits == 2 and isinstance(half, int):
+        byte = _wide(values, packed.value, values.moved(spot, **{packed.before: group // PAIRS_IN_WORD}))
+        return f"{byte} >> {4 * half}" if half else byte
+    first, second = (_wide(values, packed, values.moved(spot, **{value.before: group * 2 + n})) for n in range(2))
+    return f"({first} & 3) | {second} << 2"
+
+
+def _wide(values: Values, value: Value, spot: Spot) -> str:
+    """Bytes as numbers of 32 bits without a sign."""
+    text, lanes = values.vector(value, spot)
+    unsigned = f"({values.library.vector('u8', lanes)}){text}" if lanes > 1 else f"(uint8_t){text}"
+    wide = values.define(i32, values.library.call("convert_u8_i32", lanes, unsigned), lanes)
+    return values.spread(i32, (wide, lanes), spot.lanes)
+
+
 def _computed(values: Values, value: TileApply, at: Callable[[Value], Code]) -> Code:
     """Bytes that are computed from others, four in each lane."""
     if value.primitive == "bitcast":
         return at(value.args[0])
     if value.primitive in primitives.SHIFTS:
-        operator, (text, lanes), amount = primitives.SHIFTS[value.primitive], at(value.args[0]), _amount(value)
+        operator, (text, lanes), amount = primitives.SHIFTS[value.primitive], at(value.args[0]), number_of(value.args[1])
+        assert isinstance(amount, int)
         kept = 255 >> amount if operator == ">>" else 255 << amount & 255
         return f"({text} {operator} {amount}) & {_repeated(kept)}", lanes
     if value.primitive in BITWISE:
-        shifted = _shifted_and_masked(value, at)
-        if shifted is not None:
-            return shifted
+        masked = _masked_shift(values, value)
+        if masked is not None:
+            text, lanes = at(masked.args[0])
+            return f"({text} >> {_amount(values, masked)}) & {_repeated(mask_of(value))}", lanes
         sides = [at(arg) for arg in value.args]
         return f" {BITWISE[value.primitive]} ".join(text for text, _ in sides), max(lanes for _, lanes in sides)
     found = tabulate(value, TABLE)
@@ -264,21 +368,48 @@ def _computed(values: Values, value: TileApply, at: Callable[[Value], Code]) -> 
     return _looked_up(values, np.tile(found.numbers.astype(np.uint8), -(-SIZE // len(found.numbers))), text, lanes), lanes
 
 
-def _shifted_and_masked(value: TileApply, at: Callable[[Value], Code]) -> Code | None:
-    """x >> n & m, where the mask leaves none of the bits that come from the byte above."""
-    inner = next((arg for arg in value.args if isinstance(arg, TileApply) and arg.primitive == "shift_right"), None)
-    mask = mask_of(value)
-    if inner is None or not mask or mask >= 256 >> _amount(inner):
+def _bits_of(value: Value) -> TileApply | None:
+    """x >> n of x >> n & 1, where places have bits of one byte."""
+    if not isinstance(value, TileApply) or mask_of(value) != 1:
         return None
-    text, lanes = at(inner.args[0])
-    return f"({text} >> {_amount(inner)}) & {_repeated(mask)}", lanes
+    inner = next((arg for arg in value.args if isinstance(arg, TileApply) and arg.primitive == "shift_right"), None)
+    if inner is None or not isinstance(inner.args[0], Load) or not isinstance(inner.args[1], Index):
+        return None
+    return inner if inner.args[1].type.axes and not set(inner.args[1].type.axes) & set(inner.args[0].type.axes) else None
 
 
-def _amount(shift: TileApply) -> int:
-    """By how many bits bytes are shifted, which `_are_bytes` has shown to be known."""
-    amount = number_of(shift.args[1])
-    assert isinstance(amount, int)
-    return amount
+def _first_bit(values: Values, shift: TileApply, spot: Spot, axis: str, first: Dim) -> Dim | None:
+    """The bit that a group's first place has, if the others have those above it."""
+    index = shift.args[1]
+    assert isinstance(index, Index)
+    places = [values.access.place(values.scope, index.value, _at(spot, index, axis, first + n)) for n in range(FOUR)]
+    known = dims.range_of(places[-1], values.writer.known(1))
+    is_inside = known.high is not None and known.high < u8.bits
+    return places[0] if is_inside and all(place - places[0] == n for n, place in enumerate(places)) else None
+
+
+def _masked_shift(values: Values, value: TileApply) -> TileApply | None:
+    """x >> n of x >> n & m, where the mask leaves none of the bits that come from the byte above; n may be known in calls alone."""
+    inner = next((arg for arg in value.args if isinstance(arg, TileApply) and arg.primitive == "shift_right"), None)
+    mask, most = mask_of(value), None if inner is None else _most(values, inner.args[1])
+    return inner if most is not None and mask and mask < 256 >> most else None
+
+
+def _most(values: Values, amount: Value) -> int | None:
+    """The most bits by which bytes are shifted, all of them alike."""
+    number = number_of(amount)
+    if isinstance(number, int):
+        return number
+    if not isinstance(amount, Index) or amount.type.axes:
+        return None
+    known = dims.range_of(amount.value, values.scope.facts)
+    return known.high if known.low is not None and known.low >= 0 else None
+
+
+def _amount(values: Values, shift: TileApply) -> str:
+    """By how many bits all bytes are shifted."""
+    number = number_of(shift.args[1])
+    return str(number) if isinstance(number, int) else f"(int32_t){values.vector(shift.args[1], Spot({}, 1))[0]}"
 
 
 def _looked_up(values: Values, numbers: Bytes, text: str, lanes: int) -> str:

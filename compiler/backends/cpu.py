@@ -136,7 +136,8 @@ def _multiplied(value: Value) -> str:
     made = value.op
     if made is not None and made.name == "dequantize" and made.attrs["block"] and made.operands[0] is not None:
         return made.operands[0].dtype.name
-    return "u8" if made is not None and made.name == "decode" and format_of(made.attrs["format"]).has_bytes else value.dtype.name
+    format = format_of(made.attrs["format"]) if made is not None and made.name == "decode" else None
+    return "u8" if format is not None and format.plain is None and format.has_bytes else value.dtype.name
 
 
 def lower_cpu(module: Module, level: CpuLevel, choose: Choose, workload: Workload | None = None) -> Lowered:

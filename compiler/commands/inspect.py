@@ -24,7 +24,7 @@ from ..report.engine import describe_engine, describe_module
 from ..report.fusion import fusion_tables
 from ..report.kernels import arena_bytes, kernel_table, memory_tables
 from ..report.table import Report, Table
-from ..targets.registry import loaded_as, parse_target
+from ..targets.registry import loaded_as, parse_target, target_of_part
 from ..targets.target import LANGUAGES
 
 if TYPE_CHECKING:
@@ -221,12 +221,12 @@ def _engine_text(options: InspectOptions, progress: Progress) -> str:
     part = contents.parts[name]
     if options.ir == "plan":
         return plans_text(part.plans)
-    if options.ir == parse_target(name).language and options.ir in LANGUAGES:
+    if options.ir == target_of_part(name).language and options.ir in LANGUAGES:
         ending = {"c": ".c", "triton": ".py"}[options.ir]
         files = (file for file in part.files if file.endswith(ending))
         return sources_text({file: bytes(part.files[file]).decode(errors="replace") for file in files})
     workload, precision = recorded_workload(contents), kept_precision(contents)
-    build = replace(options.build, targets=(parse_target(name),), workload=workload, precision=precision)
+    build = replace(options.build, targets=(target_of_part(name),), workload=workload, precision=precision)
     return stage_text(module_of(contents), build, options.ir)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...ir.errors import UsageError
 from ...ir.spelling import nearest
+from ...ir.target import EMULATED
 from .target import NATIVE, CpuTarget, CudaTarget, Target
 
 _LEVELS = ("x86-64-v3", "x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-bf16", "x86-64-v4-amx", "x86-64-v4-amx-fp16")
@@ -65,6 +66,17 @@ def parse_target(name: str) -> Target:
         hint = f"did you mean {meant!r}? ourcc doctor shows what this machine runs" if meant else nearest(name, TARGETS)
         raise UsageError(f"unknown target: got {name!r}, expected one of {', '.join(TARGETS)}", hint=hint)
     return target
+
+
+def target_of_part(name: str) -> Target:
+    """The target of an engine's part, by the part's name; of a level that was emulated this machine with models of its instructions."""
+    level = name.removesuffix(EMULATED)
+    return parse_target(name) if level == name else emulating(level)
+
+
+def emulating(level: str) -> Target:
+    """This machine with the programs of another level."""
+    return CpuTarget(NATIVE, (NATIVE,), TARGETS[NATIVE].description, emulates=level)
 
 
 def loaded_as(name: str) -> str:

@@ -11,7 +11,7 @@ from .. import scalar
 from ..errors import VerifyError
 from ..scalar import Array
 from ..types import DTYPES, DType, f16, f32, i8, i32, u8
-from .format import Field, Format, Place, Reader, Tensor, block_of, packed, plane
+from .format import Field, Format, Part, Place, Reader, Tensor, block_of, packed, plane
 
 PLANES = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 8: (8,)}
 """How codes are taken apart into planes whose codes fill bytes, lowest bits first."""
@@ -60,9 +60,6 @@ def grouped(bits: int, group: int | None, zero_points: bool = False, scales: DTy
     zeros = (Field("zero", u8, group),) if zero_points else ()
     fields, with_zeros = (*code_fields(bits, run), Field("scale", scales, group), *zeros), " and zero points" if zero_points else ""
 
-    def zero(reader: Reader, place: Place) -> Array:
-        return scalar.cast(reader.word("zero", block_of(place, group)), i32) if zero_points else middle
-
     def encode(x: Tensor) -> Mapping[str, Tensor]:
         parts = x.reshape(*x.shape[:-1], -1, group or x.shape[-1])
         if zero_points:
@@ -82,7 +79,7 @@ def grouped(bits: int, group: int | None, zero_points: bool = False, scales: DTy
         group or WHOLE_RUN,
         lambda reader, place: read_code(reader, place, bits, run),
         scale=lambda reader, place: reader.word("scale", block_of(place, group)),
-        zero=zero,
+        zero=_zero_point(group) if zero_points else middle,
         least=0,
         most=2 * middle - 1,
         encode=encode,
@@ -176,11 +173,15 @@ def whole_bytes(name: str, doc: str, *, signed: bool, rows: int | None = 1, grou
         group or 1,
         lambda reader, place: reader.word("codes", place),
         scale=lambda reader, place: reader.word("scale", block_of(place, group)),
-        zero=None if signed else lambda reader, place: scalar.cast(reader.word("zero", block_of(place, group)), i32),
+        zero=0 if signed else _zero_point(group),
         least=-128 if signed else 0,
         most=127 if signed else 255,
         encode=encode,
     )
+
+
+def _zero_point(group: int | None) -> Part:
+    return lambda reader, place: scalar.cast(reader.word("zero", block_of(place, group)), i32)
 
 
 def _ranged(parts: Tensor, over: tuple[int, ...], most: int, scales: DType) -> tuple[Tensor, Tensor]:

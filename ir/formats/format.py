@@ -55,11 +55,11 @@ Part = Callable[[Reader, Place], Array]
 class Format:
     """(code - zero) * scale + offset: `code` is an integer or an f32, `zero` an integer, `scale` and `offset` are f32.
 
-    Sizes along the coded axis are multiples of `group`, the numbers that belong together. `least` and `most` bound the
-    codes. `encode` gives the fields of an f32 array whose last axis is coded and whose last but one is that of channels;
-    None where this package does not quantize to the format. Codes that are floats have a `mantissa` of so many bits. `doc` says
-    what it is and who defines it. Numbers that are `plain` lie there in that dtype; of those that are sparse some are `kept`, in
-    another format.
+    Sizes along the coded axis are multiples of `group`, the numbers that belong together. `least` and `most` bound the codes; a
+    `zero` that is the same for all numbers is said as such. `encode` gives the fields of an f32 array whose last axis is coded
+    and whose last but one is that of channels; None where this package does not quantize to the format. Codes that are floats
+    have a `mantissa` of so many bits. `doc` says what it is and who defines it. Numbers that are `plain` lie there in that dtype;
+    of those that are sparse some are `kept`, in another format.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Format:
     group: int
     code: Part
     scale: Part | None = None
-    zero: Part | None = None
+    zero: Part | int = 0
     offset: Part | None = None
     least: float = -128
     most: float = 127
@@ -90,7 +90,8 @@ class Format:
     @property
     def has_bytes(self) -> bool:
         """Whether codes are integers of 8 bits, which can be multiplied as such."""
-        return self.most - self.least <= (1 << u8.bits) - 1
+        is_decoded = self.kept is not None and self.kept.offset is not None
+        return not is_decoded and self.most - self.least <= (1 << u8.bits) - 1
 
     def number_of(self, field: str) -> int:
         """The place of a field among the fields."""
@@ -99,7 +100,9 @@ class Format:
     def difference(self, reader: Reader, place: Place) -> Array:
         """The code at a place less the zero point."""
         value = self.code(reader, place)
-        return value if self.zero is None else scalar.sub(scalar.cast(value, i32), self.zero(reader, place))
+        if self.zero == 0:
+            return value
+        return scalar.sub(scalar.cast(value, i32), self.zero if isinstance(self.zero, int) else self.zero(reader, place))
 
     def decode(self, reader: Reader, place: Place) -> Array:
         """The number at a place, f32 or as plain ones are."""

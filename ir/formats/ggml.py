@@ -69,10 +69,6 @@ def _at(field: str, length: int) -> Part:
     return lambda reader, place: reader.word(field, place // length)
 
 
-def _middle(value: int) -> Part:
-    return lambda reader, place: value
-
-
 def _short(name: str, code: Part, fields: tuple[Field, ...], bits: int, middle: int | None, encode: bool = True) -> Format:
     """Blocks of 32 with a scale `d`, and a least number `m` where the codes start from one."""
     return Format(
@@ -82,7 +78,7 @@ def _short(name: str, code: Part, fields: tuple[Field, ...], bits: int, middle: 
         SHORT,
         code,
         scale=_at("d", SHORT),
-        zero=None if middle is None else _middle(middle),
+        zero=middle or 0,
         offset=_at("m", SHORT) if middle is None else None,
         least=0,
         most=(1 << bits) - 1,
@@ -177,7 +173,7 @@ def _q3_k() -> Format:
         return scalar.mul(reader.word("d", block), scalar.cast(six, f32))
 
     fields = (Field("hmask", u8, LONG, 32), Field("qs", u8, LONG, 64), Field("scales", u8, LONG, 12), Field("d", f16, LONG))
-    return Format("q3_k", _doc("Q3_K"), fields, LONG, code, scale=scale, zero=_middle(4), least=0, most=7)
+    return Format("q3_k", _doc("Q3_K"), fields, LONG, code, scale=scale, zero=4, least=0, most=7)
 
 
 def _six_bits(reader: Reader, place: Place, least: bool) -> Array:
@@ -229,7 +225,7 @@ def _q6_k() -> Format:
         return scalar.mul(reader.word("d", place // LONG), _float(_scales_of_16(reader, place)))
 
     fields = (Field("ql", u8, LONG, 128), Field("qh", u8, LONG, 64), Field("scales", i8, LONG, 16), Field("d", f16, LONG))
-    return Format("q6_k", _doc("Q6_K"), fields, LONG, code, scale=scale, zero=_middle(32), least=0, most=63)
+    return Format("q6_k", _doc("Q6_K"), fields, LONG, code, scale=scale, zero=32, least=0, most=63)
 
 
 # --- other tables of numbers ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import scalar
 from ..scalar import Array
-from ..types import DType, f32, i32, u8
+from ..types import DType, f32, i8, i32, u8
 from .format import Field, Format, Part, Place, Reader, Tensor
 
 PREFIX = "2:4."
@@ -23,6 +23,8 @@ GROUP, KEPT = 4, 2
 BITS = 2
 PLACES = "places"
 PER_BYTE = u8.bits // BITS
+SERVED = GROUP * PER_BYTE // KEPT
+"""So many numbers have their positions in one byte."""
 
 
 def plain(dtype: DType) -> Format:
@@ -63,20 +65,29 @@ def two_four(kept: Format) -> Format:
 
     # What is added to products of codes and scales is so to kept numbers alone.
     whole = kept.offset is not None
+    least, most = _differences(kept)
+    is_byte = -128 <= least and most <= 127
+    dtype = kept.plain or (i8 if is_byte else f32)
     return Format(
         f"{PREFIX}{kept.name}",
         f"two of every four numbers, kept as {kept.doc}",
-        (*fields, Field(PLACES, u8, GROUP * PER_BYTE // KEPT)),
+        (*fields, Field(PLACES, u8, SERVED)),
         math.lcm(GROUP, kept.group * GROUP // KEPT),
-        selected(kept.decode if whole else lambda reader, place: scalar.cast(kept.difference(reader, place), kept.plain or f32)),
+        selected(kept.decode if whole else lambda reader, place: scalar.cast(kept.difference(reader, place), dtype)),
         scale=None if whole else apart(kept.scale),
-        least=kept.least,
-        most=kept.most,
+        least=least,
+        most=most,
         encode=None if kept.encode is None else lambda x: _encoded(kept, x),
         mantissa=kept.mantissa,
         plain=kept.plain,
         kept=kept,
     )
+
+
+def _differences(kept: Format) -> tuple[float, float]:
+    """The least and the most that codes without their zero points can be, which are bytes where they vary."""
+    least, most = (kept.zero, kept.zero) if isinstance(kept.zero, int) else (0, (1 << u8.bits) - 1)
+    return kept.least - most, kept.most - least
 
 
 def _position(reader: Reader, place: Place) -> Array:

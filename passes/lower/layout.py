@@ -25,6 +25,7 @@ from ...ir.workload import size_at
 from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
 from ..regions.facts import has_kernel
+from ..regions.selections import find_selections
 from ..regions.shadows import seen_outside
 from ..regions.split_groups import split_groups
 
@@ -76,11 +77,7 @@ def _panels(region: Region, found: Contraction, load: Load, pairs: Collection[st
     outer = [label for label in labels if label != lane and label not in inner]
     order = (*outer, *dict.fromkeys(inner))
     count = group_of(region, found, pairs)
-    if (
-        count > 1
-        and load in (plain_load(found.right), *bytes_of(found.right))
-        and _steps_by_one(load, labels.index(order[-1]), found, count)
-    ):
+    if count > 1 and _lies_together(region, found, load, labels.index(order[-1]), count):
         rest = tuple(Factor(label) for label in order[:-1])
         group = Factor(order[-1], count), Factor(lane, 1, width), Factor(order[-1], 1, count)
         return Layout(labels, (Factor(lane, width), *rest, *group))
@@ -88,9 +85,17 @@ def _panels(region: Region, found: Contraction, load: Load, pairs: Collection[st
     return Layout(labels, (Factor(lane, width), *rest, Factor(lane, 1, width)))
 
 
-def _steps_by_one(load: Load, dimension: int, found: Contraction, count: int) -> bool:
-    """Whether neighbours along the innermost contracted axis are neighbours in this dimension, whole groups apart from others."""
-    return dims.divides(count, load.subscripts[dimension] - dims.symbol(found.over[-1])) is True
+def _lies_together(region: Region, found: Contraction, load: Load, dimension: int, count: int) -> bool:
+    """Whether neighbours along the innermost contracted axis are neighbours in this dimension, whole groups apart from others; or those
+    that are kept of them, where some are selected.
+    """
+    inner = found.over[-1]
+    for each in find_selections(region, found.right, inner):
+        kept = [part for part in walk(each.number) if isinstance(part, Load) and part.operand == load.operand]
+        if kept:
+            return all(dims.divides(count, part.subscripts[dimension] - dims.symbol(each.kept)) is True for part in kept)
+    together = dims.divides(count, load.subscripts[dimension] - dims.symbol(inner)) is True
+    return together and load in (plain_load(found.right), *bytes_of(found.right))
 
 
 def _in_panels(region: Region, load: Load, place: int, column: str, width: int) -> bool:

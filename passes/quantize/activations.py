@@ -76,8 +76,6 @@ def why_not(weight: Weight, name: str = "int8") -> str | None:
         return "the left factor is not rows of floats"
     if x.op is not None and x.op.name == "dequantize":
         return "the left factor is quantized already"
-    if weight.sparse is not None:
-        return "the weight is 2:4 sparse: products with what it keeps are made in floats"
     depth = dims.product(weight.value.shape[1:]) if is_image else weight.value.shape[weight.contracted]
     if name != "int8":
         return "images are rounded to int8 alone" if is_image else _why_not_decoded(weight, weight.coded, depth, name)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.dims import Dim
+from ...ir.formats import format_of
 from ...ir.graph import Builder, Op, Value
 from ...ir.ops.quantization import limits
 from ...ir.types import DType, f32, i8, i32, u8
@@ -61,6 +62,20 @@ def constant_of(value: Value | None) -> Array | None:
     cast = producer(value, "cast")
     held = operand(cast, 0) if cast is not None else value
     return values_of(held) if held is not None and held.constant is not None and held.constant.available else None
+
+
+def numbers_of(code: Value) -> Array | None:
+    """The integers of a constant factor, those of a 2:4 sparse one with the zeros between them."""
+    sparse = producer(code, "decode")
+    if sparse is None:
+        return constant_of(code)
+    held = [constant_of(field) for field in sparse.operands]
+    format = format_of(sparse.attrs["format"])
+    if not all(array is not None for array in held):
+        return None
+    return format.decoded(
+        {field.name: array for field, array in zip(format.fields, held, strict=True) if array is not None}, sparse.attrs["axis"]
+    )
 
 
 def scaled(total: Value, left: Value, right: Value, axis: int | None, op: Op, g: Builder) -> Value:

@@ -18,7 +18,7 @@ from ...ir.types import DTYPES, DType, i32
 from ..base import RulePass
 from ..match import Replacement, operand, uniform
 from .activation_products import ActivationProduct
-from .coded_factors import Array, Codes, beside, constant_of, read_codes, scaled, spread, with_sign
+from .coded_factors import Array, Codes, beside, constant_of, numbers_of, read_codes, scaled, spread, with_sign
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class IntegerProducts(RulePass):
 
 def _moved(weight: Codes) -> Array | None:
     """A constant factor's codes with its zero points subtracted, as i8; None if they do not fit."""
-    codes = constant_of(weight.code)
+    codes = numbers_of(weight.code)
     if codes is None:
         return None
     wide = codes.astype(np.int32)
@@ -77,7 +77,7 @@ class CodedProduct(Rule):
             return "the factors are not 8-bit codes"
         if (left.scale is None) != (right.scale is None):
             return "one factor is scaled, the other is not"
-        if constant_of(right.code) is None:
+        if numbers_of(right.code) is None:
             return "the right factor is not constant"
         return self._why_not_axes(op, left, right, module) or ("the right factor does not fit 8 bits" if _moved(right) is None else None)
 
@@ -110,7 +110,10 @@ class CodedProduct(Rule):
         left = left if left.code.dtype == self.codes else with_sign(left, self.codes, g)
         zero = 0 if left.zero is None else uniform(left.zero)
         x, weight, attrs = _padded(op, left.code, weight, int(zero or 0), g)
-        total = g.build(op.definition, [x, g.module.add_constant(_name(right.code), weight, right.code.source)], attrs)[0]
+        # What lies 2:4 sparse stays so: it needs neither padding nor another sign.
+        lies_sparse = right.code.constant is None and right.zero is None
+        codes = right.code if lies_sparse else g.module.add_constant(_name(right.code), weight, right.code.source)
+        total = g.build(op.definition, [x, codes], attrs)[0]
         channel = _axes(op)[2]
         if zero != 0 and left.zero is not None:
             others = tuple(axis for axis in range(weight.ndim) if axis != channel)

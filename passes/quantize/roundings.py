@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from ...ir import dims
 from ...ir.dims import Dim
-from ...ir.formats import format_of
+from ...ir.formats import format_of, sparse_name
 from ...ir.graph import Builder, Op, Value
 from ...ir.types import DType, f4e2m1, f8e4m3, f32, i8
 from ..match import operand, producer
@@ -154,6 +154,6 @@ def _is_doubled(codes: Value) -> bool:
 def why_not_in_format(name: str, format: str | None) -> str | None:
     """Why weights of a format (None: of none) are not multiplied by activations that are rounded so, or None."""
     wanted = ROUNDINGS[name].format
-    if wanted is None or format == wanted:
+    if wanted is None or format in (wanted, sparse_name(wanted)):
         return None
     return f"the weight is {'in no format' if format is None else format_of(format).name}, expected {wanted}"

@@ -10,7 +10,7 @@ exact. Integers on the right are made unsigned, as instructions want them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import dims
@@ -18,7 +18,7 @@ from ...ir.codes import MOST_TERMS, bounds, number_of
 from ...ir.expression import Apply, Constant
 from ...ir.region import Load, Reduce, Ref, Region, Scalar, Statement
 from ...ir.types import DType, f32, i8, i32, u8
-from .contraction import axes_of
+from .contraction import axes_of, is_selection
 from .hoist_scales import factors_of, fresh
 
 BYTE = 255
@@ -128,6 +128,8 @@ def _bare(value: Scalar) -> Scalar:
 def _unsigned(value: Scalar) -> tuple[Scalar, int] | None:
     """(bytes, moved): an integer as a u8 and what is to be added to it; None if it is not known to be of 8 bits."""
     value = _bare(value)
+    if value.dtype == i8 and (found := _chosen(value)) is not None:
+        return found
     known = bounds(value)
     if known is None or known[1] - known[0] > BYTE:
         return None
@@ -136,6 +138,35 @@ def _unsigned(value: Scalar) -> tuple[Scalar, int] | None:
     low = min(known[0], 0) if known[1] <= BYTE else known[0]
     moved = value if low == 0 else Apply("sub", (_cast(value, i32), Constant(low, i32)), i32)
     return _cast(moved, u8), low
+
+
+def _chosen(value: Scalar) -> tuple[Scalar, int] | None:
+    """(bytes, moved): codes less a number, of which one is chosen by its place or none, as u8: v - m is ((v ^ m) ^ m) - m, 0 as 0."""
+    leaves: dict[Scalar, Scalar] = {}
+    found: set[int] = set()
+    rest = value
+    while is_selection(rest) and isinstance(rest, Apply):
+        number, rest = rest.args[1:]
+        wide = number.args[0] if isinstance(number, Apply) and number.primitive == "cast" else number
+        if not (isinstance(wide, Apply) and wide.primitive == "sub" and _bare(wide.args[0]).dtype == u8):
+            return None
+        middle = number_of(wide.args[1])
+        if not isinstance(middle, int) or not 0 <= middle <= BYTE:
+            return None
+        found.add(middle)
+        leaves[number] = Apply("bit_xor", (_bare(wide.args[0]), Constant(middle, u8)), u8)
+    if len(found) != 1 or number_of(rest) != 0:
+        return None
+    (middle,) = found
+    return Apply("bit_xor", (_with_leaves(value, leaves), Constant(middle, u8)), u8), -middle
+
+
+def _with_leaves(value: Scalar, leaves: Mapping[Scalar, Scalar]) -> Scalar:
+    """What is chosen among other numbers, in bytes."""
+    if not (is_selection(value) and isinstance(value, Apply)):
+        return Constant(0, u8)
+    test, number, rest = value.args
+    return Apply("where", (test, leaves[number], _with_leaves(rest, leaves)), u8)
 
 
 def _cast(value: Scalar, dtype: DType) -> Scalar:

@@ -9,6 +9,7 @@ from ...ir import dims
 from ...ir.codes import FOUR
 from ...ir.dims import Dim
 from ...ir.expression import Apply, Index
+from ...ir.formats.sparse import SERVED
 from ...ir.ops.rounding import holds
 from ...ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
 from ...ir.types import f32, i8, i32, u8
@@ -134,7 +135,15 @@ def in_fours(region: Region, found: Contraction) -> bool:
     right = plain_load(found.right)
     if right is not None:
         return fits and left.dtype in (i8, u8) and (right.dtype == i8 or (left.dtype, right.dtype) == (i8, u8))
-    return fits and left.dtype == i8 and bool(bytes_of(found.right))
+    codes = unwidened(found.right)
+    if fits and is_selection(codes):
+        return left.dtype in (i8, u8) and codes.dtype == i8 and extent % SERVED == 0
+    return fits and left.dtype == i8 and bool(bytes_of(found.right)) and (extent % SERVED == 0 or not any(map(is_selection, walk(codes))))
+
+
+def is_selection(value: Scalar) -> bool:
+    """Whether an expression may be a number of 8 bits that is chosen by its place (selections.py)."""
+    return isinstance(value, Apply) and value.primitive == "where" and value.dtype in (i8, u8)
 
 
 def bytes_of(value: Scalar) -> list[Load]:

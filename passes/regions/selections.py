@@ -9,7 +9,7 @@ It is found whatever p and v are: codes of any format, packed in any way, with z
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...ir import dims
@@ -109,11 +109,13 @@ def with_places(value: Scalar, change: Callable[[Dim], Dim]) -> Scalar:
 
 
 def _symbols(value: Scalar) -> set[str]:
-    found: set[str] = set()
+    return {name for dim in places_in(value) for name in dims.symbols(dim)}
+
+
+def places_in(value: Scalar) -> Iterator[Dim]:
+    """The index expressions in an expression."""
     for part in walk(value):
-        for dim in part.subscripts if isinstance(part, Load) else (part.value,) if isinstance(part, Index) else ():
-            found |= dims.symbols(dim)
-    return found
+        yield from part.subscripts if isinstance(part, Load) else (part.value,) if isinstance(part, Index) else ()
 
 
 @dataclass(frozen=True)

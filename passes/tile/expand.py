@@ -38,7 +38,7 @@ def with_expansion(
     if not isinstance(size, int):
         return value
     for found in find_selections(region, value, along):
-        packed = _packed(found)
+        packed = _packed(found, size * CHOSEN // GROUP)
         if packed is None or (found.group, found.chosen) != (GROUP, CHOSEN) or extent % packed.served:
             continue
         if axes_of(found.number) - {found.kept} != axes_of(packed.load) - {packed.place}:
@@ -66,7 +66,7 @@ class _Fields:
         return u8.bits // self.bits * GROUP // CHOSEN
 
 
-def _packed(found: Selection) -> _Fields | None:
+def _packed(found: Selection, kept_numbers: int) -> _Fields | None:
     """The bytes that positions are fields of, if position n is field n % count of byte n // count."""
     masked = found.position
     if not (isinstance(masked, Apply) and masked.primitive == "bit_and"):
@@ -79,7 +79,9 @@ def _packed(found: Selection) -> _Fields | None:
     while isinstance(load, Apply) and load.primitive == "cast" and load.dtype.is_integer:
         load = load.args[0]
     count, kept, place = u8.bits // bits, dims.symbol(found.kept), f"{found.kept}.byte"
-    if not (isinstance(load, Load) and load.dtype == u8 and isinstance(amount, Index)) or amount.value != kept % count * bits:
+    if not (isinstance(load, Load) and load.dtype == u8 and isinstance(amount, Index)):
+        return None
+    if dims.equal(amount.value, kept % count * bits, dims.NO_FACTS.with_axis(found.kept, kept_numbers)) is not True:
         return None
     whole, facts = {found.kept: dims.symbol(place) * count + dims.symbol("field")}, dims.NO_FACTS.with_axis("field", count)
     subscripts = tuple(dims.simplify(dims.substitute(s, whole), facts) for s in load.subscripts)
@@ -94,19 +96,29 @@ def _expanded(
     local = None if whole is None else _computed(block, found, whole, extent // CHOSEN)
     outer = list(block.axes)
     half = block.axis("kept", base // CHOSEN, size // CHOSEN, extent // CHOSEN)
+    block.axes = _beside(outer, tile_axis, half)
     block.index[found.kept] = dims.symbol(half)
     if local is None or whole is None:
         values = block.lower(found.number)
     else:
         values = block.load(local, (dims.symbol(half), dims.symbol(f"{whole[0]}.lane")), found.number.dtype)
     byte = block.axis("places", base // packed.served, -(-size // packed.served), extent // packed.served)
+    block.axes = _beside(outer, tile_axis, byte)
     block.index[packed.place] = dims.symbol(byte)
     bytes_ = block.lower(packed.load)
+    if byte not in bytes_.type.axes:
+        # One byte serves all.
+        bytes_ = block.apply("bit_or", bytes_, block.full(0, u8, (byte,)))
     of_places = tuple(half if a == byte else a for a in bytes_.type.axes)
     positions = Unpack(bytes_, byte, half, packed.bits, TileType(packed.load.dtype, of_places))
     block.axes = outer
     axes = tuple(tile_axis if a == half else a for a in values.type.axes)
     return Expand2to4(values, positions, half, tile_axis, TileType(found.number.dtype, axes))
+
+
+def _beside(axes: list[str], tile_axis: str, axis: str) -> list[str]:
+    """The axes with one more, in front of that along which numbers are expanded: so what they are read into lies as it does."""
+    return [name for each in axes for name in ((axis, each) if each == tile_axis else (each,))]
 
 
 def _computed(block: Block, found: Selection, lanes: Lanes, count: int) -> str:

@@ -12,13 +12,15 @@ from ourcc.compiler.pipeline import compile_module
 from ourcc.ir import dims
 from ourcc.ir.formats import FORMATS, Format, format_of, sparse_name
 from ourcc.ir.graph import Builder, Graph, Module, Value
-from ourcc.ir.target import AVX2, AVX512, BASELINE, CpuLevel, GpuTarget, gpu_target
+from ourcc.ir.target import AVX2, AVX512, AVX512_AMX, BASELINE, CpuLevel, GpuTarget, gpu_target
 from ourcc.ir.tile.interpret import run as run_program
-from ourcc.ir.tile.program import Expand2to4, Let, Local, Store, TileProgram, statements, walk
+from ourcc.ir.tile.program import Dot, Expand2to4, Let, Local, Statement, Store, TileProgram, statements, walk
 from ourcc.ir.tile.verify import verify
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.types import TensorType, f32, i32
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.lower.schedule import Scheduler, cheapest
+from ourcc.passes.manager import PassManager
+from ourcc.passes.pipeline import parse_pipeline
 from ourcc.passes.regions.compose import Group
 from ourcc.passes.tile.cpu import STRATEGIES as CPU_STRATEGIES
 from ourcc.passes.tile.gpu import STRATEGIES as GPU_STRATEGIES
@@ -82,9 +84,12 @@ def computed(module: Module, data: np.ndarray, machine: CpuLevel | GpuTarget) ->
     return values[module.main.outputs[0]], programs
 
 
+def every_statement(programs: list[TileProgram]) -> list[Statement]:
+    return [s for program in programs for launch in program.launches for s in statements(launch.body)]
+
+
 def expansions(programs: list[TileProgram]) -> int:
-    found = [s for program in programs for launch in program.launches for s in statements(launch.body)]
-    return sum(isinstance(part, Expand2to4) for s in found if isinstance(s, (Let, Store)) for part in walk(s.value))
+    return sum(isinstance(part, Expand2to4) for s in every_statement(programs) if isinstance(s, (Let, Store)) for part in walk(s.value))
 
 
 @pytest.mark.parametrize(("kept", "machine"), [(kept, [*MACHINES][n % len(MACHINES)]) for n, kept in enumerate(KEPT)])
@@ -114,6 +119,22 @@ def test_sums_that_no_byte_of_positions_divides(kept: str) -> None:
         module, data, expected = linear(kept, k // known.group)
         for machine in (AVX512, MACHINES["sm_90a"]):
             np.testing.assert_array_equal(computed(module, data, machine)[0], expected)
+
+
+@pytest.mark.parametrize("kept", ["int4.g32", "int3.g32", "q8_0", "mxfp4"])
+@pytest.mark.parametrize("machine", [AVX512_AMX, gpu_target("sm_90a")], ids=["tiles", "sm_90a"])
+def test_rounded_activations_are_multiplied_as_integers(kept: str, machine: CpuLevel | GpuTarget) -> None:
+    """Whole numbers of which each block has one of the largest magnitude are their own codes."""
+    module, data, _ = linear(kept)
+    data[:, ::32] = 127
+    weight = module.main.outputs[0].op.operands[1]
+    fields = {field.name: v.constant.array for field, v in zip(format_of(sparse_name(kept)).fields, weight.op.operands, strict=True)}
+    expected = data.astype(np.float64) @ format_of(sparse_name(kept)).decoded(fields).astype(np.float64).T
+    PassManager(parse_pipeline("quantize_activations"), strict=True).run(module)
+    got, programs = computed(module, data, machine)
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+    dots = [part for s in every_statement(programs) if isinstance(s, (Let, Store)) for part in walk(s.value) if isinstance(part, Dot)]
+    assert isinstance(machine, GpuTarget) or {dot.type.dtype for dot in dots} == {i32}
 
 
 @pytest.mark.parametrize(

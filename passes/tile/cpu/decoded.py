@@ -15,13 +15,14 @@ from ....ir import dims
 from ....ir.codes import FOUR, LOOKUPS, bounds, number_of, tabulate
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Reduce, Ref, Scalar, transform, walk
+from ....ir.region import Reduce, Ref, Region, Scalar, transform, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
 from ....ir.types import i8, u8
 from ...regions.contraction import Contraction, in_fours, plain_load, stride_of, unwidened
+from ..expand import with_expansion
 from ..lower import Block
 from ..schedule import Problem, Schedule
 from .codes import HALF
@@ -34,6 +35,8 @@ FEW = 8
 """Rows at most that fill less than half of a tile."""
 LEAST = 32
 """Terms of a block that fill half of a tile."""
+RUN = 16
+"""Codes of a column that are decoded in one step, at most: more are no longer printed one after the other."""
 TOGETHER = 4
 """Blocks at most whose products come before the first of them is scaled."""
 GRIDS = ((512, 256), (256, 256), (128, 256), (512, 512), (128, 1024))
@@ -62,12 +65,23 @@ def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
     """Whether tiles take the blocks of a contraction: bytes in sums of a known length, of which the left ones of a block lie together."""
     left, right, region = plain_load(found.left), unwidened(found.right), problem.region
     extents = [extent for name in found.over if isinstance(extent := region.axis(name).extent, int)]
-    if found.block is None or left is None or not found.rows or len(extents) < len(found.over) or not in_fours(region, found):
+    if left is None or not is_decoded(region, found) or len(extents) < len(found.over):
         return False
     sizes = extents[len(extents) - len(found.streamed) :]
     lies = [stride_of(left, region, name) for name in found.streamed] == [prod(sizes[n + 1 :]) for n in range(len(sizes))]
-    is_known = target.matrix(left.dtype.name, right.dtype.name, found.block.dtype.name) is not None
-    return is_known and lies and prod(sizes) >= LEAST
+    is_known = target.matrix(left.dtype.name, right.dtype.name, "i32") is not None
+    return is_known and (lies or found.block is None) and prod(sizes) >= LEAST
+
+
+def is_decoded(region: Region, found: Contraction) -> bool:
+    """Whether rows share bytes that are computed from codes."""
+    return bool(found.rows) and plain_load(found.right) is None and in_fours(region, found)
+
+
+def panels_fit(problem: Problem, found: Contraction, columns: int) -> bool:
+    """Whether there is room for the bytes of so many columns, and there are rows enough to share them."""
+    depth = prod(problem.typical(problem.region.axis(name).extent) for name in found.over)
+    return depth * columns <= ROOM and problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW
 
 
 def with_signs(found: Contraction) -> Contraction:
@@ -99,22 +113,24 @@ def with_signs(found: Contraction) -> Contraction:
     return replace(found, reduce=replace(found.reduce, value=value), right=right, alone=None)
 
 
-class DecodedBlocks(RegisterBlocks):
+class DecodedPanels(RegisterBlocks):
     """Builds the launch: each block of columns decodes the panels that its blocks of rows multiply by."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> None:
-        super().__init__(problem, schedule, found, target, in_tiles=True)
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel, in_tiles: bool = False) -> None:
+        super().__init__(problem, schedule, found, target, in_tiles)
         self.codes = unwidened(self.found.right)
         self.outers = self.found.over[: -len(self.found.streamed)]
-        self.blocks = [self.problem.typical(self.extents[name]) for name in self.outers]
-        self.sizes = [self.problem.typical(self.extents[name]) for name in self.found.streamed]
+        self.sizes = {name: self.problem.typical(self.extents[name]) for name in self.found.over}
 
     def _panel(self, block: Block, columns: str) -> str:
         """All codes of a block of columns as bytes, four neighbours along the sum together, as instructions read them."""
-        extents = ("k", prod((*self.blocks, *self.sizes))), ("n", self.width)
+        extents = ("k", prod(self.sizes.values())), ("n", self.width)
         local = block.local("decoded", self.codes.dtype, extents, together(FOUR))
         self._decode(block, columns, local, list(self.outers))
         return local
+
+    def _copied_depth(self) -> int:
+        return prod(self.sizes.values())
 
     def _decode(self, block: Block, columns: str, local: str, outers: list[str]) -> None:
         """Fill panels: loops over blocks, and the parts of one, of which there are few, one after the other."""
@@ -124,31 +140,61 @@ class DecodedBlocks(RegisterBlocks):
                 self._decode(block, columns, local, outers[1:])
             return
         *parts, inner = self.found.streamed
-        count, lane = self.sizes[-1], dims.symbol(f"{columns}.lane")
-        for number, at in enumerate(itertools.product(*map(range, self.sizes[:-1]))):
+        for at in itertools.product(*(range(self.sizes[name]) for name in parts)):
             block.index.update(zip(parts, at, strict=True))
-            axis = block.axis(inner, 0, count, count)
-            block.index[inner] = dims.symbol(axis)
-            block.axes.remove(columns)
-            block.axes.append(columns)
-            place = self._first(block) + number * count + dims.symbol(axis)
-            block.store(local, (place, lane), self._of_columns(block, columns, self.codes))
-            block.outside = False
-            block.axes.remove(axis)
+            self._decode_run(block, columns, local, inner)
 
-    def _first(self, block: Block) -> Dim:
-        """Where the block at hand begins in the panels."""
+    def _decode_run(self, block: Block, columns: str, local: str, inner: str) -> None:
+        """Codes along the innermost axis, in steps that bytes of places divide."""
+        count = self.sizes[inner]
+        if count <= RUN:
+            axis = block.axis(inner, 0, count, count)
+            self._decode_step(block, columns, local, axis, 0, count)
+            block.axes.remove(axis)
+            return
+        step = next(step for step in (RUN, 8, FOUR) if count % step == 0)
+        with block.loop(inner, "tile", 0, count, step) as axis:
+            self._decode_step(block, columns, local, axis, dims.symbol(f"{axis}.first"), step)
+
+    def _decode_step(self, block: Block, columns: str, local: str, axis: str, first: Dim, count: int) -> None:
+        axes, lane = list(block.axes), dims.symbol(f"{columns}.lane")
+        block.index[self.inner] = dims.symbol(axis)
+        block.axes.remove(columns)
+        block.axes.append(columns)
+        codes = with_expansion(block, self.region, self.codes, self.inner, axis, first, count)
+        block.store(local, (self._place(block), lane), self._of_columns(block, columns, codes))
+        block.outside = False
+        block.axes[:] = axes
+
+    def _place(self, block: Block) -> Dim:
+        """Where what is at hand stands in the panels."""
         place: Dim = 0
-        for name, size in zip(self.outers, self.blocks, strict=True):
+        for name, size in self.sizes.items():
             place = place * size + block.index[name]
-        return place * prod(self.sizes)
+        return place
+
+    def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
+        assert panel is not None
+        return self._loaded(block, kind, columns, panel, self._place(block))
+
+    def _loaded(self, block: Block, kind: TileType, columns: str, panel: str, place: Dim) -> Value:
+        """Decoded bytes from a place on, in the dtype of the sum."""
+        axes = block.ordered({columns, *block.axes_in(place)})
+        return cast(block, TileLoad(panel, (place, dims.symbol(f"{columns}.lane")), TileType(self.codes.dtype, axes)), kind)
+
+
+class DecodedBlocks(DecodedPanels):
+    """Builds the launch of sums of blocks in tiles."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel) -> None:
+        super().__init__(problem, schedule, found, target, in_tiles=True)
 
     def _contract(self, block: Block, acc: TileRef, kind: TileType, columns: str, panel: str | None, over: list[str]) -> Value:
         """`acc` plus all blocks: the products of some, then each scaled, while tiles multiply the next."""
         if len(over) > len(self.found.streamed) + 1:
             return super()._contract(block, acc, kind, columns, panel, over)
         assert panel is not None and self.found.block is not None
-        inner, count, lost = self.found.block, self.blocks[-1], self._lost(block, acc)
+        inner, count, lost = self.found.block, self.sizes[self.outers[-1]], self._lost(block, acc)
         ahead = max(n for n in range(1, TOGETHER + 1) if count % n == 0)
         carries = (acc,) if lost is None else (acc, lost)
         with block.loop(over[0], "scalar", 0, count, ahead, carries=carries) as first:
@@ -163,20 +209,27 @@ class DecodedBlocks(RegisterBlocks):
                 self._add(block, acc, lost, over, lambda start, scaled=scaled: scaled_onto(block, start, scaled))  # type: ignore[misc]
         return acc
 
+    def _first(self, block: Block) -> Dim:
+        """Where the block at hand begins in the panels."""
+        place: Dim = 0
+        for name in self.outers:
+            place = place * self.sizes[name] + block.index[name]
+        return place * prod(self.sizes[name] for name in self.found.streamed)
+
     def _product(self, block: Block, outer: Dim, kind: TileType, columns: str, panel: str, inner: Reduce) -> TileRef:
         """The sums of the products of one block."""
-        part, count = TileType(inner.dtype, kind.axes), prod(self.sizes)
+        part, count = TileType(inner.dtype, kind.axes), prod(self.sizes[name] for name in self.found.streamed)
         axis = block.axis(self.inner, 0, count, count)
         place: Dim = dims.symbol(axis)
         block.index[self.outers[-1]] = outer
         first, *others = self.found.streamed
-        for name, size in zip(reversed(others), reversed(self.sizes), strict=False):
-            whole = dims.floor_divide(place, size)
-            block.index[name], place = place - whole * size, whole
+        for name in reversed(others):
+            whole = dims.floor_divide(place, self.sizes[name])
+            block.index[name], place = place - whole * self.sizes[name], whole
         block.index[first] = place
         left = block.lower(accumulated(self.found.left, part))
-        deep, lane = self._first(block) + dims.symbol(axis), dims.symbol(f"{columns}.lane")
-        codes = TileLoad(panel, (deep, lane), TileType(self.codes.dtype, block.ordered({columns, axis})))
-        total = block.let("block", Dot(left, cast(block, codes, part), block.full(0, inner.dtype, part.axes), part))
+        deep = self._first(block) + dims.symbol(axis)
+        right = self._loaded(block, part, columns, panel, deep)
+        total = block.let("block", Dot(left, right, block.full(0, inner.dtype, part.axes), part))
         block.axes.remove(axis)
         return total

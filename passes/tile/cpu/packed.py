@@ -13,14 +13,14 @@ from math import prod
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Region
+from ....ir.region import Region, walk
 from ....ir.target import CpuInstruction, CpuLevel
 from ....ir.tile.program import TileProgram
 from ...regions.blocks import in_blocks
-from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction
+from ...regions.contraction import Contraction, in_fours, is_selection, plain_load, read_contraction
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .decoded import DecodedBlocks, blocks_of_codes, shapes
+from .decoded import DecodedBlocks, DecodedPanels, blocks_of_codes, is_decoded, panels_fit, shapes
 from .matrix import matrix_blocks, matrix_instruction
 from .price import Priced
 from .register_blocks import RegisterBlocks, few_rows
@@ -79,6 +79,7 @@ class Packed(Priced):
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
         near = _near_columns(problem, found, target)
+        is_shared = match.found.codes is None and is_decoded(problem.region, found) and any(map(is_selection, walk(found.right)))
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks
@@ -91,6 +92,8 @@ class Packed(Priced):
             if schedule not in seen:
                 seen.add(schedule)
                 yield schedule
+                if is_shared and panels_fit(problem, found, schedule["nr"]):
+                    yield replace(schedule, parameters=(*schedule.parameters, ("decoded", 1)))
 
     def order(self, match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> Order:
         """By the steps of the contracted axes: blocks of rows and columns keep a running sum for each result."""
@@ -105,8 +108,10 @@ class Packed(Priced):
 def _blocks(match: Match[Blocked], schedule: Schedule, target: CpuLevel) -> RegisterBlocks:
     """What builds the launch of a schedule."""
     problem, found = _problem(match), match.found
-    if found.codes is not None and "decoded" in dict(schedule.parameters):
-        return DecodedBlocks(problem, schedule, found.codes, target)
+    if "decoded" in dict(schedule.parameters):
+        if found.codes is not None and found.codes.block is not None:
+            return DecodedBlocks(problem, schedule, found.codes, target)
+        return DecodedPanels(problem, schedule, found.codes or found.product, target, in_tiles=found.codes is not None)
     return RegisterBlocks(problem, schedule, found.product, target, found.instruction is not None)
 
 

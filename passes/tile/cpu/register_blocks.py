@@ -14,6 +14,7 @@ from ....ir import dims
 from ....ir.codes import FOUR
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
+from ....ir.formats.sparse import SERVED
 from ....ir.layout import Factor
 from ....ir.region import Load, Reduce, Ref, Scalar, transform, walk
 from ....ir.target import CpuLevel
@@ -396,7 +397,8 @@ class RegisterBlocks:
             return None
         if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
             # Sums of integers are exact in any order: only the cache bounds a step.
-            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -FOUR) if extent % step == 0)
+            whole = SERVED if extent % SERVED == 0 else FOUR
+            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -whole) if extent % step == 0)
         if isinstance(extent, int) and extent > WHOLE and self._in_groups():
             return whole_step(extent)
         if not isinstance(extent, int) or extent > WHOLE:
@@ -459,7 +461,8 @@ class RegisterBlocks:
         axis, extent, step = str(place), self.extents[self.inner], self._step()
         is_whole = step is None and isinstance(extent, int)
         first, count = (0, dims.evaluate(extent, {})) if is_whole else (dims.symbol(f"{axis}.first"), step or STEP)
-        lanes = (columns, self.width)
+        # Of bytes in fours each is computed once as it is.
+        lanes = None if in_fours(self.region, self.found) else (columns, self.width)
         return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
 
     def _is_padded(self) -> bool:

@@ -43,6 +43,17 @@ def test_the_summary_needs_no_device(engine: Path) -> None:
         inspect(InspectOptions(engine, target="cpu"))
 
 
+@pytest.mark.parametrize(("stage", "shown"), [("tiles", "program @"), ("regions", "region"), ("c", "kernel")])
+def test_the_stages_of_programs_that_models_of_instructions_run(stage: str, shown: str, tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "m", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    build(model, build_options({"emulate": "x86-64-v3"})).save(tmp_path / "m.ourcc")
+    assert shown in str(inspect(InspectOptions(tmp_path / "m.ourcc", ir=stage)).text)
+
+
 def test_a_product_without_the_matrix_instruction_says_why(engine: Path) -> None:
     (table,) = inspect(InspectOptions(engine, kernels=True)).tables
     rows = {row["megaflop"]: row for row in table.to_data()}

@@ -116,8 +116,8 @@ def test_the_error_is_half_a_step(name: str) -> None:
         # A float's step grows with it, by the digits it has; the shared scale's own rounding may cut off the largest.
         assert (error <= np.maximum(np.abs(x), np.abs(x).max() * 0.1) * 2.0**-format.mantissa).all()
         return
-    ones = replace(format, code=lambda reader, place: np.ones(place.shape, np.int8), zero=None, offset=None)
-    steps, codes = np.abs(ones.decoded(fields)), replace(format, scale=None, zero=None, offset=None).decoded(fields)
+    ones = replace(format, code=lambda reader, place: np.ones(place.shape, np.int8), zero=0, offset=None)
+    steps, codes = np.abs(ones.decoded(fields)), replace(format, scale=None, zero=0, offset=None).decoded(fields)
     is_last = (codes == format.least) | (codes == format.most)
     assert (error <= steps * np.where(is_last, 1.02, 0.52)).all()
     assert np.mean(error <= steps * 0.51) > 0.9
