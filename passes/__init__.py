@@ -36,6 +36,7 @@ PASSES: dict[str, str] = {
     "quantize_int8_weight": "quantize.int8_weight:QuantizeInt8Weight",
     "recognize_attention": "recognize.attention:RecognizeAttention",
     "recognize_causal": "recognize.causal:RecognizeCausal",
+    "recognize_coded_weights": "recognize.coded_weights:RecognizeCodedWeights",
     "recognize_gelu": "recognize.gelu:RecognizeGelu",
     "recognize_normalization": "recognize.normalization:RecognizeNormalization",
     "recognize_softmax": "recognize.softmax:RecognizeSoftmax",

@@ -13,7 +13,7 @@ from ...ir.graph import Builder, Op, Value
 from ...ir.ops.quantization import limits
 from ...ir.types import DType, f32, i8, i32, u8
 from ..match import operand, producer, uniform
-from ..weights.weights import values_of
+from ..weights.weights import constant_of
 
 Array = np.ndarray[Any, Any]
 
@@ -55,13 +55,6 @@ def _is_code(zero: Value, dtype: DType) -> bool:
     low, high = limits(dtype)
     number = uniform(zero)
     return zero.type.elements == 1 and (number is None or low <= number <= high)
-
-
-def constant_of(value: Value | None) -> Array | None:
-    """The numbers of a constant, through casts of it."""
-    cast = producer(value, "cast")
-    held = operand(cast, 0) if cast is not None else value
-    return values_of(held) if held is not None and held.constant is not None and held.constant.available else None
 
 
 def numbers_of(code: Value) -> Array | None:

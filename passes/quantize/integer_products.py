@@ -17,8 +17,9 @@ from ...ir.graph.rewrite import Numerics, Rule
 from ...ir.types import DTYPES, DType, i32
 from ..base import RulePass
 from ..match import Replacement, operand, uniform
+from ..weights.weights import constant_of
 from .activation_products import ActivationProduct
-from .coded_factors import Array, Codes, beside, constant_of, numbers_of, read_codes, scaled, spread, with_sign
+from .coded_factors import Array, Codes, beside, numbers_of, read_codes, scaled, spread, with_sign
 
 
 @dataclass(frozen=True)

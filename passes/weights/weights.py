@@ -10,6 +10,7 @@ import numpy as np
 from ...ir.errors import InternalError
 from ...ir.formats import format_of
 from ...ir.graph import Graph, Op, Value
+from ..match import operand, producer
 
 STORED = frozenset({"dequantize", "decode"})
 """Ops that say how a weight lies in memory; their first operand is what is stored."""
@@ -88,6 +89,13 @@ def values_of(constant: Value) -> np.ndarray[Any, Any]:
     if constant.constant is None:
         raise InternalError(f"%{constant.name} is read as a constant and has no values")
     return constant.constant.array
+
+
+def constant_of(value: Value | None) -> np.ndarray[Any, Any] | None:
+    """The numbers of a constant, through casts of it."""
+    cast = producer(value, "cast")
+    held = operand(cast, 0) if cast is not None else value
+    return values_of(held) if held is not None and held.constant is not None and held.constant.available else None
 
 
 def other_reader(weight: Weight) -> Op | None:

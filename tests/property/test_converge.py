@@ -35,6 +35,7 @@ SETTLED = 3
 QUIET = frozenset(
     {
         *("drop_index_checks", "fold_code_scales", "integer_products", "merge_windows", "pack_codes", "pad_terms", "recognize_causal"),
+        "recognize_coded_weights",
         "unflatten_norms",
     }
 )
