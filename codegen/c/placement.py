@@ -27,10 +27,11 @@ from ...ir.tile.program import (
     walk,
     with_parts,
 )
-from . import matrix, primitives, quads
+from . import matrix, primitives
 from .access import Access, Spot, Stream
 from .basics import register
 from .folds import dot_block, scan
+from .lanes import computed_bytes
 from .library import ELEMENTS
 from .tiles import LaunchPlan, Tile, positions
 from .values import Values, accumulator
@@ -318,7 +319,7 @@ class Placement:
         if way.grouped is None or way.count != FOUR:
             return False
         firsts = [neighbours[n] for neighbours in _beside(spots, way.grouped) for n in range(0, len(neighbours), FOUR)]
-        words = quads.computed(self.values, value, firsts, way.grouped)
+        words = computed_bytes(self.values, value, firsts, way.grouped)
         for spot, word in zip(firsts, words or (), strict=words is not None):
             self.access.store_words(self.values.scope, statement, spot, word)
         return words is not None

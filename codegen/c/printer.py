@@ -24,7 +24,7 @@ from ...ir.errors import UnsupportedError
 from ...ir.target import CpuInstruction, CpuLevel
 from ...ir.tile import Axis, Scope, expand_launch, launch_scope
 from ...ir.tile.program import AxisDecl, Copy, For, If, Launch, Let, Local, Signal, Statement, Store, Wait
-from . import amx, folds, matrix, primitives, quads, tables
+from . import amx, folds, lanes, matrix, primitives, quads, tables
 from .abi import declaration, descriptor
 from .access import Access, Spot
 from .basics import basics
@@ -55,7 +55,7 @@ class Kernel:
 @functools.cache
 def library_functions() -> Mapping[str, LibraryFunction]:
     """All that a file may ask for: made once, since each kernel has a file of its own."""
-    return MappingProxyType({**basics(), **elementary(), **quads.functions(), **tables.functions(), **amx.functions()})
+    return MappingProxyType({**basics(), **elementary(), **lanes.functions(), **quads.functions(), **tables.functions(), **amx.functions()})
 
 
 class SourceFile:

@@ -22,6 +22,7 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "codegen/c/basics.py",
         "codegen/c/elementary.py",
         "codegen/c/folds.py",
+        "codegen/c/lanes.py",
         "codegen/c/pieces.py",
         "codegen/c/placement.py",
         "codegen/c/quads.py",

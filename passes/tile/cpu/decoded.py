@@ -80,8 +80,9 @@ def is_decoded(region: Region, found: Contraction) -> bool:
 
 def panels_fit(problem: Problem, found: Contraction, columns: int) -> bool:
     """Whether there is room for the bytes of so many columns, and there are rows enough to share them."""
-    depth = prod(problem.typical(problem.region.axis(name).extent) for name in found.over)
-    return depth * columns <= ROOM and problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW
+    extents = [problem.region.axis(name).extent for name in found.over]
+    has_room = all(isinstance(extent, int) for extent in extents) and prod(map(problem.typical, extents)) * columns <= ROOM
+    return has_room and problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW
 
 
 def with_signs(found: Contraction) -> Contraction:
@@ -119,7 +120,8 @@ class DecodedPanels(RegisterBlocks):
     def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel, in_tiles: bool = False) -> None:
         super().__init__(problem, schedule, found, target, in_tiles)
         self.codes = unwidened(self.found.right)
-        self.outers = self.found.over[: -len(self.found.streamed)]
+        self.outers = self.found.over[: -1 if self.found.block is None else -len(self.found.streamed)]
+        self.parts = self.found.over[len(self.outers) : -1]
         self.sizes = {name: self.problem.typical(self.extents[name]) for name in self.found.over}
 
     def _panel(self, block: Block, columns: str) -> str:
@@ -139,21 +141,20 @@ class DecodedPanels(RegisterBlocks):
                 block.index[outers[0]] = dims.symbol(outer)
                 self._decode(block, columns, local, outers[1:])
             return
-        *parts, inner = self.found.streamed
-        for at in itertools.product(*(range(self.sizes[name]) for name in parts)):
-            block.index.update(zip(parts, at, strict=True))
-            self._decode_run(block, columns, local, inner)
+        for at in itertools.product(*(range(self.sizes[name]) for name in self.parts)):
+            block.index.update(zip(self.parts, at, strict=True))
+            self._decode_run(block, columns, local)
 
-    def _decode_run(self, block: Block, columns: str, local: str, inner: str) -> None:
+    def _decode_run(self, block: Block, columns: str, local: str) -> None:
         """Codes along the innermost axis, in steps that bytes of places divide."""
-        count = self.sizes[inner]
+        count = self.sizes[self.inner]
         if count <= RUN:
-            axis = block.axis(inner, 0, count, count)
+            axis = block.axis(self.inner, 0, count, count)
             self._decode_step(block, columns, local, axis, 0, count)
             block.axes.remove(axis)
             return
         step = next(step for step in (RUN, 8, FOUR) if count % step == 0)
-        with block.loop(inner, "tile", 0, count, step) as axis:
+        with block.loop(self.inner, "tile", 0, count, step) as axis:
             self._decode_step(block, columns, local, axis, dims.symbol(f"{axis}.first"), step)
 
     def _decode_step(self, block: Block, columns: str, local: str, axis: str, first: Dim, count: int) -> None:
