@@ -2,7 +2,8 @@
 
 One linear layer whose weights are larger than the last cache of most machines. All engines of a row count take turns in
 interleaved rounds; bytes are those that are stored. Up to 16 rows the time is held against what the machine reads and multiplies.
-Beside them stands the format that docs/howto/add-a-format.md declares, which nothing in the tree knows: `added`.
+`2:4.NAME` is a format of weights that are pruned 2:4. Beside them stands the format that docs/howto/add-a-format.md declares, which
+nothing in the tree knows: `added`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from machine_facts import machine_facts
 
 ROWS = (1, 4, 16, 128)
 SHOWN = Path(__file__).parents[1] / "tests" / "ir" / "formats" / "shown.py"
-ADDED = "added"
+ADDED, SPARSE = "added", "2:4."
+FLOAT = "f32"
 
 
 def module(depth: int, width: int) -> Any:
@@ -70,8 +72,11 @@ def main() -> None:
     given = parser.parse_args()
     engines, stored = {}, {}
     names = [name for name, each in QUANTIZATIONS.items() if each.format is not None]
-    for name in ("f32", *(chosen(given.formats, [*names, ADDED]) or (*names, ADDED))):
-        options = build_options({"targets": ["native"], "threads": 1, "quantize": name if name in names else None})
+    sparse = [SPARSE + name for name in (FLOAT, *names)]
+    for name in (FLOAT, *(chosen(given.formats, [*names, ADDED, *sparse]) or (*names, ADDED))):
+        kept, sparsity = name.removeprefix(SPARSE), "2:4" if name in sparse else None
+        asked = {"quantize": kept if kept in names else None, "sparsity": sparsity}
+        options = build_options({"targets": ["native"], "threads": 1, **asked})
         shape = given.depth, given.width
         contents = added(*shape, options) if name == ADDED else compile_module(module(*shape), options)
         engines[name] = Engine(contents, threads=1)
@@ -81,7 +86,7 @@ def main() -> None:
     for count in ROWS:
         x = np.random.default_rng(1).standard_normal((count, given.depth)).astype(np.float32)
         timings = compare({name: partial(engine, x) for name, engine in engines.items()}, given.rounds)
-        usual = next(t.minimum for t in timings if t.name == "f32")
+        usual = next(t.minimum for t in timings if t.name == FLOAT)
         for timing in timings:
             rate = stored[timing.name] / timing.minimum / 1e9
             row = {"format": timing.name, "rows": count, "minimum_ms": timing.minimum * 1e3, "median_ms": timing.median * 1e3}

@@ -48,7 +48,9 @@ PROMISED_OF = {"no-fallback": FALLBACK, "no-host": HOST}
 """Promises that no op of the model runs as this."""
 NO_KERNEL = "computed by the host, in Python: no kernel does it"
 MERGED = "merged into other ops, or computed while building"
-_LEADING = ("linear", "conv", "conv_transpose", "matmul", "attention")
+_WEIGHTED = ("linear", "conv", "conv_transpose")
+"""Ops whose products have a weight."""
+_LEADING = (*_WEIGHTED, "matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
 
 
@@ -150,7 +152,7 @@ def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
     asked += [] if options.sparsity is None else [(options.sparsity, (options.sparsity,), (options.sparsity,))]
     for name, words, parts in asked:
         rows = [row for row in contract if set(words) & set(row.requested.split(", "))]
-        found = [implied(row.realised.split(", ")) for row in rows]
+        found = [implied(row.realised.split(", "), has_weight=True) for row in rows]
         if not rows:
             yield f"{name} changes nothing: no product of the model has a constant weight"
         elif not all(set(words) <= realised for realised in found):
@@ -224,7 +226,7 @@ def violations(contract: Contract, requirement: Requirement, targets: Sequence[s
         close = nearest(requirement.subject, [*kinds, *(row.source for row in contract)])
         said = f"no op of the model is called {requirement.subject}, its ops are {', '.join(kinds) or 'none'}"
         return [said if close is None else f"{said}; {close}"]
-    return [_line(row) for row in rows if not promised(requirement.value) <= implied(row.realised.split(", "))]
+    return [_line(row) for row in rows if not promised(requirement.value) <= implied(row.realised.split(", "), row.op in _WEIGHTED)]
 
 
 def _rows_of(contract: Contract, requirement: Requirement) -> list[ContractRow]:
@@ -250,7 +252,7 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
         realised += [*stored, *multiplied_as(weight)]
         for wanted, reason in _wanted(weight, options):
             requested.append(wanted)
-            if wanted not in implied(realised):
+            if wanted not in implied(realised, has_weight=True):
                 why.append((wanted, reason))
     scores = scored_as(op)
     realised += [scores] if scores else []

@@ -48,7 +48,7 @@ GRAPH_PIPELINE = (
     "recognize_coded_weights, recognize_softmax, recognize_attention, recognize_causal, recognize_gelu, recognize_normalization, "
     # What is left is made of fewer kinds of op, each as small as it can be.
     "absorb_scales, fold_batch_norm, merge_transposes, unflatten_products, sink_broadcasts, sink_casts, decompose, "
-    "canonicalize, unflatten_norms, "
+    "canonicalize, unflatten_norms, recognize_coded_weights, "
     # Tidy up after all of them.
     "canonicalize, fold_constants, trim_constants, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
 )

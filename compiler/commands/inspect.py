@@ -15,6 +15,7 @@ from ...ir.spelling import nearest
 from ...runtime.contents import EngineContents
 from ...runtime.families import why_not
 from ...runtime.replace import replace_file
+from ..contract import MERGED
 from ..engines.kinds import is_engine
 from ..engines.recorded import kept_precision, recorded_workload, workload_of
 from ..engines.trust import open_contents
@@ -23,6 +24,7 @@ from ..progress import SILENT, Progress
 from ..report.engine import describe_engine, describe_module
 from ..report.fusion import fusion_tables
 from ..report.kernels import arena_bytes, kernel_table, memory_tables
+from ..report.repeated import fold
 from ..report.table import Report, Table
 from ..targets.registry import loaded_as, parse_target, target_of_part
 from ..targets.target import LANGUAGES
@@ -142,7 +144,13 @@ def describe_engine_contract(report: Mapping[str, Any]) -> Table:
     columns = ("source", "op", "requested", "realised", "runs", "stored", "summed", "why")
     cells = tuple(tuple(row.get(column) or None for column in columns) for row in rows)
     notes = ("stored: how a weight lies in memory, or a cache that attention reads; summed: the precision that sums are added up in",)
-    return Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
+    table = Table("contract", columns, cells, notes, ("source", "op", "requested", "realised", "runs", "why"))
+    left = tuple(cell for row, cell in zip(rows, cells, strict=True) if row.get("why") != MERGED)
+    if len(left) == len(cells):
+        return fold(table, ("source",))
+    merged = f"{len(cells) - len(left)} ops are {MERGED}; --wide and --json have them"
+    shown = fold(replace(table, rows=left, notes=(*notes, merged)), ("source",))
+    return replace(table, folded=shown.folded or shown)
 
 
 def _source(options: InspectOptions, contents: EngineContents, part: str, kernel: str) -> str:

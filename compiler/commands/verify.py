@@ -128,13 +128,16 @@ def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> 
         yield "pruning: how far the pruned model's answers lie from the whole model's; --tolerance X judges the engine by the whole model"
     if compared.program is not None:
         to = ", ".join(dict.fromkeys(precision.name for precision in compared.precisions))
-        yield f"the engine rounds to {to}, which its model does not: it is held to its own program, that to the model made smaller alike"
+        yield (
+            f"the engine rounds to {to}, which its model does not: error is from its own program in float64, which is compared with the"
+            " model quantized anew by the same options; how far that moves answers from the model's is for accuracy on data to show"
+        )
 
 
 def _doubts(wide: int, count: int) -> Iterator[str]:
     """What a pass does not show."""
     if wide:
-        share = f"more than {WIDE:.0%} of the largest element was allowed in {wide} of {count} answers"
+        share = f"in {wide} of {count} answers more was allowed than {WIDE:.0%} of their largest element"
         yield f"{share}: so much hangs on which of two near codes a number is rounded to, and a pass says little; measure accuracy on data"
 
 

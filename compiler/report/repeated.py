@@ -27,9 +27,7 @@ def fold(table: Table, names: Sequence[str], most: int = LONG) -> Table:
     if len(groups) == len(table.rows):
         return table
     rows = tuple((len(group), *_common(group)) for group in groups.values())
-    note = (
-        f"{ANY} in a name: {TIMES} rows of repeated layers, which differ in this number alone; --wide and --json have all {len(table.rows)}"
-    )
+    note = f"{ANY} in a name: {TIMES} rows of repeated layers, which differ in this number alone; --wide and --json have every row"
     brief = (TIMES, *table.brief) if table.brief else ()
     shown = replace(table, columns=(TIMES, *table.columns), rows=rows, notes=(*table.notes, note), brief=brief)
     return replace(table, folded=shown)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 INTEGER = "int8"
 """What a product of codes, added up in 32 bits, is called."""
+INTEGER_WEIGHT = f"{INTEGER}-weight"
 
 
 def activation_name(rounding: str) -> str:

@@ -13,7 +13,19 @@ from ..match import operand, producer
 from ..regions.facts import describe
 from ..sparsify import two_four
 from ..weights.weights import Weight
-from . import ACTIVATION, INTEGER, QUANTIZATIONS, SCORES, activations, attention, encode_weights, int8_weight, name_of, narrow_products
+from . import (
+    ACTIVATION,
+    INTEGER,
+    INTEGER_WEIGHT,
+    QUANTIZATIONS,
+    SCORES,
+    activations,
+    attention,
+    encode_weights,
+    int8_weight,
+    name_of,
+    narrow_products,
+)
 from .roundings import rounded_as
 
 _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
@@ -81,10 +93,12 @@ def scored_as(op: Op) -> str:
     return SCORES if all(each is not None and operand(each, 0).dtype in (i8, u8) for each in made) else ""
 
 
-def implied(words: Iterable[str]) -> set[str]:
-    """Words and what they imply: a product of codes is one of rounded activations."""
+def implied(words: Iterable[str], has_weight: bool) -> set[str]:
+    """Words and what they imply: a product of codes is one of rounded activations, and of a weight of such codes if it has one."""
     said = set(words)
-    return said | {ACTIVATION} if INTEGER in said else said
+    if INTEGER not in said:
+        return said
+    return {*said, ACTIVATION, *([INTEGER_WEIGHT] if has_weight else [])}
 
 
 def promised(value: str | None) -> set[str | None]:

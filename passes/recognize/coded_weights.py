@@ -43,14 +43,15 @@ class RecognizeCodedWeights(RulePass):
 
 @dataclass(frozen=True)
 class _Steps:
-    """(code - zero) * scale in `dtype`: constants of the same rank, along `axis` in blocks where there are some."""
+    """(code - zero) * scale in `dtype`, as `dequantize` has the parameters of a weight of these sizes: along `axis`, in blocks or not."""
 
     code: Value
     zero: Array | None
-    scale: Array | None
+    scale: Array
     dtype: DType
-    axis: int | None = None
-    block: int = 0
+    sizes: tuple[int, ...]
+    axis: int | None
+    block: int
 
 
 class DecodedInSteps(Rule):
@@ -67,8 +68,11 @@ class DecodedInSteps(Rule):
         operands = list(op.operands)
         for place in range(_weights(op)):
             steps, value = _read(operands[place]), operands[place]
-            if steps is not None and value is not None:
-                operands[place] = _dequantized(steps, value, g)
+            if steps is None or value is None:
+                continue
+            operands[place] = made = _dequantized(steps, g)
+            if made.type != value.type:
+                raise InternalError(f"codes of {value.type} are decoded as {made.type}")
         return g.build(op.definition, operands, op.attrs)[0]
 
 
@@ -81,40 +85,83 @@ def _read(value: Value | None) -> _Steps | None:
     """The steps that a value is decoded in, if they are the ones that `dequantize` takes."""
     if value is None or not value.dtype.is_float:
         return None
-    wide = _unrounded(value)
-    merged = producer(wide, "reshape")
-    axis = None if merged is None else _merged(operand(merged, 0), merged.result)
-    wide = wide if merged is None or axis is None else _unrounded(operand(merged, 0))
+    outer = _unrounded(value)
+    moved = producer(outer, "reshape")
+    wide = outer if moved is None else _unrounded(operand(moved, 0))
     inner, scale = _without(wide, "mul")
     inner, zero = _without(inner, "sub")
     cast = producer(inner, "cast")
     code = None if cast is None else operand(cast, 0)
-    if code is None or code.constant is None or not code.constant.available or code.dtype.bits > 8 or code.dtype.kind == "bool":
+    if code is None or code.constant is None or not code.constant.available or code.dtype.bits > 8 or not code.type.elements:
         return None
-    if not (code.dtype.is_integer or code.dtype.is_float):
+    zero = zero if zero is not None and zero.any() else None
+    if not (code.dtype.is_integer or code.dtype.is_float) or (zero is not None and not _are_codes(zero, code.dtype)):
         return None
-    if zero is not None and not zero.any():
-        zero = None
-    if zero is not None and not _are_codes(zero, code.dtype):
+    given = [np.ones((1,) * wide.type.rank, np.float32) if scale is None else scale, *([] if zero is None else [zero])]
+    found = _beside(_numbers(wide.shape), _numbers(outer.shape), given)
+    return (
+        None if found is None else _Steps(code, found.arrays[1] if zero is not None else None, found.arrays[0], value.dtype, *found.place)
+    )
+
+
+def _numbers(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes of what is made of constants, which are numbers."""
+    return tuple(int(str(size)) for size in shape)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Parameters as `dequantize` has them, and where: the sizes of the weight, the axis, and the block."""
+
+    arrays: list[Array]
+    place: tuple[tuple[int, ...], int | None, int]
+
+
+def _beside(before: tuple[int, ...], after: tuple[int, ...], given: list[Array]) -> _Beside | None:
+    """Parameters that are broadcast against the sizes `before`, of which a reshape makes `after`: None where they vary along two axes, or
+    within what is joined.
+    """
+    groups = _joined(before, after)
+    if groups is None:
         return None
-    steps = _Steps(code, zero, scale, value.dtype, axis, 0 if axis is None else int(str(wide.shape[axis + 1])))
-    return steps if _fit(steps) else None
+    varying = {n for each in given for n, size in enumerate(each.shape) if size != 1}
+    lasts = [max((n for n in group if n in varying), default=None) for group in groups]
+    blocks = [1 if n is None else math.prod(before[each] for each in group if each > n) for n, group in zip(lasts, groups, strict=True)]
+    spread = {each for n, group in zip(lasts, groups, strict=True) for each in group if n is not None and each <= n}
+    blocked = [axis for axis, block in enumerate(blocks) if block > 1]
+    sizes = [size // block for size, block in zip(after, blocks, strict=True)]
+    arrays = []
+    for each in given:
+        full = np.broadcast_to(each, [size if n in spread else 1 for n, size in enumerate(before)])
+        arrays.append(full.reshape([1 if n is None else size for n, size in zip(lasts, sizes, strict=True)]))
+    if len(blocked) == 1:
+        return _Beside([np.broadcast_to(each, sizes) for each in arrays], (after, blocked[0], blocks[blocked[0]]))
+    axes = [axis for axis, n in enumerate(lasts) if n is not None]
+    return (
+        None
+        if blocked or len(axes) > 1
+        else _Beside([each.reshape(-1 if axes else ()) for each in arrays], (after, axes[0] if axes else None, 0))
+    )
+
+
+def _joined(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
+    """The axes `before` that a reshape joins in each axis `after`, those of size 1 aside; None where it takes any apart."""
+    left, groups = [n for n, size in enumerate(before) if size != 1], list[list[int]]()
+    for size in after:
+        group, whole = list[int](), 1
+        while whole < size and left:
+            group.append(left.pop(0))
+            whole *= before[group[-1]]
+        if whole != size:
+            return None
+        groups.append(group)
+    return None if left else groups
 
 
 def _unrounded(value: Value) -> Value:
     """What is rounded once to a narrower float, from the one that `dequantize` computes in."""
     cast = producer(value, "cast")
     return operand(cast, 0) if cast is not None and value.dtype.compute == f32 and operand(cast, 0).dtype == f32 else value
-
-
-def _merged(inner: Value, outer: Value) -> int | None:
-    """The axis of the result in which a reshape joins two of known sizes; None where it does something else."""
-    before, after = inner.shape, outer.shape
-    if len(before) != len(after) + 1 or not all(isinstance(size, int) for size in (*before, *after)):
-        return None
-    sizes = [int(str(size)) for size in before]
-    joined = ([*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]] for axis in range(len(after)))
-    return next((axis for axis, each in enumerate(joined) if each == list(after)), None)
 
 
 def _without(value: Value, name: str) -> tuple[Value, Array | None]:
@@ -139,43 +186,20 @@ def _are_codes(zero: Array, dtype: DType) -> bool:
     return bool(np.array_equal(wide.astype(np.int32).astype(dtype.numpy).astype(np.float32), wide))
 
 
-def _fit(steps: _Steps) -> bool:
-    """Whether scales and zero points vary as `dequantize` has them: along one axis, or in whole blocks of one."""
-    varying = {n for each in (steps.zero, steps.scale) if each is not None for n, size in enumerate(each.shape) if size != 1}
-    if steps.axis is None:
-        return len(varying) <= 1
-    return steps.axis + 1 not in varying and math.prod(int(str(size)) for size in steps.code.shape) > 0
-
-
-def _dequantized(steps: _Steps, value: Value, g: Builder) -> Value:
+def _dequantized(steps: _Steps, g: Builder) -> Value:
     """The weight as `dequantize` gives it."""
-    shape, code, dtype = tuple(int(str(size)) for size in value.shape), values_of(steps.code), steps.code.dtype
-    parts = [each for each in (steps.zero, steps.scale) if each is not None]
-    if steps.axis is None:
-        varying = [n for each in parts for n, size in enumerate(each.shape) if size != 1]
-        axis = varying[0] if varying else None
-        sizes: tuple[int, ...] = () if axis is None else (shape[axis],)
-    else:
-        axis = steps.axis
-        sizes = (*shape[:axis], shape[axis] // steps.block, *shape[axis + 1 :])
-        narrow = NARROWER.get(dtype)
-        if narrow is not None and _hold(narrow, [code, *([] if steps.zero is None else [steps.zero])]):
-            dtype = narrow
+    code, dtype = values_of(steps.code), steps.code.dtype
+    narrow = NARROWER.get(dtype) if steps.block else None
+    if narrow is not None and _hold(narrow, [code, *([] if steps.zero is None else [steps.zero])]):
+        dtype = narrow
 
-    def beside(array: Array, what: str, kind: DType | None = None) -> Value:
-        squeezed = array if steps.axis is None else np.squeeze(array, steps.axis + 1)
-        lies = squeezed.reshape(-1) if steps.axis is None else squeezed
-        spread = np.ascontiguousarray(np.broadcast_to(lies if sizes else lies.reshape(()), sizes))
-        return g.module.add_constant(f"{steps.code.name}.{what}", spread if kind is None else spread.astype(kind.numpy), steps.code.source)
+    def held(array: Array, what: str) -> Value:
+        return g.module.add_constant(f"{steps.code.name}.{what}", np.ascontiguousarray(array), steps.code.source)
 
-    lies = code.shape == shape and dtype == steps.code.dtype
-    made = code.reshape(shape).astype(dtype.numpy)
-    held = steps.code if lies else g.module.add_constant(f"{steps.code.name}.codes", made, steps.code.source)
-    scale = beside(np.ones((1,) * steps.code.type.rank, np.float32) if steps.scale is None else steps.scale, "scale")
-    operands = [held, scale, *([] if steps.zero is None else [beside(steps.zero, "zero", dtype)])]
-    result: Value = g.dequantize(*operands, axis=axis, block=steps.block, dtype=steps.dtype)
-    if result.type != value.type:
-        raise InternalError(f"codes of {value.type} are decoded as {result.type}")
+    lies = code.shape == steps.sizes and dtype == steps.code.dtype
+    codes = steps.code if lies else held(code.reshape(steps.sizes).astype(dtype.numpy), "codes")
+    operands = [codes, held(steps.scale, "scale"), *([] if steps.zero is None else [held(steps.zero.astype(dtype.numpy), "zero")])]
+    result: Value = g.dequantize(*operands, axis=steps.axis, block=steps.block, dtype=steps.dtype)
     return result
 
 

@@ -24,7 +24,7 @@ def test_rows_that_differ_in_numbers_of_names_are_one() -> None:
         (30, "layers.*.mlp", "more than 128 ops in mlp_*", 7),
         (1, "layers.3.mlp", "another reason", 7),
     )
-    assert "--wide and --json have all 62" in folded.notes[0]
+    assert "--wide and --json have every row" in folded.notes[0]
     # What is no name is compared whole.
     assert fold(TABLE, ("source",)) is TABLE
     assert fold(Table("t", TABLE.columns, TABLE.rows[:LONG]), ("source", "why")).folded is None

@@ -71,7 +71,7 @@ def _unpickled(archive: Archive, path: str, name: str, trusted: bool) -> Any:
         raise ModelError(
             f"the tensor {name!r} is pickled, and reading it may run code",
             source=archive.source,
-            hint="save the program with plain tensors, or say --trust-pickle if you made this file yourself",
+            hint="in Python ourcc.build(program) takes what torch.export gives, torchao's tensors too; --trust-pickle reads your own files",
         )
     try:
         found = torch.load(io.BytesIO(archive.bytes(path)), map_location="cpu", weights_only=False)  # noqa: TID251
