@@ -165,6 +165,7 @@ def _billion(kind: gguf.GGMLQuantizationType) -> Callable[[Path, Path | None], P
 MODELS = (
     Model("smollm2", "Q4_1", lambda folder, given: model_file(given), (32, 512, 2048), (128, 4096)),
     Model("smollm2", "Q4_0", _smollm2(KINDS.Q4_0)),
+    Model("smollm2", "Q5_0", _smollm2(KINDS.Q5_0)),
     Model("1b", "bf16", _billion(KINDS.BF16)),
     Model("1b", "int8", _billion(KINDS.Q8_0)),
     Model("1b", "int4", _billion(KINDS.Q4_0)),

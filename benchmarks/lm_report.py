@@ -10,7 +10,10 @@ from bench_goals import best, ratio
 from lm_goals import gained, kinds, load_missed, missed, share
 
 Row = Mapping[str, Any]
-COLOURS = {"smollm2 Q4_1": "#4466aa", "smollm2 Q4_0": "#77aadd", "1b bf16": "#44aa77", "1b int8": "#cc7733", "1b int4": "#995599"}
+COLOURS = {
+    **{"smollm2 Q4_1": "#4466aa", "smollm2 Q4_0": "#77aadd", "smollm2 Q5_0": "#334466"},
+    **{"1b bf16": "#44aa77", "1b int8": "#cc7733", "1b int4": "#995599"},
+}
 
 
 def name_of(row: Row) -> str:
