@@ -17,7 +17,7 @@ from ..ir.region import Reduce
 from ..ir.spelling import nearest
 from ..ir.target import GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
-from ..passes.quantize import QUANTIZATIONS, SCORES
+from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES
 from ..passes.quantize.words import (
     FLOATS,
     TF32,
@@ -32,6 +32,7 @@ from ..passes.quantize.words import (
     read_as,
     scored_as,
     stored_as,
+    why_not_integer,
     why_not_narrowed,
     why_not_quantized,
     why_not_scored,
@@ -254,6 +255,8 @@ def _row(source: Source, op: Op, precision: str, options: BuildOptions, facts: F
             requested.append(wanted)
             if wanted not in implied(realised, has_weight=True):
                 why.append((wanted, reason))
+        lacks = None if why else why_not_integer(op)
+        why += [] if lacks is None else [(INTEGER, lacks)]
     scores = scored_as(op)
     realised += [scores] if scores else []
     if op.name == "attention" and options.quantize is not None and QUANTIZATIONS[options.quantize].scores:

@@ -21,6 +21,8 @@ from ..weights.weights import constant_of
 from .activation_products import ActivationProduct
 from .coded_factors import Array, Codes, beside, numbers_of, read_codes, scaled, spread, with_sign
 
+NO_CODES = "the factors are not 8-bit codes"
+
 
 @dataclass(frozen=True)
 class IntegerProducts(RulePass):
@@ -73,35 +75,7 @@ class CodedProduct(Rule):
     numerics: ClassVar[Numerics] = "REASSOCIATES"
 
     def check(self, op: Op, module: Module) -> str | None:
-        left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
-        if left is None or right is None:
-            return "the factors are not 8-bit codes"
-        if (left.scale is None) != (right.scale is None):
-            return "one factor is scaled, the other is not"
-        if numbers_of(right.code) is None:
-            return "the right factor is not constant"
-        return self._why_not_axes(op, left, right, module) or ("the right factor does not fit 8 bits" if _moved(right) is None else None)
-
-    def _why_not_axes(self, op: Op, left: Codes, right: Codes, module: Module) -> str | None:
-        depth, contracted, channel = _axes(op)
-        if not isinstance(depth, int) or depth > MOST_TERMS or depth == 0:
-            return "the sum is not known to fit 32 bits"
-        if right.axis is not None and right.axis != channel:
-            return "the right factor's scales vary along the sum"
-        if op.name == "conv" and left.axis not in (None, 0):
-            return "the image has scales for each channel"
-        if op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True:
-            return f"the channels of a group are no multiple of {FOUR}"
-        if left.axis in contracted:
-            return "the left factor's scales vary along the sum"
-        for codes in (left, right):
-            numbers = constant_of(codes.scale)
-            if numbers is not None and not np.isfinite(numbers).all():
-                return "a scale is not finite"
-        pads = op.name == "conv" and any(dims.equal(amount, 0) is not True for amount in (*op.attrs["before"], *op.attrs["after"]))
-        if pads and left.zero is not None and uniform(left.zero) is None:
-            return "what pads the left factor is known only at run time"
-        return None
+        return why_not(op)
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
@@ -127,6 +101,40 @@ class CodedProduct(Rule):
             bias = g.reshape(bias, shape=(bias.shape[0], *spread(op)))
             result = g.add(result, bias if bias.dtype == result.dtype else g.cast(bias, dtype=result.dtype))
         return result if op.result.dtype == result.dtype else g.cast(result, dtype=op.result.dtype)
+
+
+def why_not(op: Op) -> str | None:
+    """Why a matmul or a convolution is not made of codes by a constant; None if it is to be."""
+    left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
+    if left is None or right is None:
+        return NO_CODES
+    if (left.scale is None) != (right.scale is None):
+        return "one factor is scaled, the other is not"
+    if numbers_of(right.code) is None:
+        return "the right factor is not constant"
+    return _why_not_axes(op, left, right) or ("the right factor does not fit 8 bits" if _moved(right) is None else None)
+
+
+def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:
+    depth, contracted, channel = _axes(op)
+    if not isinstance(depth, int) or depth > MOST_TERMS or depth == 0:
+        return "the sum is not known to fit 32 bits"
+    if right.axis is not None and right.axis != channel:
+        return "the right factor's scales vary along the sum"
+    if op.name == "conv" and left.axis not in (None, 0):
+        return "the image has scales for each channel"
+    if op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True:
+        return f"the channels of a group are no multiple of {FOUR}"
+    if left.axis in contracted:
+        return "the left factor's scales vary along the sum"
+    for codes in (left, right):
+        numbers = constant_of(codes.scale)
+        if numbers is not None and not np.isfinite(numbers).all():
+            return "a scale is not finite"
+    pads = op.name == "conv" and any(dims.equal(amount, 0) is not True for amount in (*op.attrs["before"], *op.attrs["after"]))
+    if pads and left.zero is not None and uniform(left.zero) is None:
+        return "what pads the left factor is known only at run time"
+    return None
 
 
 def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:

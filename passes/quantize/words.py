@@ -23,6 +23,7 @@ from . import (
     attention,
     encode_weights,
     int8_weight,
+    integer_products,
     name_of,
     narrow_products,
 )
@@ -139,6 +140,12 @@ def why_not_quantized(weight: Weight, name: str) -> str | None:
 def why_not_scored(op: Op) -> str | None:
     """Why attention does not multiply its queries and keys as codes, or None."""
     return attention.why_not(op)
+
+
+def why_not_integer(op: Op) -> str | None:
+    """Why a product whose factors are both read from codes of 8 bits is made in floats; None of any other."""
+    found = integer_products.why_not(op) if op.name in ("matmul", "conv") else None
+    return None if found == integer_products.NO_CODES else found
 
 
 def why_not_sparse(weight: Weight) -> str | None:
