@@ -410,15 +410,18 @@ class Values:
     def _expand(self, value: Expand2to4, spot: Spot) -> Code:
         """Element r of group g is the value of its pair whose position is r, of two such the first."""
         place = spot.positions[value.after]
-        group = place // 4
-        rest = self.access.tidy(place % 4, spot.lanes)
-        dtype, kind = value.type.dtype, register(value.positions.type.dtype)
+        group, rest = place // 4, self.access.tidy(place % 4, spot.lanes)
+        dtype = value.type.dtype
+        # Tests are as wide as what they choose from: masks change their width one by one.
+        kind = "i32" if dtype.bits >= 32 else register(value.positions.type.dtype)
         result = self.library.call(f"splat_{register(dtype)}", spot.lanes, primitives.constant(_zero(dtype)))
         for half in (1, 0):
             at = self.moved(spot, **{value.before: group * 2 + half})
-            positions = f"({self._lanes_of(value.positions, at)} & 3)"
+            positions, own = self._lanes_of(value.positions, at), register(value.positions.type.dtype)
+            if own != kind:
+                positions = self.define(i32, self.library.call(f"convert_{own}_i32", spot.lanes, positions), spot.lanes)
             wanted = self._as_vector(rest, kind, spot.lanes)
-            test = self.library.call(f"eq_{kind}", spot.lanes, positions, wanted)
+            test = self.library.call(f"eq_{kind}", spot.lanes, f"({positions} & 3)", wanted)
             result = self.library.call(f"select_{register(dtype)}", spot.lanes, test, self._lanes_of(value.values, at), result)
         return self.define(dtype, result, spot.lanes), spot.lanes
 

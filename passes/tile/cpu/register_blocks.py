@@ -23,6 +23,7 @@ from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
 from ...regions.contraction import Contraction, axes_of, group_of, in_fours, plain_load, stride_of, unwidened, whole_step
+from ...regions.selections import find_selections
 from ..expand import with_expansion
 from ..lower import Block, is_long, parameters, upper_bound, zero
 from ..schedule import Order, Problem, Schedule
@@ -397,10 +398,12 @@ class RegisterBlocks:
             return None
         if isinstance(extent, int) and self.found.reduce.dtype.is_integer:
             # Sums of integers are exact in any order: only the cache bounds a step.
-            whole = SERVED if extent % SERVED == 0 else FOUR
-            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -whole) if extent % step == 0)
-        if isinstance(extent, int) and extent > WHOLE and self._in_groups():
-            return whole_step(extent)
+            unit = SERVED if extent % SERVED == 0 else FOUR
+            return None if extent <= WHOLE else next(step for step in range(WHOLE, 0, -unit) if extent % step == 0)
+        if isinstance(extent, int) and extent > WHOLE:
+            whole = whole_step(extent)
+            if whole is not None and (self._in_groups() or find_selections(self.region, self.found.right, self.inner)):
+                return whole
         if not isinstance(extent, int) or extent > WHOLE:
             return LEAST if self._is_compensated() else STEP
         if extent <= STEP or not self._is_long:
