@@ -45,7 +45,7 @@ from .targets.target import LANGUAGES, Target
 GRAPH_PIPELINE = (
     "fold_constants, canonicalize, eliminate_common_subexpressions, eliminate_dead_code, "
     # Recognitions see the program as exporters spell it, once shape arithmetic is gone.
-    "recognize_coded_weights, recognize_softmax, recognize_attention, recognize_causal, recognize_gelu, recognize_normalization, "
+    "recognize_softmax, recognize_attention, recognize_causal, recognize_gelu, recognize_normalization, "
     # What is left is made of fewer kinds of op, each as small as it can be.
     "absorb_scales, fold_batch_norm, merge_transposes, unflatten_products, sink_broadcasts, sink_casts, decompose, "
     "canonicalize, unflatten_norms, recognize_coded_weights, "

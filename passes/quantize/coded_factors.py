@@ -62,13 +62,10 @@ def numbers_of(code: Value) -> Array | None:
     sparse = producer(code, "decode")
     if sparse is None:
         return constant_of(code)
-    held = [constant_of(field) for field in sparse.operands]
     format = format_of(sparse.attrs["format"])
-    if not all(array is not None for array in held):
-        return None
-    return format.decoded(
-        {field.name: array for field, array in zip(format.fields, held, strict=True) if array is not None}, sparse.attrs["axis"]
-    )
+    fields = zip(format.fields, map(constant_of, sparse.operands), strict=True)
+    held = {field.name: array for field, array in fields if array is not None}
+    return format.decoded(held, sparse.attrs["axis"]) if len(held) == len(format.fields) else None
 
 
 def scaled(total: Value, left: Value, right: Value, axis: int | None, op: Op, g: Builder) -> Value:

@@ -50,11 +50,8 @@ class IntegerProducts(RulePass):
         return (constant, ActivationProduct()) if self.codes == "u8" else (constant,)
 
 
-def _moved(weight: Codes) -> Array | None:
+def _moved(weight: Codes, codes: Array) -> Array | None:
     """A constant factor's codes with its zero points subtracted, as i8; None if they do not fit."""
-    codes = numbers_of(weight.code)
-    if codes is None:
-        return None
     wide = codes.astype(np.int32)
     if weight.zero is not None:
         zero = constant_of(weight.zero)
@@ -79,7 +76,8 @@ class CodedProduct(Rule):
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
         left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
-        weight = _moved(right) if right is not None else None
+        held = None if right is None else numbers_of(right.code)
+        weight = None if right is None or held is None else _moved(right, held)
         if left is None or right is None or weight is None:
             raise InternalError(f"{op.name} is no product of codes, which the check of the rule has shown")
         left = left if left.code.dtype == self.codes else with_sign(left, self.codes, g)
@@ -110,9 +108,10 @@ def why_not(op: Op) -> str | None:
         return NO_CODES
     if (left.scale is None) != (right.scale is None):
         return "one factor is scaled, the other is not"
-    if numbers_of(right.code) is None:
+    codes = numbers_of(right.code)
+    if codes is None:
         return "the right factor is not constant"
-    return _why_not_axes(op, left, right) or ("the right factor does not fit 8 bits" if _moved(right) is None else None)
+    return _why_not_axes(op, left, right) or ("the right factor does not fit 8 bits" if _moved(right, codes) is None else None)
 
 
 def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:

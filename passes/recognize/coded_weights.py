@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...ir import dims
 from ...ir.errors import InternalError
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
@@ -98,23 +99,21 @@ def _read(value: Value | None) -> _Steps | None:
     if not (code.dtype.is_integer or code.dtype.is_float) or (zero is not None and not _are_codes(zero, code.dtype)):
         return None
     given = [np.ones((1,) * wide.type.rank, np.float32) if scale is None else scale, *([] if zero is None else [zero])]
-    found = _beside(_numbers(wide.shape), _numbers(outer.shape), given)
-    return (
-        None if found is None else _Steps(code, found.arrays[1] if zero is not None else None, found.arrays[0], value.dtype, *found.place)
-    )
-
-
-def _numbers(shape: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes of what is made of constants, which are numbers."""
-    return tuple(int(str(size)) for size in shape)
+    before, after = (tuple(map(dims.number, each.shape)) for each in (wide, outer))
+    found = _beside(before, after, given)
+    if found is None:
+        return None
+    scale, *zeros = found.arrays
+    return _Steps(code, zeros[0] if zeros else None, scale, value.dtype, after, found.axis, found.block)
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """Parameters as `dequantize` has them, and where: the sizes of the weight, the axis, and the block."""
+    """Parameters as `dequantize` has them, and the axis and the block that they are for."""
 
     arrays: list[Array]
-    place: tuple[tuple[int, ...], int | None, int]
+    axis: int | None
+    block: int = 0
 
 
 def _beside(before: tuple[int, ...], after: tuple[int, ...], given: list[Array]) -> _Beside | None:
@@ -135,13 +134,11 @@ def _beside(before: tuple[int, ...], after: tuple[int, ...], given: list[Array])
         full = np.broadcast_to(each, [size if n in spread else 1 for n, size in enumerate(before)])
         arrays.append(full.reshape([1 if n is None else size for n, size in zip(lasts, sizes, strict=True)]))
     if len(blocked) == 1:
-        return _Beside([np.broadcast_to(each, sizes) for each in arrays], (after, blocked[0], blocks[blocked[0]]))
+        return _Beside([np.broadcast_to(each, sizes) for each in arrays], blocked[0], blocks[blocked[0]])
     axes = [axis for axis, n in enumerate(lasts) if n is not None]
-    return (
-        None
-        if blocked or len(axes) > 1
-        else _Beside([each.reshape(-1 if axes else ()) for each in arrays], (after, axes[0] if axes else None, 0))
-    )
+    if blocked or len(axes) > 1:
+        return None
+    return _Beside([each.reshape(-1 if axes else ()) for each in arrays], axes[0] if axes else None)
 
 
 def _joined(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
@@ -178,11 +175,11 @@ def _without(value: Value, name: str) -> tuple[Value, Array | None]:
     return value, None
 
 
-def _are_codes(zero: Array, dtype: DType) -> bool:
-    """Whether zero points are integers that codes of the dtype can be."""
-    if not dtype.is_integer or not np.isfinite(zero.astype(np.float32)).all():
+def _are_codes(numbers: Array, dtype: DType) -> bool:
+    """Whether all of these numbers are integers that codes of the dtype can be."""
+    wide = numbers.astype(np.float32)
+    if not dtype.is_integer or not np.isfinite(wide).all():
         return False
-    wide = zero.astype(np.float32)
     return bool(np.array_equal(wide.astype(np.int32).astype(dtype.numpy).astype(np.float32), wide))
 
 
@@ -190,7 +187,7 @@ def _dequantized(steps: _Steps, g: Builder) -> Value:
     """The weight as `dequantize` gives it."""
     code, dtype = values_of(steps.code), steps.code.dtype
     narrow = NARROWER.get(dtype) if steps.block else None
-    if narrow is not None and _hold(narrow, [code, *([] if steps.zero is None else [steps.zero])]):
+    if narrow is not None and _are_codes(code, narrow) and (steps.zero is None or _are_codes(steps.zero, narrow)):
         dtype = narrow
 
     def held(array: Array, what: str) -> Value:
@@ -201,8 +198,3 @@ def _dequantized(steps: _Steps, g: Builder) -> Value:
     operands = [codes, held(steps.scale, "scale"), *([] if steps.zero is None else [held(steps.zero.astype(dtype.numpy), "zero")])]
     result: Value = g.dequantize(*operands, axis=steps.axis, block=steps.block, dtype=steps.dtype)
     return result
-
-
-def _hold(dtype: DType, arrays: Sequence[Array]) -> bool:
-    """Whether a dtype has all of these integers."""
-    return all(np.array_equal(array.astype(np.int32).astype(dtype.numpy).astype(np.int32), array.astype(np.int32)) for array in arrays)

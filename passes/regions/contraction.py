@@ -138,12 +138,17 @@ def in_fours(region: Region, found: Contraction) -> bool:
     codes = unwidened(found.right)
     if fits and is_selection(codes):
         return left.dtype in (i8, u8) and codes.dtype == i8 and extent % SERVED == 0
-    return fits and left.dtype == i8 and bool(bytes_of(found.right)) and (extent % SERVED == 0 or not any(map(is_selection, walk(codes))))
+    return fits and left.dtype == i8 and bool(bytes_of(found.right)) and (extent % SERVED == 0 or not selects(codes))
 
 
 def is_selection(value: Scalar) -> bool:
     """Whether an expression may be a number of 8 bits that is chosen by its place (selections.py)."""
     return isinstance(value, Apply) and value.primitive == "where" and value.dtype in (i8, u8)
+
+
+def selects(value: Scalar) -> bool:
+    """Whether there are such numbers in an expression."""
+    return any(map(is_selection, walk(value)))
 
 
 def bytes_of(value: Scalar) -> list[Load]:

@@ -1,13 +1,13 @@
-"""Sums of blocks in tiles of matrices, for the many rows that share codes which are decoded once: other programs of `packed`.
+"""Codes that many rows share, decoded once: other programs of `packed`, in tiles of matrices or by dot products.
 
-Codes of fewer bits than a byte, of a block of columns and the whole sum, become bytes in panels of a cache tile. Each block is a
-product of matrices; its sums are scaled and added up as register blocks do it, to the bit.
+Codes of a block of columns and the whole sum, of fewer bits than a byte or 2:4 sparse, become bytes in panels of a cache tile. Where
+blocks are summed each is a product of matrices; its sums are scaled and added up as register blocks do it, to the bit.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -167,11 +167,11 @@ class DecodedPanels(RegisterBlocks):
         block.outside = False
         block.axes[:] = axes
 
-    def _place(self, block: Block) -> Dim:
-        """Where what is at hand stands in the panels."""
+    def _place(self, block: Block, names: Sequence[str] | None = None) -> Dim:
+        """Where what is at hand stands in the panels, along these axes or all."""
         place: Dim = 0
-        for name, size in self.sizes.items():
-            place = place * size + block.index[name]
+        for name in self.found.over if names is None else names:
+            place = place * self.sizes[name] + block.index[name]
         return place
 
     def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
@@ -210,13 +210,6 @@ class DecodedBlocks(DecodedPanels):
                 self._add(block, acc, lost, over, lambda start, scaled=scaled: scaled_onto(block, start, scaled))  # type: ignore[misc]
         return acc
 
-    def _first(self, block: Block) -> Dim:
-        """Where the block at hand begins in the panels."""
-        place: Dim = 0
-        for name in self.outers:
-            place = place * self.sizes[name] + block.index[name]
-        return place * prod(self.sizes[name] for name in self.found.streamed)
-
     def _product(self, block: Block, outer: Dim, kind: TileType, columns: str, panel: str, inner: Reduce) -> TileRef:
         """The sums of the products of one block."""
         part, count = TileType(inner.dtype, kind.axes), prod(self.sizes[name] for name in self.found.streamed)
@@ -229,7 +222,7 @@ class DecodedBlocks(DecodedPanels):
             block.index[name], place = place - whole * self.sizes[name], whole
         block.index[first] = place
         left = block.lower(accumulated(self.found.left, part))
-        deep = self._first(block) + dims.symbol(axis)
+        deep = self._place(block, self.outers) * count + dims.symbol(axis)
         right = self._loaded(block, part, columns, panel, deep)
         total = block.let("block", Dot(left, right, block.full(0, inner.dtype, part.axes), part))
         block.axes.remove(axis)

@@ -13,11 +13,11 @@ from math import prod
 
 from ....ir import dims
 from ....ir.dims import Dim
-from ....ir.region import Region, walk
+from ....ir.region import Region
 from ....ir.target import CpuInstruction, CpuLevel
 from ....ir.tile.program import TileProgram
 from ...regions.blocks import in_blocks
-from ...regions.contraction import Contraction, in_fours, is_selection, plain_load, read_contraction
+from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction, selects
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
 from .decoded import DecodedBlocks, DecodedPanels, blocks_of_codes, is_decoded, panels_fit, shapes
@@ -46,7 +46,9 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Packed(Priced):
-    """Register blocks of mr x nr; grid tiles of m rows and n columns. With `decoded` they are in tiles, over codes that became bytes."""
+    """Register blocks of mr x nr; grid tiles of m rows and n columns. With `decoded` they are over panels of codes that became bytes, in
+    tiles where the target has those.
+    """
 
     name: str = "packed"
 
@@ -79,7 +81,7 @@ class Packed(Priced):
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
         near = _near_columns(problem, found, target)
-        is_shared = match.found.codes is None and is_decoded(problem.region, found) and any(map(is_selection, walk(found.right)))
+        is_shared = match.found.codes is None and is_decoded(problem.region, found) and selects(found.right)
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks
