@@ -1,14 +1,16 @@
 """Small models that end, or bend, where fast loops used to stop: the engine beside ONNX Runtime, one thread.
 
 A convolution whose result leaves the graph, one that is read twice, groups, pools, plain transposes, products of rows
-that lie transposed: each is one ONNX file, timed in interleaved rounds. The answers are compared before.
+that lie transposed: each is one ONNX file, timed in interleaved rounds. The answers are compared before. `MODEL.FORM` is the file
+that one of ONNX Runtime's quantizers makes of a model: both sides run the same file, and what it is made of beside the float model
+(`float_ratio`: our time for the model in float32 over ours for the file).
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,6 +107,40 @@ def _encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
+class _Recurrent(nn.Module):
+    """The sequence of a recurrent layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x)[0]
+        return result
+
+
+def _linear(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, inputs))
+
+
+class _Attended(nn.Module):
+    """A layer of a transformer of products alone, as exporters write it: nothing of it is one op."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        scores = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5, dim=-1)
+        x = self.first(x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width)))
+        return self.second(x + self.down(nn.functional.gelu(self.up(x))))
+
+
 IMAGE = ((1, 64, 56, 56),)
 CLIFFS: dict[str, Cliff] = {
     "conv-3x3": Cliff(_conv(64, 64, 3), IMAGE),
@@ -128,7 +164,74 @@ CLIFFS: dict[str, Cliff] = {
     "channels-first": Cliff(lambda: _Permuted(0, 3, 1, 2), ((1, 56, 56, 64),)),
     "matrix-turned": Cliff(lambda: _Permuted(1, 0), ((1024, 1024),)),
     "encoder": Cliff(_encoder, ((8, 64, 64),), ({0: "B", 1: "S"},)),
+    "linear": Cliff(lambda: _linear(1024, 4096), ((64, 1024),)),
+    "linear-row": Cliff(lambda: _linear(1024, 4096), ((1, 1024),)),
+    "attended": Cliff(lambda: _Attended(256, 4), ((1, 128, 256),)),
+    "gru": Cliff(lambda: _Recurrent(nn.GRU(128, 128, batch_first=True)), ((1, 32, 128),)),
+    "lstm": Cliff(lambda: _Recurrent(nn.LSTM(128, 128, batch_first=True)), ((1, 32, 128),)),
 }
+FORMS = ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic", "dynamic-u8", "nbits4", "nbits4-a8", "nbits8", "qdq-int4", "f16")
+"""What is made of a model: see `_formed`."""
+IMAGES = ("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile", "conv-transpose")
+PRODUCTS = ("linear", "linear-row", "attended")
+FORMED = (
+    *(f"{name}.{form}" for name in IMAGES for form in ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic-u8", "f16")),
+    *(f"{name}.{form}" for name in PRODUCTS for form in FORMS),
+    *(f"{name}.{form}" for name in ("gru", "lstm") for form in ("dynamic", "dynamic-u8", "f16")),
+)
+
+
+def _formed(path: Path, form: str, arrays: Sequence[Array]) -> Path:
+    """A file of another form: quantized by ONNX Runtime's quantizers, or in float16."""
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization import matmul_nbits_quantizer as nbits
+
+    made = path.with_suffix(f".{form}.onnx")
+    plain = onnx.load(path)
+    plain.graph.ClearField("value_info")  # the quantizers rename values and keep the shapes of others
+    onnx.save(plain, path)
+    if form.startswith("dynamic"):
+        quantization.quantize_dynamic(path, made, weight_type=getattr(quantization.QuantType, "QUInt8" if form.endswith("u8") else "QInt8"))
+    elif form.startswith(("nbits", "qdq-int4")):
+        bits = 8 if form == "nbits8" else 4
+        form_of = quantization.QuantFormat.QDQ if form == "qdq-int4" else quantization.QuantFormat.QOperator
+        settings = nbits.DefaultWeightOnlyQuantConfig(
+            block_size=32, bits=bits, is_symmetric=form == "qdq-int4", accuracy_level=4 if form.endswith("a8") else 0, quant_format=form_of
+        )
+        quantizer = nbits.MatMulNBitsQuantizer(onnx.load(path), algo_config=settings)
+        quantizer.process()
+        quantizer.model.save_model_to_file(str(made))
+    elif form == "f16":
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), made)
+    else:
+        format = quantization.QuantFormat.QOperator if form == "qoperator" else quantization.QuantFormat.QDQ
+        kind = quantization.QuantType.QUInt8 if form.endswith("u8") else quantization.QuantType.QInt8
+        quantization.quantize_static(
+            path,
+            made,
+            _Read(path, arrays),
+            quant_format=format,
+            per_channel=form.endswith("channel"),
+            weight_type=kind,
+            activation_type=kind,
+        )
+    return made
+
+
+class _Read:
+    """What a quantizer reads the ranges of values from: a few inputs like the given ones."""
+
+    def __init__(self, path: Path, arrays: Sequence[Array]) -> None:
+        import onnx
+
+        names, numbers = [each.name for each in onnx.load(path).graph.input], np.random.default_rng(0)
+        self.left = [{n: numbers.standard_normal(a.shape).astype(a.dtype) for n, a in zip(names, arrays, strict=True)} for _ in range(3)]
+
+    def get_next(self) -> dict[str, Array] | None:
+        return self.left.pop() if self.left else None
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
@@ -140,6 +243,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    name, _, form = name.partition(".")
     cliff = CLIFFS[name]
     model, inputs = cliff.make().eval(), tuple(torch.randn(*shape) for shape in cliff.shapes)
     names = sorted({symbol for sizes in cliff.symbols for symbol in sizes.values()})
@@ -148,17 +252,22 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         sizes = [{place: torch.export.Dim(symbol, min=1, max=512) for place, symbol in given.items()} for given in cliff.symbols]
         torch.onnx.export(model, inputs, str(path), dynamo=True, dynamic_shapes=tuple(sizes) or None, verbose=False)
         ranges = [f"{symbol}=1..512" for symbol in names]
-        engine = build(str(path), build_options({"targets": ["native"], "threads": 1, "shapes": ranges}))
+        options = build_options({"targets": ["native"], "threads": 1, "shapes": ranges})
+        arrays = [x.numpy() for x in inputs]
+        plain = build(str(path), options) if form else None
+        path = _formed(path, form, arrays) if form else path
+        engine = build(str(path), options)
         runtime = make_peer("onnxruntime", path)
-    arrays = [x.numpy() for x in inputs]
     differs = _difference(_listed(engine(*arrays)), runtime(arrays))
     calls: dict[str, Callable[[], object]] = {"ourcc": partial(engine, *arrays), "onnxruntime": partial(runtime, arrays)}
-    table = rows(compare(calls, rounds, inner=0.005))
-    ours, theirs = table
+    if plain is not None:
+        calls["ourcc float32"] = partial(plain, *arrays)
+    ours, theirs, *others = rows(compare(calls, rounds, inner=0.005))
     return {
         "ourcc_ms": {"minimum": ours[1], "median": ours[2]},
         "onnxruntime_ms": {"minimum": theirs[1], "median": theirs[2]},
         "ratio": {"minimum": round(ours[1] / theirs[1], 2), "median": round(ours[2] / theirs[2], 2)},
+        **({"float_ratio": round(others[0][1] / ours[1], 2)} if others else {}),
         "largest_difference": differs,
         "schedules": _schedules(engine),
     }
@@ -186,12 +295,12 @@ def _schedules(engine: Any) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(CLIFFS), help="which ones, separated by commas")
+    parser.add_argument("--models", default=",".join((*CLIFFS, *FORMED)), help="which ones, separated by commas")
     parser.add_argument("--rounds", type=int, default=30, help="rounds of measuring")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = chosen(options.models, list(CLIFFS))
+    names = chosen(options.models, [*CLIFFS, *FORMED])
     if options.child is not None:
         write_json(options.child, measure(names[0], options.rounds))
         return 0
@@ -203,6 +312,8 @@ def main() -> int:
             continue
         ours, theirs, ratio = found[name]["ourcc_ms"], found[name]["onnxruntime_ms"], found[name]["ratio"]["minimum"]
         print(f"{name:15s} {ours['minimum']:9.3f} ms, ONNX Runtime {theirs['minimum']:9.3f} ms: {ratio:6.2f} times as long", flush=True)
+        if "float_ratio" in found[name]:
+            print(f"{'':15s}   {found[name]['float_ratio']:.2f} times as fast as in float32", flush=True)
         for text in found[name]["schedules"]:
             print(f"{'':15s}   {text}", flush=True)
     write_json(options.output / "cliffs.json", {"threads": 1, "machine": machine_facts(), "models": found})

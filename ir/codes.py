@@ -15,6 +15,10 @@ from .types import DType, i8, u8
 
 MOST_TERMS = ((1 << 31) - 1) // (255 * 128)
 """So many products of 8-bit codes fit a sum of 32 bits, whatever they are."""
+EXACT_TERMS = (1 << 24) // (255 * 128)
+"""So many products of an unsigned and a signed byte are summed without a rounding in f32."""
+BYTE = 255
+"""The greatest number of an unsigned byte."""
 FOUR = 4
 """Instructions add up the products of so many bytes at once."""
 Node = Any

@@ -16,6 +16,7 @@ from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
 from ..faults import Faults
 from ..regions.compose import CannotInline, Group, compose
+from ..regions.exact_floats import exact_floats
 from ..regions.hoist_scales import hoist_scales
 from ..regions.narrow_factors import narrow_factors
 from ..regions.narrow_functions import narrow_functions
@@ -247,7 +248,7 @@ class Fusion:
             self._keeps_rounding,
         )
         region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts)
-        region = hoist_scales(narrow_factors(region) if self.narrow else region)
+        region = exact_floats(hoist_scales(narrow_factors(region) if self.narrow else region), self.module.facts)
         region = narrow_functions(region) if self.short else region
         if beside and len(together(region)) > 1:
             raise CannotInline(beside[-1], _why_apart(beside[-1], self.choices.graph))

@@ -57,9 +57,9 @@ class ActivationProduct(Rule):
         x, y = (_in_fours(op, number, codes.code, depth, g) for number, codes in enumerate((left, right)))
         total: Value = g.build(op.definition, [x, y], op.attrs)[0]
         if _is_moved(left):
-            total = g.sub(total, g.mul(_zero(left, g), _alone(op, y, 1, g)))
+            total = g.sub(total, g.mul(_zero(left, g), alone(op, y, 1, g)))
         if _is_moved(right):
-            total = g.sub(total, g.mul(_zero(right, g), _alone(op, x, 0, g)))
+            total = g.sub(total, g.mul(_zero(right, g), alone(op, x, 0, g)))
         if _is_moved(left) and _is_moved(right):
             count = depth if isinstance(depth, int) else g.cast(g.dim(value=depth), dtype=i32)
             total = g.add(total, g.mul(g.mul(_zero(left, g), _zero(right, g)), count))
@@ -91,7 +91,7 @@ def _zero(codes: Codes, g: Builder) -> Value:
     return result
 
 
-def _alone(op: Op, code: Value, number: int, g: Builder) -> Value:
+def alone(op: Op, code: Value, number: int, g: Builder) -> Value:
     """What the codes of a factor add up to along the sum, in a column for rows, in a row for columns: their product with ones.
 
     Where only calls know how many there are, they are added up one by one.

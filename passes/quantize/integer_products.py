@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...ir import dims
-from ...ir.codes import FOUR, MOST_TERMS
+from ...ir.codes import BYTE, EXACT_TERMS, FOUR, MOST_TERMS
 from ...ir.dims import Dim
 from ...ir.errors import InternalError, UsageError
 from ...ir.graph import Builder, Module, Op, Value
@@ -18,7 +18,7 @@ from ...ir.types import DTYPES, DType, i32
 from ..base import RulePass
 from ..match import Replacement, operand, uniform
 from ..weights.weights import constant_of
-from .activation_products import ActivationProduct
+from .activation_products import MOST, ActivationProduct, alone
 from .coded_factors import Array, Codes, beside, numbers_of, read_codes, scaled, spread, with_sign
 
 NO_CODES = "the factors are not 8-bit codes"
@@ -32,7 +32,8 @@ class IntegerProducts(RulePass):
     After:  %t = conv(%x, @w) : i32   %y = mul(cast(sub(%t, mul(%zx, sum(@w)))), mul(%sx, @sw))
 
     sum (x - zx) w = sum x w - zx sum w, in integers and exact; it fires only where the sum is proved to fit 32 bits. A
-    constant's zero points are subtracted when building, if what is left fits 8 bits. `codes` is the sign that a target's
+    constant's zero points are subtracted when building, if what is left fits 8 bits; else they are outside as well:
+    sum (x - zx) (w - zw) = sum x w - zw sum x - zx sum (w - zw). `codes` is the sign that a target's
     instructions want on the left (u8 or i8): codes of the other sign are made anew, 128 higher or lower.
     """
 
@@ -50,17 +51,39 @@ class IntegerProducts(RulePass):
         return (constant, ActivationProduct()) if self.codes == "u8" else (constant,)
 
 
-def _moved(weight: Codes, codes: Array) -> Array | None:
-    """A constant factor's codes with its zero points subtracted, as i8; None if they do not fit."""
-    wide = codes.astype(np.int32)
-    if weight.zero is not None:
-        zero = constant_of(weight.zero)
-        if zero is None:
-            return None
-        zero = zero.astype(np.int32)
-        along = weight.axis is not None and zero.ndim == 1 and zero.size > 1
-        wide = wide - (zero.reshape([-1 if n == weight.axis else 1 for n in range(codes.ndim)]) if along else zero.reshape(-1)[0])
-    return wide.astype(np.int8) if wide.size and wide.min() >= -128 and wide.max() <= 127 else None
+@dataclass(frozen=True)
+class Weight:
+    """A constant factor as `codes - zero`, in i8; the zero points are 0 (None), one number, or one for each channel of results."""
+
+    codes: Array
+    zero: Array | None = None
+
+
+def _right(op: Op) -> Codes | None:
+    """The right factor: 8-bit codes, or constant integers, as which codes less their zero points may have been written."""
+    value = operand(op, 1)
+    return read_codes(value) or (Codes(value, None, None) if value.dtype == i32 and value.constant is not None else None)
+
+
+def _weight(right: Codes, codes: Array, channel: int) -> Weight | str:
+    """A constant factor with its zero points subtracted from its codes, and with others if that does not fit 8 bits; or why it is none."""
+    zero = np.zeros(1, np.int32)
+    if right.zero is not None:
+        known = constant_of(right.zero)
+        if known is None:
+            return "the right factor's zero points are known only at run time"
+        zero = known.astype(np.int32).reshape(-1)
+    along = [-1 if n == channel else 1 for n in range(codes.ndim)]
+    wide = codes.astype(np.int64) - zero.reshape(along)
+    if not wide.size or (wide.min() >= -128 and wide.max() <= 127):
+        return Weight(wide.astype(np.int8))
+    others = tuple(n for n in range(codes.ndim) if n != channel)
+    for axes in (None, others):
+        low, high = wide.min(axis=axes), wide.max(axis=axes)
+        if np.abs(wide).max() <= BYTE and (high - low).max() <= BYTE:
+            moved = -(low + 128).reshape(-1).astype(np.int32)
+            return Weight((wide + moved.reshape(along)).astype(np.int8), moved)
+    return "the right factor does not fit 8 bits"
 
 
 @dataclass(frozen=True)
@@ -75,23 +98,29 @@ class CodedProduct(Rule):
         return why_not(op)
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
-        left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
+        left, right = read_codes(op.operands[0]), _right(op)
         held = None if right is None else numbers_of(right.code)
-        weight = None if right is None or held is None else _moved(right, held)
-        if left is None or right is None or weight is None:
+        channel = _axes(op)[2]
+        made = None if right is None or held is None else _weight(right, held, channel)
+        if left is None or right is None or not isinstance(made, Weight):
             raise InternalError(f"{op.name} is no product of codes, which the check of the rule has shown")
         left = left if left.code.dtype == self.codes else with_sign(left, self.codes, g)
         zero = 0 if left.zero is None else uniform(left.zero)
-        x, weight, attrs = _padded(op, left.code, weight, int(zero or 0), g)
+        x, weight, attrs = _padded(op, left, made.codes, g)
         # What lies 2:4 sparse stays so: it needs neither padding nor another sign.
         lies_sparse = right.code.constant is None and right.zero is None
         codes = right.code if lies_sparse else g.module.add_constant(_name(right.code), weight, right.code.source)
         total = g.build(op.definition, [x, codes], attrs)[0]
-        channel = _axes(op)[2]
+        if made.zero is not None:
+            zeros = g.module.add_constant(f"{_name(right.code)}.zeros", made.zero.reshape(-1, *spread(op)), right.code.source)
+            total = g.sub(total, g.mul(_summed(op, x, weight, attrs, g), zeros))
         if zero != 0 and left.zero is not None:
             others = tuple(axis for axis in range(weight.ndim) if axis != channel)
-            sums = weight.sum(axis=others, dtype=np.int32).reshape(-1, *spread(op))
-            moved = g.module.add_constant(f"{_name(right.code)}.sums", sums, right.code.source)
+            # In 32 bits, which wrap around on the way, and not in the end.
+            sums = weight.sum(axis=others, dtype=np.int32) - np.int32(weight.size // max(1, weight.shape[channel])) * (
+                0 if made.zero is None else made.zero
+            )
+            moved = g.module.add_constant(f"{_name(right.code)}.sums", sums.astype(np.int32).reshape(-1, *spread(op)), right.code.source)
             total = g.sub(total, g.mul(beside(left.zero, i32, left.axis, op, g), moved))
         result = total if left.scale is None or right.scale is None else scaled(total, left.scale, right.scale, left.axis, op, g)
         bias = op.operands[2] if len(op.operands) > 2 else None
@@ -103,7 +132,7 @@ class CodedProduct(Rule):
 
 def why_not(op: Op) -> str | None:
     """Why a matmul or a convolution is not made of codes by a constant; None if it is to be."""
-    left, right = read_codes(op.operands[0]), read_codes(op.operands[1])
+    left, right = read_codes(op.operands[0]), _right(op)
     if left is None or right is None:
         return NO_CODES
     if (left.scale is None) != (right.scale is None):
@@ -111,7 +140,15 @@ def why_not(op: Op) -> str | None:
     codes = numbers_of(right.code)
     if codes is None:
         return "the right factor is not constant"
-    return _why_not_axes(op, left, right) or ("the right factor does not fit 8 bits" if _moved(right, codes) is None else None)
+    why = _why_not_axes(op, left, right)
+    if why is not None:
+        return why
+    depth, _, channel = _axes(op)
+    made = _weight(right, codes, channel)
+    if isinstance(made, str):
+        return made
+    fits = made.zero is None or (isinstance(depth, int) and depth <= MOST)
+    return None if fits else f"the right factor does not fit 8 bits, and a sum of {depth} terms is not known to fit 32 bits"
 
 
 def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:
@@ -122,18 +159,22 @@ def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:
         return "the right factor's scales vary along the sum"
     if op.name == "conv" and left.axis not in (None, 0):
         return "the image has scales for each channel"
-    if op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True:
-        return f"the channels of a group are no multiple of {FOUR}"
+    if _lies_apart(op) and depth > EXACT_TERMS:
+        return f"the channels of a group are no multiple of {FOUR}, and floats add up no {depth} products of codes exactly"
     if left.axis in contracted:
         return "the left factor's scales vary along the sum"
     for codes in (left, right):
         numbers = constant_of(codes.scale)
         if numbers is not None and not np.isfinite(numbers).all():
             return "a scale is not finite"
-    pads = op.name == "conv" and any(dims.equal(amount, 0) is not True for amount in (*op.attrs["before"], *op.attrs["after"]))
-    if pads and left.zero is not None and uniform(left.zero) is None:
-        return "what pads the left factor is known only at run time"
+    if _pads(op) and left.zero is not None and left.zero.type.elements != 1:
+        return "the left factor is not padded with one number"
     return None
+
+
+def _pads(op: Op) -> bool:
+    """Whether a convolution sees something outside of its image."""
+    return op.name == "conv" and any(dims.equal(amount, 0) is not True for amount in (*op.attrs["before"], *op.attrs["after"]))
 
 
 def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:
@@ -147,20 +188,50 @@ def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:
     return right.shape[1 - channel], frozenset({left.rank - 2 if op.attrs["transpose_a"] else left.rank - 1}), channel
 
 
+def _lies_apart(op: Op) -> bool:
+    """Whether the channels of a group are not made of fours, and cannot be padded to them: no instruction takes them four at once."""
+    return op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True
+
+
 def _name(code: Value) -> str:
     return f"{code.name}.codes"
 
 
-def _padded(op: Op, x: Value, weight: Array, zero: int, g: Builder) -> tuple[Value, Array, dict[str, Any]]:
-    """Both factors with the contracted axis a multiple of four, and the left one with what the convolution pads it with."""
-    attrs, rank = dict(op.attrs), x.type.rank
+def _padded(op: Op, left: Codes, weight: Array, g: Builder) -> tuple[Value, Array, dict[str, Any]]:
+    """Both factors with the contracted axis a multiple of four where it can be, and the left one with what the convolution pads it with."""
+    attrs, x, rank = dict(op.attrs), left.code, left.code.type.rank
     _, contracted, channel = _axes(op)
     along, other = (1, 1) if op.name == "conv" else (*contracted, 1 - channel)
-    more = -weight.shape[other] % FOUR
+    more = 0 if _lies_apart(op) else -weight.shape[other] % FOUR
     before, after = [0] * rank, [more if axis == along else 0 for axis in range(rank)]
-    if op.name == "conv" and zero:
+    zero = 0 if left.zero is None else uniform(left.zero)
+    if _pads(op) and zero != 0:
         before[2:], after[2:] = attrs["before"], attrs["after"]
         attrs |= {"before": (0,) * (rank - 2), "after": (0,) * (rank - 2)}
     if any(before) or any(after):
-        x = g.pad(x, before=tuple(before), after=tuple(after), value=float(zero))
+        x = g.pad(x, before=tuple(before), after=tuple(after), value=float(zero)) if zero is not None else _around(left, before, after, g)
     return x, np.pad(weight, [(0, more if axis == other else 0) for axis in range(weight.ndim)]), attrs
+
+
+def _summed(op: Op, x: Value, weight: Array, attrs: Mapping[str, Any], g: Builder) -> Value:
+    """What the codes of the left factor add up to, without another factor: for each result, or each group of them."""
+    if op.name == "matmul":
+        return alone(op, x, 0, g)
+    groups = attrs["groups"]
+    ones = g.module.add_constant("ones", np.ones((groups, *weight.shape[1:]), np.int8))
+    total: Value = g.build(op.definition, [x, ones], attrs)[0]
+    if groups in (1, weight.shape[0]):
+        return total
+    each = weight.shape[0] // groups
+    apart = g.reshape(total, shape=(total.shape[0], groups, 1, *total.shape[2:]))
+    wide = g.broadcast_to(apart, shape=(total.shape[0], groups, each, *total.shape[2:]))
+    result: Value = g.reshape(wide, shape=(total.shape[0], weight.shape[0], *total.shape[2:]))
+    return result
+
+
+def _around(left: Codes, before: Sequence[Dim], after: Sequence[Dim], g: Builder) -> Value:
+    """Codes with their zero point around them, which is known only at run time: 0 is what is left of it where it is taken out twice."""
+    assert left.zero is not None
+    zero = g.reshape(left.zero if left.zero.dtype == left.code.dtype else g.cast(left.zero, dtype=left.code.dtype), shape=())
+    result: Value = g.bit_xor(g.pad(g.bit_xor(left.code, zero), before=tuple(before), after=tuple(after), value=0.0), zero)
+    return result

@@ -14,14 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...ir import dims
-from ...ir.codes import MOST_TERMS, bounds, number_of
+from ...ir.codes import BYTE, MOST_TERMS, bounds, number_of
 from ...ir.expression import Apply, Constant
 from ...ir.region import Load, Reduce, Ref, Region, Scalar, Statement
 from ...ir.types import DType, f32, i8, i32, u8
 from .contraction import axes_of, is_selection
 from .hoist_scales import factors_of, fresh
-
-BYTE = 255
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def linear(
         zeros = None if zero is None else np.full((5,) if per_row else (), zero, x.dtype.numpy)
         xf = b.dequantize(x, scale, zeros, axis=0 if per_row else None, dtype=f32)
         codes = drawn.codes(weight, 12, depth) if transposed else drawn.codes(weight, depth, 12)
-        if weight == u8:
+        if weight == u8 and weight_zero == 128:
             codes = codes.clip(1, 255)
         wf = b.dequantize(codes, drawn.scales(12), np.full(12, weight_zero, weight.numpy), axis=0 if transposed else 1, dtype=f32)
         return b.matmul(xf, wf, transpose_b=transposed)
@@ -58,10 +58,17 @@ def linear(
     return body
 
 
-def image(zero: int, channels: int = 8, padding: int = 1, bias: bool = False, groups: int = 1) -> Body:
+def image(
+    zero: int | None, channels: int = 8, padding: int = 1, bias: bool = False, groups: int = 1, weight: DType = i8, apart: bool = False
+) -> Body:
+    """`zero` None is one that a call brings, as the first code of the image; the filters' is one, or one for each channel (`apart`)."""
+
     def body(b: Builder, x: Value, drawn: Drawn) -> Value:
-        xf = b.dequantize(x, np.float32(0.03), np.asarray(zero, x.dtype.numpy), dtype=f32)
-        wf = b.dequantize(drawn.codes(i8, 6, channels // groups, 3, 3), drawn.scales(6), axis=0, dtype=f32)
+        first = {"starts": (0,) * 4, "sizes": (1,) * 4, "steps": (1,) * 4}
+        zeros = b.reshape(b.slice(x, **first), shape=()) if zero is None else np.asarray(zero, x.dtype.numpy)
+        xf = b.dequantize(x, np.float32(0.03), zeros, dtype=f32)
+        others = None if weight == i8 else drawn.codes(weight, 6) if apart else np.asarray(117, weight.numpy)
+        wf = b.dequantize(drawn.codes(weight, 6, channels // groups, 3, 3), drawn.scales(6), others, axis=0, dtype=f32)
         attrs = {"strides": (2, 1), "dilations": (1, 1), "before": (padding, 0), "after": (0, padding), "groups": groups}
         return b.conv(xf, wf, drawn.scales(6) if bias else None, **attrs)
 
@@ -72,6 +79,16 @@ def shifted(zero: int, rank: int = 0) -> Body:
     def body(b: Builder, x: Value, drawn: Drawn) -> Value:
         wide = b.sub(b.cast(x, dtype=i32), np.full((1,) * rank, zero, np.int32)) if zero else b.cast(x, dtype=i32)
         return b.matmul(wide, b.cast(drawn.codes(i8, x.shape[-1], 12), dtype=i32))
+
+    return body
+
+
+def folded(weight_zero: int) -> Body:
+    """Codes of weights that are written less their zero points, as a constant of 32 bits."""
+
+    def body(b: Builder, x: Value, drawn: Drawn) -> Value:
+        wide = b.sub(b.cast(x, dtype=i32), np.int32(7))
+        return b.matmul(wide, drawn.codes(u8, x.shape[-1], 12).astype(np.int32) - weight_zero)
 
     return body
 
@@ -113,6 +130,21 @@ CASES: dict[str, tuple[Body, DType, tuple[int, ...]]] = {
     "signed image": (image(-3, bias=True), i8, (2, 8, 9, 7)),
     "groups": (image(77, groups=2), u8, (2, 8, 9, 7)),
     "three channels": (image(114, channels=3), u8, (1, 3, 9, 7)),
+    "groups of two channels": (image(77, channels=6, groups=3), u8, (2, 6, 9, 7)),
+    "groups of one channel": (image(-9, channels=6, groups=6, bias=True), i8, (2, 6, 9, 7)),
+    "groups of one channel for two results": (image(0, channels=3, groups=3), u8, (2, 3, 9, 7)),
+    "padded with what a call brings": (image(None), u8, (2, 8, 9, 7)),
+    "padded with what a call brings, for each channel": (image(None, channels=6, groups=6), i8, (2, 6, 9, 7)),
+    "zero points that do not fit": (linear(3, weight=u8, weight_zero=7), u8, (5, 24)),
+    "zero points that do not fit, fours": (linear(200, weight=u8, weight_zero=140, depth=21), u8, (5, 21)),
+    "signed zero points that do not fit": (linear(None, weight=i8, weight_zero=-100), i8, (5, 24)),
+    "filters whose zero point does not fit": (image(140, weight=u8), u8, (2, 8, 9, 7)),
+    "filters whose zero points do not fit": (image(-3, weight=u8, apart=True, bias=True), i8, (2, 8, 9, 7)),
+    "three channels, zero points that do not fit": (image(9, channels=3, weight=u8), u8, (2, 3, 9, 7)),
+    "groups, zero points that do not fit": (image(None, groups=2, weight=u8, apart=True), u8, (2, 8, 9, 7)),
+    "groups of one, zero points that do not fit": (image(9, channels=6, groups=6, weight=u8, apart=True), u8, (2, 6, 9, 7)),
+    "a constant of 32 bits": (folded(128), u8, (5, 24)),
+    "a constant of 32 bits that does not fit": (folded(30), u8, (5, 21)),
     "integers": (shifted(0), u8, (5, 24)),
     "integers with a zero point": (shifted(120), u8, (5, 24)),
 }
@@ -154,7 +186,8 @@ def test_signs_change_where_codes_are_made() -> None:
 @pytest.mark.parametrize(
     ("body", "dtype", "shape"),
     [
-        (linear(3, weight=u8, weight_zero=7), u8, (5, 24)),
+        (linear(3, weight=u8, weight_zero=7, depth=16_449), u8, (5, 16_449)),
+        (folded(300), u8, (5, 24)),
         (lambda b, x, drawn: b.matmul(b.dequantize(x, np.float32(1), dtype=f32), drawn.scales(24, 12)), u8, (5, 24)),
         (
             lambda b, x, drawn: b.matmul(
@@ -178,18 +211,19 @@ def test_signs_change_where_codes_are_made() -> None:
             (5, 24),
         ),
         (linear(None, depth=65_797), u8, (5, 65_797)),
-        (image(0, channels=6, groups=3), u8, (2, 6, 9, 7)),
+        (image(0, channels=3 * 58, groups=3), u8, (2, 3 * 58, 9, 7)),
         (shifted(100_000), u8, (5, 21)),
         (shifted(3, rank=3), u8, (5, 24)),
     ],
     ids=[
-        "zero points that do not fit",
+        "zero points that do not fit, and sums that may not",
+        "integers of more than 9 bits",
         "a float weight",
         "scales along the left sum",
         "scales along the right sum",
         "infinite scale",
         "sums beyond 32 bits",
-        "groups of two channels",
+        "groups whose sums floats may round",
         "a zero point that is no code",
         "a zero point with more dimensions",
     ],
