@@ -22,6 +22,7 @@ from ...ir.region import Load, Reduce, Region, walk
 from ...ir.target import PAIRS
 from ...ir.types import bf16, f16, i8, u8
 from ...ir.workload import size_at
+from ..match import operand
 from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
 from ..regions.facts import has_kernel
@@ -33,6 +34,8 @@ PANEL = 16
 """Columns of a panel, the lanes of the widest vector of f32; the last one is filled up with zeros."""
 WIDE = (64, 32)
 """Columns of short panels that are summed in blocks, where all of them are whole."""
+LANE = 4
+"""Bytes of the channels that an instruction multiplies at once."""
 SHORT = 2048
 """Contracted elements up to which a panel is short: panels of 16 columns side by side are streams of a few pages of memory each."""
 
@@ -161,7 +164,10 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
         image = op.operands[0] if op.name == "conv" else None
         if image is None or image.op is None or image.dtype not in (i8, u8, bf16, f16):
             continue
-        if image.op.name in SIDEWAYS | CODED | {"cast"}:
+        filters, together = operand(op, 1), LANE // image.dtype.itemsize
+        if op.attrs["groups"] != 1 and dims.divides(together, filters.shape[1]) is not True:
+            continue  # each channel by itself, or few of them
+        if image.op.name in SIDEWAYS | CODED or image.op.definition.kind == "pointwise":
             yield image
 
 

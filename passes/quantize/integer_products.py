@@ -116,11 +116,12 @@ class CodedProduct(Rule):
             total = g.sub(total, g.mul(_summed(op, x, weight, attrs, g), zeros))
         if zero != 0 and left.zero is not None:
             others = tuple(axis for axis in range(weight.ndim) if axis != channel)
-            # In 32 bits, which wrap around on the way, and not in the end.
-            sums = weight.sum(axis=others, dtype=np.int32) - np.int32(weight.size // max(1, weight.shape[channel])) * (
-                0 if made.zero is None else made.zero
-            )
-            moved = g.module.add_constant(f"{_name(right.code)}.sums", sums.astype(np.int32).reshape(-1, *spread(op)), right.code.source)
+            sums = weight.sum(axis=others, dtype=np.int32)
+            if made.zero is not None:
+                # What fills up the sums of a convolution is the left factor's zero point, that of a product of matrices is 0.
+                counted = weight if op.name == "conv" else made.codes
+                sums = sums - made.zero * np.int32(counted.size // max(1, counted.shape[channel]))
+            moved = g.module.add_constant(f"{_name(right.code)}.sums", sums.reshape(-1, *spread(op)), right.code.source)
             total = g.sub(total, g.mul(beside(left.zero, i32, left.axis, op, g), moved))
         result = total if left.scale is None or right.scale is None else scaled(total, left.scale, right.scale, left.axis, op, g)
         bias = op.operands[2] if len(op.operands) > 2 else None
@@ -167,8 +168,8 @@ def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:
         numbers = constant_of(codes.scale)
         if numbers is not None and not np.isfinite(numbers).all():
             return "a scale is not finite"
-    if _pads(op) and left.zero is not None and left.zero.type.elements != 1:
-        return "the left factor is not padded with one number"
+    if op.name == "conv" and left.zero is not None and left.zero.type.elements != 1:
+        return "an image's zero points vary"
     return None
 
 
@@ -204,7 +205,7 @@ def _padded(op: Op, left: Codes, weight: Array, g: Builder) -> tuple[Value, Arra
     along, other = (1, 1) if op.name == "conv" else (*contracted, 1 - channel)
     more = 0 if _lies_apart(op) else -weight.shape[other] % FOUR
     before, after = [0] * rank, [more if axis == along else 0 for axis in range(rank)]
-    zero = 0 if left.zero is None else uniform(left.zero)
+    zero = 0 if left.zero is None or op.name == "matmul" else uniform(left.zero)
     if _pads(op) and zero != 0:
         before[2:], after[2:] = attrs["before"], attrs["after"]
         attrs |= {"before": (0,) * (rank - 2), "after": (0,) * (rank - 2)}
@@ -217,15 +218,19 @@ def _summed(op: Op, x: Value, weight: Array, attrs: Mapping[str, Any], g: Builde
     """What the codes of the left factor add up to, without another factor: for each result, or each group of them."""
     if op.name == "matmul":
         return alone(op, x, 0, g)
-    groups = attrs["groups"]
-    ones = g.module.add_constant("ones", np.ones((groups, *weight.shape[1:]), np.int8))
+    groups, batch, places = attrs["groups"], x.shape[0], x.shape[2:]
+    # Channels first, once: windows are then folded over one image for each group.
+    if weight.shape[1] > 1:
+        apart = g.reshape(g.cast(x, dtype=i32), shape=(batch, groups, weight.shape[1], *places))
+        x = g.sum(apart, axes=(2,), keepdims=False)
+    ones = g.module.add_constant("ones", np.ones((groups, 1, *weight.shape[2:]), np.int8 if x.dtype != i32 else np.int32))
     total: Value = g.build(op.definition, [x, ones], attrs)[0]
     if groups in (1, weight.shape[0]):
         return total
     each = weight.shape[0] // groups
-    apart = g.reshape(total, shape=(total.shape[0], groups, 1, *total.shape[2:]))
-    wide = g.broadcast_to(apart, shape=(total.shape[0], groups, each, *total.shape[2:]))
-    result: Value = g.reshape(wide, shape=(total.shape[0], weight.shape[0], *total.shape[2:]))
+    apart = g.reshape(total, shape=(batch, groups, 1, *total.shape[2:]))
+    wide = g.broadcast_to(apart, shape=(batch, groups, each, *total.shape[2:]))
+    result: Value = g.reshape(wide, shape=(batch, weight.shape[0], *total.shape[2:]))
     return result
 
 

@@ -12,11 +12,11 @@ from ...ir import dims
 from ...ir.dims import Dim
 from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
-from ..match import Replacement, operand
+from ..match import Replacement, operand, producer
 
 
 class TransposedConvolution(Rule):
-    """conv_transpose(x, w) -> conv(x, w', before) with the outputs of all phases as channels, moved side by side.
+    """conv_transpose(x, w) -> conv(x, w', before) with the outputs of all phases as channels, moved side by side; filters may be codes.
 
     Output place s*m + r gets input m - t through element s*t + r of the window: each phase r is a convolution with the
     elements of its own, backwards. Written as one sum over the whole window every product but one of s is with 0.
@@ -28,8 +28,10 @@ class TransposedConvolution(Rule):
 
     def check(self, op: Op, module: Module) -> str | None:
         x, w = operand(op, 0), operand(op, 1)
-        if w.constant is None:
-            return "the filters are not constant: to rearrange them costs a kernel in each call"
+        coded = _coded(op)
+        numbers = w if coded is None else operand(coded, 1)
+        if numbers.constant is None:
+            return "the filters are not constant, nor codes with scales for each result: to rearrange them costs a kernel in each call"
         if not x.dtype.is_float:
             return "only sums of floats run in register blocks"
         if 0 in x.shape or 0 in op.result.shape or not all(isinstance(size, int) and size > 0 for size in w.shape):
@@ -46,7 +48,7 @@ class TransposedConvolution(Rule):
                 return "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
             if before < 0 or dims.at_most(size - after + more, stride * dims.ceil_div(size, stride)) is not True:
                 return "the result reaches beyond the phases"
-        if not np.isfinite(w.constant.array.astype(np.float64)).all():
+        if not np.isfinite(numbers.constant.array.astype(np.float64)).all():
             return "an element of the filters is not finite"
         return None
 
@@ -73,9 +75,41 @@ def _sizes(op: Op) -> tuple[int, ...]:
     return tuple(size for size in operand(op, 1).shape if isinstance(size, int))
 
 
+def _coded(op: Op) -> Op | None:
+    """What decodes the filters, if they are constant codes with one scale, or one for each channel of results."""
+    made = producer(op.operands[1], "dequantize")
+    if made is None or made.attrs["block"] or any(each is not None and each.constant is None for each in made.operands):
+        return None
+    is_one = all(each is None or each.type.elements == 1 for each in made.operands[1:])
+    return made if is_one or made.attrs["axis"] == 1 else None
+
+
 def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
+    """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], codes and what they are decoded with alike."""
+    made = _coded(op)
+    if made is None:
+        return _by_phases(op, operand(op, 1), g, taps)
+    code, *rest = made.operands
+    count = op.attrs["groups"] * math.prod(op.attrs["strides"])
+    is_one = all(each is None or each.type.elements == 1 for each in rest)
+    apart = [None if each is None else g.reshape(each, shape=()) if is_one else _repeated(each, count, g) for each in rest]
+    assert code is not None
+    attrs = {**made.attrs, "axis": None if is_one else 0}
+    decoded: Value = g.build(made.definition, [_by_phases(op, code, g, taps), *apart], attrs)[0]
+    return decoded
+
+
+def _repeated(values: Value, copies: int, g: Builder) -> Value:
+    """Numbers [n], so many times one after the other."""
+    (size,) = values.shape
+    each = g.broadcast_to(g.reshape(values, shape=(1, size)), shape=(copies, size))
+    found: Value = g.reshape(each, shape=(copies * size,))
+    return found
+
+
+def _by_phases(op: Op, w: Value, g: Builder, taps: list[int]) -> Value:
     """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], each phase backwards."""
-    w, strides, groups = operand(op, 1), op.attrs["strides"], op.attrs["groups"]
+    strides, groups = op.attrs["strides"], op.attrs["groups"]
     rank, (inputs, width, *_) = len(strides), _sizes(op)
     w = g.reshape(w, shape=(groups, inputs // groups, width, *chain.from_iterable(zip(taps, strides, strict=True))))
     lead = (groups, inputs // groups, width)

@@ -22,6 +22,7 @@ from ....ir.tile.program import Dot, GridAxis, Launch, TileApply, TileType, Valu
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Reduce as TileReduce
 from ....ir.tile.program import Ref as TileRef
+from ....ir.types import bf16, f16, f32
 from ...regions.contraction import Contraction, axes_of, group_of, in_fours, plain_load, stride_of, unwidened, whole_step
 from ...regions.selections import find_selections
 from ..expand import with_expansion
@@ -83,7 +84,15 @@ class RegisterBlocks:
         self.few, self.lanes, self.level2 = few_rows(target, 1 if found.block is None else 2), target.lanes, target.level2_bytes
         self.width = schedule["nr"]
         """Columns of the register block at hand."""
+        self.widens = self.row is not None and not in_tiles and self._is_narrow(target)
+        """Whether the left factor is computed, or of 16 bits where nothing multiplies those: that is done in rows, before they are used."""
         self._is_inside = False
+
+    def _is_narrow(self, target: CpuLevel) -> bool:
+        left, right = plain_load(self.found.left), plain_load(self.found.right)
+        if left is None or left.dtype not in (bf16, f16) or (self.found.block or self.found.reduce).dtype != f32:
+            return left is None and (self.found.block or self.found.reduce).dtype == f32
+        return right is None or right.dtype != left.dtype or target.dot(left.dtype.name, left.dtype.name, "f32") is None
 
     def order(self) -> Order:
         """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
@@ -425,11 +434,35 @@ class RegisterBlocks:
     def _dot(self, block: Block, acc: Value, kind: TileType, columns: str, panel: str | None, guarded: bool) -> Value:
         for let in self.found.prologue:
             block.later(let)
+        copied = self._copied_rows(block, kind, columns) if self.widens else None
         block.outside = guarded
-        left = block.lower(accumulated(self.found.left, kind))
+        if copied is None:
+            left = block.lower(accumulated(self.found.left, kind))
+        else:
+            local, place = copied
+            zero = Constant(0.0, kind.dtype) if guarded else None
+            left = TileLoad(local, place, TileType(kind.dtype, block.ordered(block.axes_in(*place))), zero)
         right = self._right(block, kind, columns, panel)
         block.outside = False
         return Dot(left, right, acc, kind)
+
+    def _copied_rows(self, block: Block, kind: TileType, columns: str) -> tuple[str, tuple[Dim, Dim]]:
+        """The left factor's part of one `dot` in f32, in a cache tile: else each number would be widened for each vector of columns."""
+        axis = str(block.index[self.inner])
+        step, extent = self._step(), self.extents[self.inner]
+        first: Dim = 0 if step is None else dims.symbol(f"{axis}.first")
+        count = dims.evaluate(extent, {}) if step is None else step
+        local = block.local("rows", kind.dtype, ((f"{self.row}", self.schedule["mr"]), ("k", count + LANES)))
+        rows, axes, place = dims.symbol(f"{block.index[self.row or '']}.lane"), block.axes, block.index[self.inner]
+        block.axes = [each for each in axes if each not in (columns, axis)]
+        high = extent if step is None else dims.minimum(first + step, extent)
+        with block.loop(self.inner, "tile", first, high, min(count, 4 * LANES)) as k:
+            block.index[self.inner] = dims.symbol(k)
+            block.outside = True
+            block.store(local, (rows, dims.symbol(k) - first), block.lower(accumulated(self.found.left, kind)))
+            block.outside = False
+        block.axes, block.index[self.inner] = axes, place
+        return local, (rows, place - first)
 
     def _right(self, block: Block, kind: TileType, columns: str, panel: str | None) -> Value:
         place = block.index[self.inner]

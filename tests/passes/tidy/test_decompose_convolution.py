@@ -10,11 +10,14 @@ import pytest
 from ourcc.ir.graph import Builder, ConstantData, Graph, Module
 from ourcc.ir.graph.reference import interpret, judge
 from ourcc.ir.graph.verify import verify
-from ourcc.ir.types import TensorType, f32
+from ourcc.ir.types import TensorType, f32, i32, u8
 from ourcc.passes.base import PassContext
+from ourcc.passes.manager import PassManager
+from ourcc.passes.quantize.integer_products import IntegerProducts
 from ourcc.passes.tidy.decompose import Decompose
 from ourcc.passes.tidy.decompose_convolution import TransposedConvolution
 from ourcc.passes.tidy.eliminate_dead_code import EliminateDeadCode
+from ourcc.passes.tidy.fold_constants import FoldConstants
 
 
 def transposed(constant: bool = True, groups: int = 1, bias: bool = False, symbol: bool = False, **changes: object) -> Module:
@@ -42,6 +45,7 @@ def names(module: Module) -> list[str]:
     return [op.name for op in module.main]
 
 
+UNKNOWN = "the filters are not constant, nor codes with scales for each result: to rearrange them costs a kernel in each call"
 UNEQUAL = "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
 
 CASES = {
@@ -92,6 +96,40 @@ def test_drawn_windows() -> None:
     assert decomposed > 50
 
 
+@pytest.mark.parametrize("axis", [None, 1, 0])
+@pytest.mark.parametrize("seed", range(8))
+def test_filters_may_be_codes(seed: int, axis: int | None) -> None:
+    """With one scale and zero point, or one for each channel of results; those of inputs vary along the sum."""
+    draw, numbers = random.Random(seed), np.random.default_rng(seed)
+    strides = (draw.choice((1, 2, 3)), draw.choice((1, 2)))
+    window = tuple(stride * draw.choice((1, 2)) for stride in strides)
+    groups, outputs = draw.choice((1, 2)), draw.choice((1, 3))
+    module = Module("m")
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    x = graph.add_input("x", TensorType(u8, (2, 4, 6, 5)))
+    codes = module.add_constant("w", numbers.integers(-128, 128, (4, outputs, *window)).astype(np.int8))
+    count = () if axis is None else (codes.shape[axis],)
+    scale = module.add_constant("s", numbers.uniform(0.1, 1.0, count).astype(np.float32))
+    zero = module.add_constant("z", numbers.integers(-9, 9, count).astype(np.int8)) if draw.random() < 0.5 else None
+    bias = module.add_constant("b", numbers.normal(size=groups * outputs).astype(np.float32)) if draw.random() < 0.5 else None
+    filters = b.dequantize(codes, scale, zero, axis=axis, dtype=f32)
+    attrs = {"strides": strides, "dilations": (1, 1), "before": (0, 1), "after": (0, 0), "output_padding": (0, 0), "groups": groups}
+    graph.set_outputs([b.conv_transpose(b.dequantize(x, np.float32(0.5), np.uint8(7), dtype=f32), filters, bias, **attrs)], ["y"])
+    given = numbers.integers(0, 256, (2, 4, 6, 5)).astype(np.uint8)
+    stepwise, wide = interpret(module, [given]), interpret(module, [given], wide=True)
+    assert Decompose().run(module, PassContext()) == (axis != 0)
+    EliminateDeadCode().run(module, PassContext())
+    verify(module)
+    verdict = judge(interpret(module, [given])[0], stepwise[0], wide[0])
+    assert verdict.passed, verdict.reason
+    if axis != 0:
+        PassManager([FoldConstants(), IntegerProducts()], strict=True).run(module)
+        assert {op.result.dtype for op in module.main if op.name == "conv"} == {i32}
+        verdict = judge(interpret(module, [given])[0], stepwise[0], wide[0])
+        assert verdict.passed, verdict.reason
+
+
 def test_drawn_images_that_are_cut_down_to_nothing() -> None:
     draw, empty = random.Random(0), 0
     while empty < 20:
@@ -119,7 +157,7 @@ def test_drawn_images_that_are_cut_down_to_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"constant": False}, "the filters are not constant: to rearrange them costs a kernel in each call"),
+        ({"constant": False}, UNKNOWN),
         ({"strides": (2, 2), "dilations": (1, 2)}, "the window has both strides and holes"),
         ({"window": (4, 2), "strides": (2, 2), "before": (-1, 0)}, "the result reaches beyond the phases"),
         ({"window": (4, 2), "strides": (2, 2), "output_padding": (2, 0)}, "the result reaches beyond the phases"),
