@@ -15,6 +15,7 @@ from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
 from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
+from .vanished import vanished
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class EncodeWeights(Pass):
             for weight in weights_of(graph):
                 fields = {} if weight.stored in known else fields_of(weight, format_of(self.format))
                 if not isinstance(fields, str) and context.spend():
+                    context.notes += _notes(weight, format_of(self.format), fields)
                     _encode(rewriter, weight, self.format, fields, known)
                     changed = True
         return changed
@@ -70,6 +72,16 @@ def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]]
         return format.encoded(values_of(weight.stored), weight.contracted)
     except VerifyError as error:
         return error.message
+
+
+def _notes(weight: Weight, format: Format, fields: dict[str, np.ndarray[Any, Any]]) -> list[str]:
+    """What is to be said of a weight that is coded."""
+    if not fields:
+        return []
+    numbers, axis = values_of(weight.stored), weight.contracted
+    group = format.group if numbers.shape[axis] % format.group == 0 and format.group > 1 else 0
+    said = vanished(weight.stored.name, format.name, numbers, axis, group, lambda: format.decoded(fields, axis))
+    return [] if said is None else [said]
 
 
 def why_not(weight: Weight, format: str) -> str | None:

@@ -15,6 +15,7 @@ from ...ir.graph.rewrite import Numerics, Rewriter
 from ..base import Pass, PassContext
 from ..match import operand
 from ..weights.weights import Weight, values_of, weights_of, why_not_coded
+from .vanished import vanished
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +43,7 @@ class QuantizeInt8Weight(Pass):
                 found = None if weight.stored in known else coded(weight)
                 if not isinstance(found, str) and context.spend():
                     if found is not None:
+                        context.notes += _notes(weight, found[0])
                         known[weight.stored] = _added(module, weight.stored, *found)
                     _read_coded(rewriter, weight, *known[weight.stored])
                     changed = True
@@ -57,6 +59,14 @@ def coded(weight: Weight) -> tuple[Array, Array] | str:
         return quantized(values_of(weight.stored), weight.channel)
     except VerifyError as error:
         return error.message
+
+
+def _notes(weight: Weight, codes: Array) -> list[str]:
+    """What is to be said of a weight that is quantized."""
+    apart = [np.moveaxis(array, weight.channel, 0) for array in (values_of(weight.stored), codes)]
+    numbers, found = (array.reshape(array.shape[0], -1) for array in apart)
+    said = vanished(weight.stored.name, "int8", numbers, 1, 0, lambda: found)
+    return [] if said is None else [said]
 
 
 def why_not(weight: Weight) -> str | None:
