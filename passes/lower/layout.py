@@ -25,6 +25,7 @@ from ...ir.workload import size_at
 from ..match import operand
 from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
+from ..regions.exact_floats import FEW
 from ..regions.facts import has_kernel
 from ..regions.selections import find_selections
 from ..regions.shadows import seen_outside
@@ -164,9 +165,10 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
         image = op.operands[0] if op.name == "conv" else None
         if image is None or image.op is None or image.dtype not in (i8, u8, bf16, f16):
             continue
-        filters, together = operand(op, 1), LANE // image.dtype.itemsize
-        if op.attrs["groups"] != 1 and dims.divides(together, filters.shape[1]) is not True:
-            continue  # each channel by itself, or few of them
+        filters, groups = operand(op, 1), op.attrs["groups"]
+        is_whole = dims.divides(LANE // image.dtype.itemsize, filters.shape[1]) is True
+        if groups != 1 and not (is_whole and dims.at_most(groups * (FEW + 1), filters.shape[0]) is True):
+            continue  # each channel by itself, or few of them, for few results
         if image.op.name in SIDEWAYS | CODED or image.op.definition.kind == "pointwise":
             yield image
 
