@@ -239,6 +239,9 @@ class Access:
             return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
+        places = _places_within(address, spot.lanes) if stride is None and guard.whole else None
+        if places is not None:
+            return self._moved(operand.dtype, pointer, address, guard, value.other, places), spot.lanes
         return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
 
     def _looked_up(self, scope: Scope, operand: Param | Local, pointer: str, address: Dim, guard: AccessGuard, spot: Spot) -> str | None:
@@ -357,6 +360,16 @@ class Access:
 
     def _splat(self, dtype: DType, other: Constant | None, lanes: int) -> str:
         return self.library.call(f"splat_{register(dtype)}", lanes, _other(other))
+
+    def _moved(self, dtype: DType, pointer: str, address: Dim, guard: AccessGuard, other: Constant | None, places: Sequence[int]) -> str:
+        """Elements of one vector's length of memory, each lane the one at its place."""
+        storage, _ = storage_type(dtype)
+        lanes, at = len(places), f"{pointer} + {self.writer.index(at_lane(address, 0))}"
+        outside = self.library.call(f"splat_{storage}", lanes, self._stored(dtype, other))
+        part = self.library.call(f"load_part_{storage}", lanes, at, "0", str(max(places) + 1), outside)
+        read = f"{guard.condition} ? {part} : {outside}" if guard.scalars else part
+        name = self.writer.define(self.library.vector(storage, lanes), read)
+        return from_storage(self.library, dtype, lanes, f"__builtin_shufflevector({name}, {name}, {', '.join(map(str, places))})")
 
     def _strided(self, dtype: DType, pointer: str, address: Dim, lanes: int) -> str:
         storage, _ = storage_type(dtype)
@@ -497,6 +510,13 @@ class Access:
 
     def _close_lanes(self) -> None:
         self.writer.close()
+
+
+def _places_within(address: Dim, lanes: int) -> tuple[int, ...] | None:
+    """How far behind the first lane's element that of each lane lies, if none lies before it or a vector's length or more behind."""
+    first = at_lane(address, 0)
+    places = tuple(place for lane in range(lanes) if isinstance(place := at_lane(address, lane) - first, int) and 0 <= place < lanes)
+    return places if len(places) == lanes else None
 
 
 def _other(other: Constant | None) -> str:

@@ -22,7 +22,7 @@ from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, emulated, level_for
 from ...ir.tile.program import Launch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
-from ...passes.lower.layout import channels_last, constant_layouts
+from ...passes.lower.layout import COLUMNS, channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.match import operand
@@ -157,7 +157,7 @@ def _lower_printed(
         workload,
         texts.ahead if begin is not None else None,
     )
-    return lower_printed(fuse(module, channels_last, workload, short=True), scheduler, level.name, texts.of)
+    return lower_printed(fuse(module, channels_last, workload, short=True, columns=COLUMNS), scheduler, level.name, texts.of)
 
 
 class KernelTexts:

@@ -126,7 +126,7 @@ class Fusion:
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
     that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. With `short`
-    functions of which 16 bits are read have few instructions.
+    functions of which 16 bits are read have few instructions. Groups of products are products each from so many `columns` on.
     """
 
     module: Module
@@ -135,6 +135,7 @@ class Fusion:
     workload: Workload | None = None
     narrow: bool = False
     short: bool = False
+    columns: int = 1
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
     faults: Faults = field(default_factory=Faults, init=False)
@@ -247,7 +248,7 @@ class Fusion:
             beside,
             self._keeps_rounding,
         )
-        region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts)
+        region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts, self.columns)
         region = exact_floats(hoist_scales(narrow_factors(region) if self.narrow else region), self.module.facts)
         region = narrow_functions(region) if self.short else region
         if beside and len(together(region)) > 1:

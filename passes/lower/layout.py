@@ -25,7 +25,6 @@ from ...ir.workload import size_at
 from ..match import operand
 from ..regions.blocks import in_blocks
 from ..regions.contraction import Contraction, bytes_of, group_of, innermost, plain_load, read_contraction, stride_of
-from ..regions.exact_floats import FEW
 from ..regions.facts import has_kernel
 from ..regions.selections import find_selections
 from ..regions.shadows import seen_outside
@@ -37,6 +36,8 @@ WIDE = (64, 32)
 """Columns of short panels that are summed in blocks, where all of them are whole."""
 LANE = 4
 """Bytes of the channels that an instruction multiplies at once."""
+COLUMNS = 8
+"""Columns that groups have at least which are products of their own: fewer fill less than half of a vector, and groups share lanes."""
 SHORT = 2048
 """Contracted elements up to which a panel is short: panels of 16 columns side by side are streams of a few pages of memory each."""
 
@@ -167,7 +168,7 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
             continue
         filters, groups = operand(op, 1), op.attrs["groups"]
         is_whole = dims.divides(LANE // image.dtype.itemsize, filters.shape[1]) is True
-        if groups != 1 and not (is_whole and dims.at_most(groups * (FEW + 1), filters.shape[0]) is True):
+        if groups != 1 and not (is_whole and dims.at_most(groups * COLUMNS, filters.shape[0]) is True):
             continue  # each channel by itself, or few of them, for few results
         if image.op.name in SIDEWAYS | CODED or image.op.definition.kind == "pointwise":
             yield image
@@ -183,7 +184,7 @@ def _gains(op: Op, is_ordered: bool) -> bool:
     whole = region_of(op.definition, op.types, op.attrs)
     if whole is None:
         return False
-    region = split_groups(whole, dims.NO_FACTS)  # groups are products each
+    region = split_groups(whole, dims.NO_FACTS, COLUMNS)  # groups are products each
     found = read_contraction(region)
     image = region.inputs[0].name
     loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]

@@ -35,9 +35,10 @@ def fuse(
     workload: Workload | None = None,
     narrow: bool = False,
     short: bool = False,
+    columns: int = 1,
 ) -> Fusions:
     """The choices for each of a module's functions, of one level or GPU, for the workload; the others as in `Fusion`."""
-    return tuple(Fusion(module, graph, orders(graph), workload, narrow, short) for graph in module.functions.values())
+    return tuple(Fusion(module, graph, orders(graph), workload, narrow, short, columns) for graph in module.functions.values())
 
 
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:

@@ -16,8 +16,6 @@ from ...ir.types import f32, i32
 from .contraction import Contraction, read_contraction
 from .hoist_scales import fresh
 
-FEW = 7
-"""Columns of a product that fill less than half of a vector."""
 DIGITS: int = FLOATS["f32"][0]
 """Bits of the greatest integer up to which f32 holds all of them."""
 
@@ -28,14 +26,11 @@ def exact_floats(region: Region, symbols: dims.Facts) -> Region:
     Before: %t = sum l, m: mul(cast(x[i, j+l, k+m], i32), cast(w[i, l, m], i32)) : i32
     After:  %t = cast(sum l, m: mul(cast(x[i, j+l, k+m], f32), cast(w[i, l, m], f32)) : f32, i32)
 
-    It is done where both factors vary along one axis of the result and the right one along no axis of its own, or a short one: a product
-    of matrices is made by instructions that multiply bytes.
+    It is done where both factors vary along one axis of the result and the right one along no axis of its own: a product of matrices
+    is made by instructions that multiply bytes.
     """
     found = read_contraction(region)
-    if isinstance(found, str) or found.block is not None or not found.batch:
-        return region
-    columns = dims.product(region.axis(name).extent for name in found.columns)
-    if dims.at_most(columns, FEW, symbols) is not True or not _is_exact(region, found, symbols):
+    if isinstance(found, str) or found.block is not None or found.columns or not found.batch or not _is_exact(region, found, symbols):
         return region
     old = found.reduce
     total = Ref(fresh(old.name, {getattr(statement, "name", "") for statement in region.body}), f32)

@@ -16,12 +16,17 @@ MOST = 256
 """Places of a window at most."""
 LONGEST = 16
 """Places of a row of a window at most: it is written out."""
+FILLING = (2, 4, 8)
+"""Results of a group of which several fill a vector."""
 KINDS = ("sum", "max", "min")
 
 
 @dataclass(frozen=True)
 class Side:
-    """A dimension of the image that windows go along: `stride * place + step * tap + start` is where it is read; some have one place."""
+    """A dimension of the image that windows go along: `stride * place + step * tap + start` is where it is read; some have one place.
+
+    Where that is the channels, each lane has its own start: the first channel of its group.
+    """
 
     dimension: int
     place: str | None
@@ -65,12 +70,12 @@ def read_windows(problem: Problem) -> Windows | str:
     if len(images) != 1 or any(load.gathers for load in loads) or any(isinstance(part, Ref) for part in walk(fold.value)):
         return "there is not one image that windows go along"
     (image,) = images
-    sides = _sides(region, fold, image)
+    sides = _sides(region, fold, image, lane)
     if isinstance(sides, str):
         return sides
     if any(axes_of(load) & {side.place for side in sides} for load in loads if load is not image):
         return "another factor varies from place to place"
-    if stride_of(image, region, lane) != 1 or lane in {side.place for side in sides}:
+    if not _are_beside(region, image, lane, sides):
         return "channels are not side by side"
     if dims.number(region.axis(sides[-1].tap).extent) > LONGEST:
         return f"a row of a window has more than {LONGEST} places"
@@ -80,12 +85,24 @@ def read_windows(problem: Problem) -> Windows | str:
     return Windows(fold, image, _held(fold.value, image, moving), lane, sides, after, store)
 
 
-def _sides(region: Region, fold: Reduce, image: Load) -> tuple[Side, ...] | str:
+def _are_beside(region: Region, image: Load, lane: str, sides: tuple[Side, ...]) -> bool:
+    """Whether the lanes are channels that lie next to each other, or groups of them."""
+    if lane in {side.place for side in sides}:
+        return False
+    of_groups = [side for side in sides if lane in dims.symbols(side.start)]
+    return stride_of(image, region, of_groups[0].tap if of_groups else lane) == 1
+
+
+def _sides(region: Region, fold: Reduce, image: Load, lane: str) -> tuple[Side, ...] | str:
     """The dimensions that windows go along, those with one place first, the others in the order in which they lie."""
     found = []
     for dimension, subscript in enumerate(image.subscripts):
         taps = [name for name in fold.over if name in dims.symbols(subscript)]
         if not taps:
+            continue
+        rest = subscript - dims.symbol(taps[0])
+        if dims.symbols(rest) == {lane} and _size_of_groups(rest, lane) == region.axis(taps[0]).extent:
+            found.append(Side(dimension, None, taps[0], 1, 1, rest))
             continue
         places = [name for name in fold.axes if name in dims.symbols(subscript)]
         if len(taps) != 1 or len(places) > 1:
@@ -102,6 +119,17 @@ def _sides(region: Region, fold: Reduce, image: Load) -> tuple[Side, ...] | str:
     if {side.tap for side in found} != set(fold.over) or len(set(walked)) != len(walked) or not walked:
         return "an axis of the window does not go along the image, or there is one place"
     return tuple(sorted(found, key=lambda side: side.place is not None))
+
+
+def _size_of_groups(start: Dim, lane: str) -> int | None:
+    """n where each lane begins at n * (lane // m): the inputs of the group of its m results. None if such groups do not fill vectors."""
+    if isinstance(start, int) or len(start.terms) != 1:
+        return None
+    ((monomial, inputs),) = start.terms
+    group = monomial[0]
+    if len(monomial) != 1 or not isinstance(group, dims.Function) or group.kind != "div" or group.left != dims.symbol(lane):
+        return None
+    return next((inputs for results in FILLING if group.right == results and inputs <= results), None)
 
 
 def _coefficient(subscript: Dim, name: str) -> int | None:
