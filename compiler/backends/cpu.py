@@ -22,12 +22,13 @@ from ...ir.target import CPU_LEVELS, CpuLevel, cpu_level, emulated, level_for
 from ...ir.tile.program import Launch
 from ...ir.workload import Workload
 from ...passes.lower.build_plan import Lowered
-from ...passes.lower.layout import COLUMNS, channels_last, constant_layouts
+from ...passes.lower.layout import channels_last, constant_layouts
 from ...passes.lower.lower import fuse, lower_printed, print_each
 from ...passes.lower.schedule import Choose, Scheduled, Scheduler, cheapest
 from ...passes.match import operand
 from ...passes.quantize.words import scored_as
 from ...passes.tile.cpu import STRATEGIES
+from ...passes.tile.cpu.windows_sides import shares_vectors
 from ...runtime.contents import LIBRARY, PartContents
 from ...runtime.native import cpu_flags, withheld
 from ..options import BuildOptions
@@ -157,7 +158,7 @@ def _lower_printed(
         workload,
         texts.ahead if begin is not None else None,
     )
-    return lower_printed(fuse(module, channels_last, workload, short=True, columns=COLUMNS), scheduler, level.name, texts.of)
+    return lower_printed(fuse(module, channels_last, workload, short=True, shared=shares_vectors), scheduler, level.name, texts.of)
 
 
 class KernelTexts:

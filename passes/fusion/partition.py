@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from ...ir.errors import InternalError, is_own, reason
 from ...ir.graph import Graph, Module, Op, Value
+from ...ir.region import Region
 from ...ir.region.stores import together
 from ...ir.workload import Workload, default_workload
 from ..faults import Faults
@@ -126,7 +127,7 @@ class Fusion:
 
     A value that has an order of its own although callers or host steps see it has a *shadow*: kernels write and read
     that, one more copies it. Where `narrow` factors make faster products, decoded ones are rounded as their op declares. With `short`
-    functions of which 16 bits are read have few instructions. Groups of products are products each from so many `columns` on.
+    functions of which 16 bits are read have few instructions. Groups are products of their own unless vectors are `shared` by several.
     """
 
     module: Module
@@ -135,7 +136,7 @@ class Fusion:
     workload: Workload | None = None
     narrow: bool = False
     short: bool = False
-    columns: int = 1
+    shared: Callable[[Region], bool] = lambda region: False
     choices: Choices = field(init=False)
     shadows: dict[Value, Value] = field(init=False)
     faults: Faults = field(default_factory=Faults, init=False)
@@ -248,7 +249,8 @@ class Fusion:
             beside,
             self._keeps_rounding,
         )
-        region = split_groups(simplify_region(group.region, self.module.facts), self.module.facts, self.columns)
+        region = simplify_region(group.region, self.module.facts)
+        region = region if self.shared(region) else split_groups(region, self.module.facts)
         region = exact_floats(hoist_scales(narrow_factors(region) if self.narrow else region), self.module.facts)
         region = narrow_functions(region) if self.short else region
         if beside and len(together(region)) > 1:

@@ -37,7 +37,7 @@ WIDE = (64, 32)
 LANE = 4
 """Bytes of the channels that an instruction multiplies at once."""
 COLUMNS = 8
-"""Columns that groups have at least which are products of their own: fewer fill less than half of a vector, and groups share lanes."""
+"""Results of a group from which on its products are matrices: fewer fill less than half of a vector."""
 SHORT = 2048
 """Contracted elements up to which a panel is short: panels of 16 columns side by side are streams of a few pages of memory each."""
 
@@ -184,7 +184,7 @@ def _gains(op: Op, is_ordered: bool) -> bool:
     whole = region_of(op.definition, op.types, op.attrs)
     if whole is None:
         return False
-    region = split_groups(whole, dims.NO_FACTS, COLUMNS)  # groups are products each
+    region = split_groups(whole, dims.NO_FACTS)  # groups are products each
     found = read_contraction(region)
     image = region.inputs[0].name
     loads = [(s, part) for s in region.body for part in walk(s.value) if isinstance(part, Load) and part.operand == image]

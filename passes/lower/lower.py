@@ -17,6 +17,7 @@ from ...ir.graph import Graph, Module, Op, Value
 from ...ir.layout import Layout
 from ...ir.plan import Plan
 from ...ir.plan.check import check
+from ...ir.region import Region
 from ...ir.tile.program import Launch
 from ...ir.workload import Workload
 from ..fusion.decision import Decision, decisions
@@ -35,10 +36,10 @@ def fuse(
     workload: Workload | None = None,
     narrow: bool = False,
     short: bool = False,
-    columns: int = 1,
+    shared: Callable[[Region], bool] = lambda region: False,
 ) -> Fusions:
     """The choices for each of a module's functions, of one level or GPU, for the workload; the others as in `Fusion`."""
-    return tuple(Fusion(module, graph, orders(graph), workload, narrow, short, columns) for graph in module.functions.values())
+    return tuple(Fusion(module, graph, orders(graph), workload, narrow, short, shared) for graph in module.functions.values())
 
 
 def lower(fusions: Fusions, scheduler: Scheduler, target: str) -> Lowered:

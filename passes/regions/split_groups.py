@@ -14,8 +14,8 @@ LEAST = 4
 """Members that a group has at least: fewer neither fill a vector nor share what they read."""
 
 
-def split_groups(region: Region, symbols: dims.Facts, columns: int = 1) -> Region:
-    """The region with an axis in two where a product reads one factor by whole groups of it, with so many columns each at least.
+def split_groups(region: Region, symbols: dims.Facts) -> Region:
+    """The region with an axis in two where a product reads one factor by whole groups of it; the same meaning.
 
     Before: sum c: x[p, 16*(i // 16) + c] * w[i, c]    After: sum c: x[p, 16*g + c] * w[16*g + o, c]   (i = 16*g + o)
     """
@@ -26,9 +26,7 @@ def split_groups(region: Region, symbols: dims.Facts, columns: int = 1) -> Regio
         for size in sorted(groups_of(region, name)):
             made = split_axis(region, name, [size], symbols)
             after = read_contraction(made)
-            if not (isinstance(after, Contraction) and after.rows and after.columns):
-                continue
-            if dims.at_most(columns, dims.product(made.axis(each).extent for each in after.columns), symbols) is not False:
+            if isinstance(after, Contraction) and after.rows and after.columns:
                 return made
     return region
 

@@ -6,6 +6,7 @@ as the fold computes with it. From there no place is tested, and a row of places
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,10 +21,12 @@ from .windows_sides import Side, Windows, read_windows
 
 TILE = 128 * 1024
 """Bytes of the part of an image that a grid point holds at most."""
-ROWS = (8, 4, 16)
+ROWS = (8, 4, 16, 2, 1)
 """Rows of places of a grid point."""
-ACROSS = 64
+ACROSS = (64, 32, 16)
 """Places of a row that a grid point has at most."""
+FEW = 3
+"""Grid points of so many shapes are offered, of those that the cache holds the first."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class CpuWindows(Priced):
     name: str = "windows"
 
     def match(self, problem: Problem, target: CpuLevel) -> Match[Windows] | Refusal:
-        found = read_windows(problem)
+        found = read_windows(problem.region)
         return Refusal(found) if isinstance(found, str) else Match(self, problem, found)
 
     def space(self, match: Match[Windows], target: CpuLevel) -> Iterator[Schedule]:
@@ -43,13 +46,13 @@ class CpuWindows(Priced):
         taps = dims.number(region.axis(last.tap).extent)
         most = max(2, (target.registers - 2 - taps) // (2 if last.stride == 1 else 1 + last.stride))
         whole = [n for n in range(2, most + 1) if isinstance(extent, int) and extent % n == 0]
+        bound = _bound(match.problem, last)
         for n in dict.fromkeys((*whole[:-3:-1], most, 4)):
-            for rows in ROWS:
-                schedule = Schedule(
-                    self.name, (("rows", rows), ("across", -(-min(ACROSS, _bound(match.problem, last)) // n) * n), ("n", n))
-                )
-                if held_bytes(match.problem, match.found, schedule, target.lanes) <= TILE:
-                    yield schedule
+            shapes = [(rows, across) for across, rows in itertools.product(ACROSS, ROWS)]
+            made = [Schedule(self.name, (("rows", rows), ("across", -(-min(across, bound) // n) * n), ("n", n))) for rows, across in shapes]
+            held = [held_bytes(match.problem, match.found, schedule, target.lanes) for schedule in made]
+            fitting = [schedule for schedule, size in zip(made, held, strict=True) if size <= TILE]
+            yield from dict.fromkeys(fitting[:FEW] or [made[held.index(min(held))]])
 
     def order(self, match: Match[Windows], schedule: Schedule, target: CpuLevel) -> Order:
         """Along the window, one place after the other."""
@@ -64,4 +67,4 @@ class CpuWindows(Priced):
 
 def _bound(problem: Problem, side: Side) -> int:
     bound = upper_bound(problem.region.axis(side.place or "").extent, problem.symbols)
-    return ACROSS if bound is None else max(1, bound)
+    return ACROSS[0] if bound is None else max(1, bound)

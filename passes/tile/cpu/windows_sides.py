@@ -10,9 +10,8 @@ from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
 from ....ir.region import Let, Load, Reduce, Ref, Region, Scalar, Scan, Store, walk
 from ...regions.contraction import axes_of, innermost, stride_of
-from ..schedule import Problem
 
-MOST = 256
+MOST = 1024
 """Places of a window at most."""
 LONGEST = 16
 """Places of a row of a window at most: it is written out."""
@@ -49,9 +48,14 @@ class Windows:
     store: Store
 
 
-def read_windows(problem: Problem) -> Windows | str:
+def shares_vectors(region: Region) -> bool:
+    """Whether a region folds windows of groups of channels, several of which lie in a vector."""
+    found = read_windows(region)
+    return isinstance(found, Windows) and any(found.lane in dims.symbols(side.start) for side in found.sides)
+
+
+def read_windows(region: Region) -> Windows | str:
     """The windows that a region folds, or why it is not that."""
-    region = problem.region
     fold, *others = region.body
     stores = [s for s in others if isinstance(s, Store)]
     if not isinstance(fold, Reduce) or fold.kind not in KINDS or len(stores) != 1 or any(isinstance(s, (Reduce, Scan)) for s in others):

@@ -45,18 +45,6 @@ def test_groups_become_a_batch(channels: int, filters: int, groups: int, splits:
         np.testing.assert_array_equal(after[name].reshape(array.shape), array)
 
 
-@pytest.mark.parametrize(("filters", "splits"), [(16, False), (28, False), (32, True), (64, True)])
-def test_groups_of_few_columns_stay_together(filters: int, splits: bool) -> None:
-    """Where channels are the lanes."""
-    region = parse_region(
-        f"region @r(%x0: f32[p 11, c 16], %x1: f32[i {filters}, c 4, k 3]) -> %y0: f32[p 9, i {filters}] {{\n"
-        f"  axes i: {filters}, p: 9, c: 4, k: 3\n"
-        f"  %t0 = sum c, k: mul(%x0[p + k, 4*(i // {filters // 4}) + c], %x1[i, c, k]) : f32[i, p]\n  %y0[p, i] over (i, p) = %t0\n}}"
-    )
-    assert (split_groups(region, dims.NO_FACTS, 8) != region) is splits
-    assert split_groups(region, dims.NO_FACTS) != region
-
-
 ROWS = """region @r(%x0: f32[h 12, i 5, d 64], %x1: f32[k 768]) -> %y0: f32[i 5, k 768] {
   axes i: 5, k: 768
   %y0[i, k] = add(%x0[(k // 64), i, (k % 64)], %x1[k])
