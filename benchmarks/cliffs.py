@@ -102,6 +102,15 @@ def _mobile() -> nn.Module:
     return nn.Sequential(*parts, nn.ReLU6(), nn.Conv2d(192, 32, 1), nn.BatchNorm2d(32))
 
 
+def _bottleneck(groups: int, stride: int = 1) -> Callable[[], nn.Module]:
+    """A bottleneck of a ResNeXt: narrow, in groups, wide."""
+    return lambda: nn.Sequential(
+        *(nn.Conv2d(256, 128, 1), nn.BatchNorm2d(128), nn.ReLU()),
+        *(nn.Conv2d(128, 128, 3, stride=stride, padding=1, groups=groups), nn.BatchNorm2d(128), nn.ReLU()),
+        nn.Conv2d(128, 256, 1),
+    )
+
+
 def _encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -160,6 +169,8 @@ CLIFFS: dict[str, Cliff] = {
     "groups-32": Cliff(_conv(128, 128, 3, 32), ((1, 128, 28, 28),)),
     "depthwise": Cliff(_conv(64, 64, 3, 64), IMAGE),
     "mobile": Cliff(_mobile, ((1, 32, 56, 56),)),
+    "bottleneck-4": Cliff(_bottleneck(32), ((1, 256, 56, 56),)),
+    "bottleneck-8-s2": Cliff(_bottleneck(16, 2), ((1, 256, 56, 56),)),
     "channels-last": Cliff(lambda: _Permuted(0, 2, 3, 1), IMAGE),
     "channels-first": Cliff(lambda: _Permuted(0, 3, 1, 2), ((1, 56, 56, 64),)),
     "matrix-turned": Cliff(lambda: _Permuted(1, 0), ((1024, 1024),)),
@@ -172,7 +183,10 @@ CLIFFS: dict[str, Cliff] = {
 }
 FORMS = ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic", "dynamic-u8", "nbits4", "nbits4-a8", "nbits8", "qdq-int4", "f16")
 """What is made of a model: see `_formed`."""
-IMAGES = ("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile", "conv-transpose")
+IMAGES = (
+    *("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile", "conv-transpose"),
+    *("bottleneck-4", "bottleneck-8-s2"),
+)
 PRODUCTS = ("linear", "linear-row", "attended")
 FORMED = (
     *(f"{name}.{form}" for name in IMAGES for form in ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic-u8", "f16")),
