@@ -145,7 +145,7 @@ def moved_for_product(q: Question) -> str | None:
     gathers = load is not None and bool(load.gathers) and any(_feeds_product(q.choices, user) for user in q.value.uses)
     if "contract" not in q.user_kinds() and not gathers:
         return None
-    if load is None or load.gathers or load.other is not None or q.facts.region is None:
+    if load is None or load.gathers or q.facts.region is None or (load.other is not None and not all(map(_folds_channels, q.value.uses))):
         return "through it a product would gather single elements, or read beyond edges"
     simple = simplify_region(q.facts.region, q.choices.module.facts).body[-1].value
     affine = isinstance(simple, Load) and not any(map(dims.has_division, (*simple.subscripts, *load.subscripts)))
@@ -281,6 +281,12 @@ def why_not_plainly(choices: Choices, user: Op, value: Value) -> str | None:
         if load.other is not None and (facts.kind not in ("map", "movement") or made is None or not made.is_plain):
             return f"{user.name} reads beyond its edges, where it has no elements"
     return None
+
+
+def _folds_channels(user: Op) -> bool:
+    """Whether an op is a convolution of each channel by itself: it tests where an image ends once, when it copies that."""
+    image, filters = user.operands[:2] if user.name == "conv" else (None, None)
+    return image is not None and filters is not None and image.shape[1] == user.attrs["groups"]
 
 
 def _resolves(q: Question) -> bool:

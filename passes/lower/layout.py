@@ -151,7 +151,7 @@ def _turns_back(op: Op) -> bool:
     """
     if op.name != "transpose" or op.attrs["permutation"] != (0, op.result.type.rank - 1, *range(1, op.result.type.rank - 1)):
         return False
-    return any(user.name in IMAGE_OPS | CODED or user.definition.kind == "pointwise" for user in op.result.uses)
+    return any(user.name in IMAGE_OPS | CODED | {"pad"} or user.definition.kind == "pointwise" for user in op.result.uses)
 
 
 def _innermost_channels(value: Value) -> tuple[int, ...]:

@@ -368,7 +368,19 @@ class _Composer:
             return element
         # An element that was not rounded is as wide as it was computed.
         beside = replace(load.other, dtype=element.dtype)
+        if isinstance(element, Load) and not element.gathers and self._ends_alike(element, value, subscripts):
+            return replace(element, other=beside)
         return self._grown(Apply("where", (inside, self._shallow(element), beside), element.dtype))
+
+    def _ends_alike(self, element: Load, value: Value, subscripts: tuple[Dim, ...]) -> bool:
+        """Whether an element that was moved lies inside of what is loaded just where it lies inside the value: as after a transpose."""
+        held = next(operand.type.shape for operand in self.inputs.values() if operand.name == element.operand)
+        left = [*zip(held, element.subscripts, strict=True)]
+        for pair in zip(value.shape, subscripts, strict=True):
+            if pair not in left:
+                return False
+            left.remove(pair)
+        return not left
 
     def _inside(self, value: Value, subscripts: tuple[Dim, ...]) -> Scalar | None:
         """Whether the subscripts lie inside a value; None if they always do."""

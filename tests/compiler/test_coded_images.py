@@ -95,3 +95,33 @@ def test_images_of_codes_are_summed_exactly(seed: int) -> None:
             np.testing.assert_array_equal(got, expected)
         else:
             np.testing.assert_allclose(got, expected, rtol=4 * 2.0**-24, atol=4 * 2.0**-24 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_pads_the_channels_of_an_image_is_no_kernel(turned: bool) -> None:
+    """A convolution of each channel copies its image with the zero point around it, whatever order that comes in."""
+    module, numbers = Module("images"), np.random.default_rng(3)
+    graph = module.functions["main"] = Graph("main")
+    b = Builder(module, graph)
+    around: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1)}
+    x = graph.add_input("x", TensorType(u8, (1, 9, 8, 32) if turned else (1, 32, 9, 8)))
+    image: Value = b.transpose(x, permutation=(0, 3, 1, 2)) if turned else x
+    scales = numbers.uniform(0.01, 0.1, 32).astype(np.float32)
+
+    def coded(value: Value) -> Value:
+        return b.dequantize(value, np.float32(0.05), np.uint8(124), dtype=f32)
+
+    def filters(*shape: int) -> Value:
+        return b.dequantize(module.add_constant("w", numbers.integers(-128, 128, shape).astype(np.int8)), scales, axis=0, dtype=f32)
+
+    if not turned:  # the channels of what a convolution gives lie innermost
+        wide = b.conv(coded(image), filters(32, 32, 1, 1), before=(0, 0), after=(0, 0), groups=1, **around)
+        image = b.quantize(wide, np.float32(0.5), np.uint8(124), dtype=u8)
+    graph.set_outputs([b.conv(coded(image), filters(32, 1, 3, 3), before=(1, 1), after=(1, 1), groups=32, **around)])
+    engine = Engine(compile_module(module, build_options({"tune": "off"})))
+    (rows,) = engine.contents.report["kernels"].values()
+    strategies = [row["strategy"].partition("{")[0] for row in rows if "strategy" in row]
+    assert strategies.count("windows") == 1 and len(strategies) <= (2 if turned else 4)
+    given = numbers.integers(0, 256, [dims.number(size) for size in x.shape]).astype(np.uint8)
+    (expected,) = interpret(module, [given], wide=True)
+    np.testing.assert_allclose(np.asarray(engine(given)), expected, rtol=1e-6, atol=1e-5)
