@@ -20,6 +20,7 @@ from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES
 from ..passes.quantize.words import (
     FLOATS,
+    MOVED,
     TF32,
     computed_in,
     implied,
@@ -51,6 +52,8 @@ NO_KERNEL = "computed by the host, in Python: no kernel does it"
 MERGED = "merged into other ops, or computed while building"
 _WEIGHTED = ("linear", "conv", "conv_transpose")
 """Ops whose products have a weight."""
+REASONS = 3
+"""Reasons that are told of what was not done, those of most weights first."""
 _LEADING = (*_WEIGHTED, "matmul", "attention")
 """Kinds that name a source op made of several ops, the first one that is there; otherwise the last op does."""
 
@@ -157,8 +160,10 @@ def unmet(contract: Contract, options: BuildOptions) -> Iterator[str]:
         if not rows:
             yield f"{name} changes nothing: no product of the model has a constant weight"
         elif not all(set(words) <= realised for realised in found):
-            why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common(1)
-            yield f"{name} {_done(parts, found)}" + (f": {why[0][0]}" if why else "")
+            why = Counter(reason for row in rows for word, reason in _reasons(row) if word in words).most_common()
+            said = [reason if len(why) == 1 else f"{reason} ({count})" for reason, count in why[:REASONS]]
+            said += [f"and {len(why) - REASONS} other reasons"] if len(why) > REASONS else []
+            yield f"{name} {_done(parts, found)}" + (f": {'; '.join(said)}" if said else "")
     if options.precision is not None:
         yield from _not_narrowed(contract, options.precision)
 
@@ -238,6 +243,18 @@ def _rows_of(contract: Contract, requirement: Requirement) -> list[ContractRow]:
 def is_notable(row: ContractRow) -> bool:
     """Whether a row says more than that an op keeps the model's own precision."""
     return ", " in row.requested or row.realised != row.requested
+
+
+def moves(row: ContractRow) -> bool:
+    """Whether a row is of an op that moves what products read, and says no more than that it lies as they read it."""
+    return MOVED in row.why
+
+
+def products_of(contract: Contract) -> str | None:
+    """How many products compute in which precision, the most first; None where there are none."""
+    rows = [row for row in contract if row.op in _LEADING and row.why != MERGED]
+    counts = Counter(row.realised.split(", ")[0] for row in rows)
+    return ", ".join(f"{count} in {precision}" for precision, count in counts.most_common()) or None
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """
     spelled = {each.lower(): each for each in known}
     small = word.lower()
+    if small in spelled and spelled[small] != word:
+        return f"did you mean {spelled[small]!r}?"
     longer = next((each for low, each in spelled.items() if len(word) > 1 and each != word and low.startswith(small)), None)
     if longer is not None:
         return f"did you mean {longer!r}?"

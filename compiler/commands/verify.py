@@ -119,6 +119,11 @@ def _hint(options: VerifyOptions, lossy: Sequence[str], sparsity: str | None) ->
 
 def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> Iterator[str]:
     """What was compared with what, and why answers may differ."""
+    yield (
+        "error, allowed"
+        + (", pruning" if sparsity is not None else "")
+        + ": absolute, in the numbers of the outputs; --tolerance is relative"
+    )
     if options.tolerance is not None:
         yield "error: from the model in float64; allowed: the tolerance times its largest value"
         return
@@ -130,7 +135,7 @@ def _notes(options: VerifyOptions, compared: Compared, sparsity: str | None) -> 
         to = ", ".join(dict.fromkeys(precision.name for precision in compared.precisions))
         yield (
             f"the engine rounds to {to}, which its model does not: error is from its own program in float64, which is compared with the"
-            " model quantized anew by the same options; how far that moves answers from the model's is for accuracy on data to show"
+            " model quantized anew by the same options; --tolerance X shows how far that moves answers from the model's"
         )
 
 
@@ -180,10 +185,12 @@ class Compared:
         self.peer = peer
         program = parse_module(engine.contents.graph)
         theirs, ours = precisions(self.module.main), precisions(program.functions[function])
-        multiplied = precisions(program.functions[function], factors_of(engine))
+        is_coarser = any(own.digits < min(said.digits, PEER_DIGITS) for own, said in zip(ours, theirs, strict=True))
+        # Codes of weights that the model has too round nothing of the engine's.
+        multiplied = precisions(program.functions[function], factors_of(engine), weights=is_coarser)
+        theirs = precisions(self.module.main, weights=is_coarser)
         self.precisions = [min(pair) for pair in zip(theirs, multiplied, strict=True)]
         """For each output the coarsest numbers that it rests on: in the model, in the engine's own program or in its machine's products."""
-        is_coarser = any(own.digits < min(said.digits, PEER_DIGITS) for own, said in zip(ours, theirs, strict=True))
         self.program = module_of(engine.contents) if is_coarser else None
         """The engine's own program, where it rounds what its model does not."""
         self.alike: Module | None = None

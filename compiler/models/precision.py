@@ -34,21 +34,30 @@ TF32 = Precision(11, "tf32")
 """What instructions of a GPU round factors of float32 to, if asked."""
 
 
-def precisions(graph: Graph, factors: Precision | None = None) -> list[Precision]:
+def precisions(graph: Graph, factors: Precision | None = None, weights: bool = True) -> list[Precision]:
     """For each output the coarsest numbers among the floats, and the integers that stand for floats, that it rests on.
 
     A constant or an input of few digits rounds nothing; an op whose result has few does. Weights that are read from codes were
-    rounded when they were coded. `factors` is what a machine rounds those of products of float32 to, beside what the program says.
+    rounded when they were coded: they count with `weights`, and not where the codes are the model's own. `factors` is what a
+    machine rounds those of products of float32 to, beside what the program says.
     """
     coarsest: dict[Value, Precision] = {}
     for op in graph:
-        own = [*_codes(op), *([factors] if factors is not None and _multiplies(op) else [])]
+        own = [
+            *(_codes(op) if weights or not _reads_constants(op) else ()),
+            *([factors] if factors is not None and _multiplies(op) else []),
+        ]
         narrow = [coarsest[operand] for operand in op.operands if operand in coarsest]
         for result in op.results:
             made = [Precision.of(result.dtype)] if result.dtype.is_float or _rounds(op, result) else []
             if found := [*narrow, *own, *made]:
                 coarsest[result] = min(found)
     return [coarsest.get(output, Precision.of(output.dtype)) for output in graph.results]
+
+
+def _reads_constants(op: Op) -> bool:
+    """Whether an op decodes constants."""
+    return op.name in ("decode", "dequantize") and op.operands[0] is not None and op.operands[0].constant is not None
 
 
 def _multiplies(op: Op) -> bool:

@@ -14,7 +14,7 @@ from ...runtime.contents import Contract, EngineContents, PartContents
 from ...runtime.engine import choose_part
 from ...runtime.file import read_signature
 from ...runtime.language.facts import FACTS, TOKENIZER, LanguageFacts
-from ..contract import is_notable
+from ..contract import is_notable, moves, products_of
 from ..engines.recorded import workload_of
 from .repeated import WORDY, fold
 from .table import Cell, Report, Table
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PORT = ("name", "kind", "type")
 KEPT = ("value", "source", "why")
+SHOWN = 3
+"""Values that are kept in memory of which a summary says why."""
 SOURCES = (".c", ".py")
 """Suffixes of the texts of kernels; other members of a part are run."""
 
@@ -31,7 +33,9 @@ SOURCES = (".c", ".py")
 def describe_engine(contents: EngineContents, path: Path, target: str | None = None) -> Report:
     """The summary that `ourcc build` prints and `ourcc inspect` begins with; the engine is data here and never run."""
     promises = Contract.from_json(contents.report.get("contract", []))
-    rows = tuple((row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row))
+    rows = tuple(
+        (row.source, row.op, row.requested, row.realised, row.why or None) for row in promises if is_notable(row) and not moves(row)
+    )
     kept = [(name, *(row[c] for c in KEPT)) for name, found in contents.report.get("kept", {}).items() for row in found]
     contract = Table("contract", ("source", "op", "requested", "realised", "why"), rows)
     weights, code = _weights(contents), _code(contents)
@@ -41,15 +45,17 @@ def describe_engine(contents: EngineContents, path: Path, target: str | None = N
         "targets": ", ".join(contents.targets),
         "parts": ", ".join(contents.parts),
         "weights": f"{weights['stored']} bytes stored" + ("" if weights["model"] is None else f", {weights['model']} in the model"),
+        "products": products_of(promises),
         "code": f"{code['native']} bytes of native code, {code['sources']} of sources",
         "workload": str(workload_of(contents)) or None,
         "runs_here": _runs_here(contents, target),
         "signed_by": _signed_by(path),
         **({"graphs": GRAPHS} if any(_has_runs(part) for part in contents.parts.values()) else {}),
         **_language(contents),
+        **({"kept": f"{len(kept)} values in memory, for reasons as below; --fusion shows all"} if len(kept) > SHOWN else {}),
         **({"note": "; ".join(notes)} if (notes := contents.report.get("notes", [])) else {}),
     }
-    values = Table("kept in memory", ("part", *KEPT), tuple(kept))
+    values = Table("kept in memory", ("part", *KEPT), tuple(kept[:SHOWN]))
     tables = (
         signature(contents),
         *([fold(contract, ("source",))] if rows else []),

@@ -80,7 +80,14 @@ def why_not(weight: Weight, name: str = "int8") -> str | None:
     if name != "int8":
         return "images are rounded to int8 alone" if is_image else _why_not_decoded(weight, weight.coded, depth, name)
     if is_image and op.attrs["groups"] != 1 and dims.divides(FOUR, weight.value.shape[1]) is not True:
-        return f"the channels of a group are no multiple of {FOUR}"
+        few = (
+            "each channel of the image is multiplied by itself"
+            if weight.value.shape[1] == 1
+            else f"groups have {weight.value.shape[1]} channels"
+        )
+        return f"{few}, and no {FOUR} at once: to round it would gain nothing"
+    if is_image and weight.coded is not None:
+        return "images are rounded beside weights with one scale for each channel of results alone"
     if weight.coded is not None and not is_image:
         return _why_not_decoded(weight, weight.coded, depth, name)
     coded = weight.expanded_by("dequantize")

@@ -35,6 +35,8 @@ TF32 = "tf32"
 """Products of float32 whose factors a GPU's instructions round to 10 fraction bits; all that is stored stays float32."""
 NARROWED = {("fp32", "bf16"), ("fp32", "fp16"), ("fp32", TF32)}
 """The precisions that products come in and are made of, where they are not the same."""
+MOVED = "what it moves is kept in"
+"""What is said of an op that moves what products read."""
 SPARSITY = "2:4"
 """What a pruned weight is called."""
 
@@ -125,7 +127,7 @@ def only_moves(op: Op, facts: Facts) -> bool:
 def why_not_narrowed(op: Op, facts: Facts) -> str | None:
     """Why the factors of an op keep their precision, or None; what only moves has that of what it moves."""
     if only_moves(op, facts):
-        return f"what it moves is kept in {precision_name(op.results[0].dtype)}, as products read it"
+        return f"{MOVED} {precision_name(op.results[0].dtype)}, as products read it"
     return narrow_products.why_not(op)
 
 
