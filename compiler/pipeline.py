@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ir.errors import CompilerError, InternalError, Source, UsageError
 from ..ir.graph import Module
@@ -57,6 +57,13 @@ SPARSITY_PASSES = {"2:4": "sparsify_two_four"}
 QUANTIZE_PASSES = {name: ", ".join(each.steps) for name, each in QUANTIZATIONS.items()}
 
 
+class Simplified(NamedTuple):
+    """What simplifying a module has to tell: the patterns that were nearly recognised, and what passes say."""
+
+    missed: tuple[Missed, ...]
+    notes: tuple[str, ...] = ()
+
+
 def compile_module(module: Module, options: BuildOptions, progress: Progress = SILENT) -> EngineContents:
     """Compile a module for every target of the options."""
     asked = source_ops(module)
@@ -65,14 +72,13 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
     idle = tuple(unchecked_in_vain(module, options))
-    missed = simplify(module, options, progress)
-    return compile_simplified(module, asked, missed, options, progress, brought, idle=idle)
+    return compile_simplified(module, asked, simplify(module, options, progress), options, progress, brought, idle=idle)
 
 
 def compile_simplified(
     module: Module,
     asked: Mapping[Source, SourceOp],
-    missed: Sequence[Missed],
+    simplified: Simplified,
     options: BuildOptions,
     progress: Progress = SILENT,
     brought: int | None = None,
@@ -94,13 +100,13 @@ def compile_simplified(
     notes = [*idle, *unmet(contract, options)]
     for note in notes:
         progress.note(note)
-    notes += faults_of(parts)
+    notes += [*simplified.notes, *faults_of(parts)]
     report = {
         "contract": [*contract.to_json(), *tuning.contract()],
         "kernels": {part.name: part.rows for part in parts},
         "kept": {part.name: part.kept_rows() for part in parts},
         "fusion": {part.name: part.fusion_rows() for part in parts},
-        "missed": [dict(vars(row)) for row in missed],
+        "missed": [dict(vars(row)) for row in simplified.missed],
         "tuning": tuning.report(),
         **({"notes": notes} if notes else {}),
         **({IN_TF32: in_tf32} if in_tf32 else {}),
@@ -135,8 +141,8 @@ def _report_again(contents: EngineContents, module: Module, parts: Sequence[Buil
     return {**contents.report, "contract": rows.to_json(), **({IN_TF32: in_tf32} if in_tf32 else {})}
 
 
-def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> tuple[Missed, ...]:
-    """Graph to graph: fold, recognise, decompose, make weights small; gives the patterns that were nearly recognised.
+def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT) -> Simplified:
+    """Graph to graph: fold, recognise, decompose, make weights small.
 
     A failure leaves a reproducer in the build cache.
     """
@@ -145,9 +151,10 @@ def simplify(module: Module, options: BuildOptions, progress: Progress = SILENT)
     passes = parse_pipeline(", ".join([*steps, product_passes(options), "place_index_checks"]))
     progress.stage("simplify", len(passes))
     records = PassManager(passes, reproducers=options.environment.directory / "reproducers").run(module)
-    for note in (note for record in records for note in record.notes):
+    notes = tuple(note for record in records for note in record.notes)
+    for note in notes:
         progress.note(note)
-    return tuple(missed for record in records for missed in record.missed)
+    return Simplified(tuple(missed for record in records for missed in record.missed), notes)
 
 
 def joining_passes(options: BuildOptions) -> str:

@@ -282,7 +282,7 @@ class _Planned:
 
     def _plan(self, number: int, listed: _Listed) -> _Plan:
         module, options = listed.seen().module, listed.options
-        missed = simplify(module, options)
+        missed = simplify(module, options).missed
         program = SharedProgram.of(module, options, listed.places)
         for earlier, owner, launches in self.known:
             if earlier.serves(program):
@@ -301,7 +301,7 @@ def explain_module(module: Module, options: BuildOptions) -> Report:
     for op in module.main:
         kinds[op.name] = kinds.get(op.name, 0) + 1
     rows = tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-    missed = simplify(module, options)
+    missed = simplify(module, options).missed
     lowered = lower(module, options.targets[0], options.reckoned(module).workload_for(module.facts))
     launches = sum(1 for _ in lowered.launches)
     plan = _Plan(len(lowered.kernels), launches, "its own", lowered.kept, lowered.decisions, missed)

@@ -7,12 +7,11 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...ir import dims
 from ...ir.errors import EngineError, IndexRangeError, InputError, Source, UnsupportedError, UsageError, ZeroDivisorError
 from ...ir.spelling import nearest
-from ...passes.base import Missed
 from ...runtime.contents import Contract
 from ...runtime.engine import Engine
 from ..contract import TRACED, SourceOp, contract_of, enforce, fallback_row, refuse_unsupported, source_ops
@@ -31,6 +30,9 @@ from .devices import devices_of, expect_writable, on_device, with_target
 from .mutations import WrittenTensors, overwrite
 from .sharing import FrozenOnGpu, KeptEngine, SharedProgram, Watched, admit_ones, counts_writes, forget_values, kept_engines, packed_weights
 from .telling import in_users_words, long_build, may_leave, names_of, tell_calls, tell_left, tell_refused, tell_workload
+
+if TYPE_CHECKING:
+    from ..pipeline import Simplified
 
 REPACKS = 4
 """Parameters that change more often than this are read where they lie from then on."""
@@ -289,11 +291,11 @@ class CompiledGraph:
 
         if not imported.module.main.outputs and all(op.definition.is_pure for op in imported.module.main):
             return Build(imported, None, watched)
-        missed = simplify(imported.module, self.options)
+        simplified = simplify(imported.module, self.options)
         program = SharedProgram.of(imported.module, self.options, (each.place for each in watched))
         tell_workload(self.options.workload, program.module.facts)
         kept = kept_engines().find(program) if program.is_shareable else None
-        build = Build(imported, kept or self._make(imported, program, asked, missed, watched), watched, is_shared=kept is not None)
+        build = Build(imported, kept or self._make(imported, program, asked, simplified, watched), watched, is_shared=kept is not None)
         if kept is not None:
             targets = (*(target.name for target in self.options.targets), *kept.engine.targets)
             held = kept.engine.contents
@@ -307,7 +309,7 @@ class CompiledGraph:
         imported: Imported,
         program: SharedProgram,
         asked: Mapping[Source, SourceOp],
-        missed: Sequence[Missed],
+        simplified: Simplified,
         watched: Sequence[Watched],
     ) -> KeptEngine:
         """An engine of this graph's own, which later graphs may find."""
@@ -315,7 +317,7 @@ class CompiledGraph:
 
         if program.is_shareable:
             admit_ones(program.module)
-        contents = compile_simplified(program.module, asked, missed, self.options.within(program.module.facts), remedies=TRACED)
+        contents = compile_simplified(program.module, asked, simplified, self.options.within(program.module.facts), remedies=TRACED)
         on_gpu, pool = FrozenOnGpu(program.module, watched, imported.frozen), packed_weights()
         weights = {
             file: {name: pool.share(on_gpu.lying(c), watched) for name, c in group.items()} for file, group in contents.weights.items()

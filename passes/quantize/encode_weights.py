@@ -69,9 +69,11 @@ def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]]
     if common is not None:
         return common
     try:
-        return format.encoded(values_of(weight.stored), weight.contracted)
+        fields = format.encoded(values_of(weight.stored), weight.contracted)
     except VerifyError as error:
         return error.message
+    taken, held = sum(array.nbytes for array in fields.values()), values_of(weight.stored).nbytes
+    return fields if taken < held else f"it would take {taken} bytes, and takes {held}"
 
 
 def _notes(weight: Weight, format: Format, fields: dict[str, np.ndarray[Any, Any]]) -> list[str]:

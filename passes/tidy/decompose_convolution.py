@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import ClassVar
 
@@ -14,13 +17,17 @@ from ...ir.graph import Builder, Module, Op, Value
 from ...ir.graph.rewrite import Numerics, Rule
 from ..match import Replacement, operand, producer
 
+MOST = 16
+"""Phases at most that are convolutions of their own."""
+
 
 class TransposedConvolution(Rule):
     """conv_transpose(x, w) -> conv(x, w', before) with the outputs of all phases as channels, moved side by side; filters may be codes.
 
     Output place s*m + r gets input m - t through element s*t + r of the window: each phase r is a convolution with the
     elements of its own, backwards. Written as one sum over the whole window every product but one of s is with 0.
-    Of what is left no product is with 0, but of elements of the window with padding, and those are finite.
+    Of what is left no product is with 0, but of elements of the window with padding, and those are finite. Where some phases have
+    fewer elements of the window than others each is a convolution of its own: to fill them up with 0 would be no 0 of what is infinite.
     """
 
     ops = ("conv_transpose",)
@@ -44,15 +51,17 @@ class TransposedConvolution(Rule):
                 return "an amount of padding is a symbol"
             if stride == 1:
                 continue
-            if size % stride:
-                return "some phases have fewer elements of the window: products with 0 for the others are no 0 of what is infinite"
             if before < 0 or dims.at_most(size - after + more, stride * dims.ceil_div(size, stride)) is not True:
                 return "the result reaches beyond the phases"
+        if math.prod(op.attrs["strides"]) > MOST and not _is_even(op):
+            return f"there are more than {MOST} phases, and some have fewer elements of the window"
         if not np.isfinite(numbers.constant.array.astype(np.float64)).all():
             return "an element of the filters is not finite"
         return None
 
     def rewrite(self, op: Op, g: Builder) -> Replacement:
+        if not _is_even(op):
+            return _interleaved(op, g, _one_by_one(op, g))
         x, attrs = operand(op, 0), op.attrs
         strides, groups = attrs["strides"], attrs["groups"]
         rank, sizes = len(strides), _sizes(op)
@@ -75,6 +84,51 @@ def _sizes(op: Op) -> tuple[int, ...]:
     return tuple(size for size in operand(op, 1).shape if isinstance(size, int))
 
 
+def _is_even(op: Op) -> bool:
+    """Whether all phases have as many elements of the window."""
+    return all(size % stride == 0 for size, stride in zip(_sizes(op)[2:], op.attrs["strides"], strict=True))
+
+
+def _one_by_one(op: Op, g: Builder) -> Value:
+    """The results of all phases as [N, groups * phases * outputs, places ..], each by a convolution of its own."""
+    x, attrs, sizes, bias = operand(op, 0), op.attrs, _sizes(op), op.operands[2] if len(op.operands) > 2 else None
+    strides, groups, rank = attrs["strides"], attrs["groups"], len(attrs["strides"])
+    most = [-(-size // stride) for size, stride in zip(sizes[2:], strides, strict=True)]
+    found = []
+    for phase in itertools.product(*map(range, strides)):
+        taps = [-(-(size - first) // stride) for size, first, stride in zip(sizes[2:], phase, strides, strict=True)]
+        ends = zip(taps, most, strides, attrs["dilations"], attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
+        # Without a stride there is one phase, which the convolution pads or cuts itself.
+        pads = [(n - 1, m - 1) if s > 1 else ((n - 1) * d - before, (n - 1) * d - after + more) for n, m, s, d, before, after, more in ends]
+        before, after = (tuple(pair[n] for pair in pads) for n in (0, 1))
+        if min(taps) > 0:
+            filters = _decoded(op, g, groups, functools.partial(_of_phase, op, g=g, phase=phase, taps=taps))
+            y = g.conv(x, filters, bias, strides=(1,) * rank, dilations=attrs["dilations"], before=before, after=after, groups=groups)
+        else:
+            # No element of the window reaches these places.
+            places = tuple(
+                size + m - 1 if s > 1 else out for size, m, s, out in zip(x.shape[2:], most, strides, op.result.shape[2:], strict=True)
+            )
+            y = g.full(shape=(x.shape[0], groups * sizes[1], *places), value=0.0, dtype=op.result.dtype)
+            y = y if bias is None else g.add(y, g.reshape(bias, shape=(bias.shape[0], *[1] * rank)))
+        found.append(g.reshape(y, shape=(x.shape[0], groups, 1, sizes[1], *y.shape[2:])))
+    together = g.concat(*found, axis=2)
+    count = groups * math.prod(strides) * sizes[1]
+    result: Value = g.reshape(together, shape=(x.shape[0], count, *together.shape[4:]))
+    return result
+
+
+def _of_phase(op: Op, w: Value, *, g: Builder, phase: Sequence[int], taps: Sequence[int]) -> Value:
+    """The elements of the window of one phase as [groups * outputs, inputs of a group, taps ...], backwards."""
+    strides, groups, (inputs, width, *_) = op.attrs["strides"], op.attrs["groups"], _sizes(op)
+    starts = [first + stride * (n - 1) for first, stride, n in zip(phase, strides, taps, strict=True)]
+    w = g.slice(w, starts=(0, 0, *starts), sizes=(inputs, width, *taps), steps=(1, 1, *(-stride for stride in strides)))
+    w = g.reshape(w, shape=(groups, inputs // groups, width, *taps))
+    w = g.transpose(w, permutation=(0, 2, 1, *range(3, 3 + len(taps))))
+    found: Value = g.reshape(w, shape=(groups * width, inputs // groups, *taps))
+    return found
+
+
 def _coded(op: Op) -> Op | None:
     """What decodes the filters, if they are constant codes with one scale, or one for each channel of results."""
     made = producer(op.operands[1], "dequantize")
@@ -85,17 +139,22 @@ def _coded(op: Op) -> Op | None:
 
 
 def _filters(op: Op, g: Builder, taps: list[int]) -> Value:
-    """The window's elements as [groups * phases * outputs, inputs of a group, taps ...], codes and what they are decoded with alike."""
+    """The window's elements as [groups * phases * outputs, inputs of a group, taps ...]."""
+    copies = op.attrs["groups"] * math.prod(op.attrs["strides"])
+    return _decoded(op, g, copies, lambda w: _by_phases(op, w, g, taps))
+
+
+def _decoded(op: Op, g: Builder, copies: int, moved: Callable[[Value], Value]) -> Value:
+    """Filters that are moved, codes and what they are decoded with alike: so many times as there are copies of the results."""
     made = _coded(op)
     if made is None:
-        return _by_phases(op, operand(op, 1), g, taps)
+        return moved(operand(op, 1))
     code, *rest = made.operands
-    count = op.attrs["groups"] * math.prod(op.attrs["strides"])
     is_one = all(each is None or each.type.elements == 1 for each in rest)
-    apart = [None if each is None else g.reshape(each, shape=()) if is_one else _repeated(each, count, g) for each in rest]
+    apart = [None if each is None else g.reshape(each, shape=()) if is_one else _repeated(each, copies, g) for each in rest]
     assert code is not None
     attrs = {**made.attrs, "axis": None if is_one else 0}
-    decoded: Value = g.build(made.definition, [_by_phases(op, code, g, taps), *apart], attrs)[0]
+    decoded: Value = g.build(made.definition, [moved(code), *apart], attrs)[0]
     return decoded
 
 

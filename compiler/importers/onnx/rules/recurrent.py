@@ -138,6 +138,10 @@ class _Recurrent:
         product: Value = self.n.b.matmul(x, w, transpose_b=True)
         return product if bias is None else self.n.b.add(product, bias)
 
+    def read(self, lengths: Value | None) -> Value:
+        """The input as it is multiplied."""
+        return self.x
+
     def run(self, step: Callable[[_Direction, Value, list[Value]], list[Value]], states: int) -> list[Value]:
         """All directions: Y, and the last of each state."""
         rows: list[Value] = []
@@ -163,7 +167,7 @@ class _Recurrent:
         state = [d.initial] if states == 1 else [d.initial, d.initial_cell or d.initial]
         lengths = checked(n, cast(n, n.x(4), i64), self.steps + 1, negative=False) if n.given(4) else None
         # The input's share of every step is one product; only the recurrent share is sequential.
-        projected = self.linear(self.x, d.w, d.w_bias)
+        projected = self.linear(self.read(lengths), d.w, d.w_bias)
 
         def at(time: Value, state: list[Value]) -> tuple[Value, list[Value]]:
             """The output of one time, and the states after it."""
@@ -251,6 +255,16 @@ class _DynamicallyQuantized(_Recurrent):
     def _own(self, parameter: Value, k: int) -> Value:
         """The direction's own scale or zero point: one for all directions, or one row for each."""
         return parameter if is_single(parameter) else self.part(parameter, k)
+
+    def read(self, lengths: Value | None) -> Value:
+        """The input, 0 beyond the longest sequence: what lies there is no part of the range that is quantized."""
+        if lengths is None:
+            return self.x
+        b = self.n.b
+        times = b.reshape(b.iota(shape=(self.steps,), axis=0, dtype=i64), shape=(self.steps, 1, 1))
+        alive = b.lt(times, b.reduce_max(lengths, axes=(0,), keepdims=False))
+        result: Value = b.where(alive, self.x, b.scalar(0.0, self.x.dtype))
+        return result
 
     def linear(self, x: Value, w: Value, bias: Value | None) -> Value:
         """x w + bias, the product in integers."""
