@@ -67,21 +67,20 @@ def _right(op: Op) -> Codes | None:
 
 def _weight(right: Codes, codes: Array, channel: int) -> Weight | str:
     """A constant factor with its zero points subtracted from its codes, and with others if that does not fit 8 bits; or why it is none."""
-    zero = np.zeros(1, np.int32)
+    along = [-1 if n == channel else 1 for n in range(codes.ndim)]
+    wide = codes.astype(np.int32, copy=False) if codes.dtype != np.int8 or right.zero is not None else codes
     if right.zero is not None:
         known = constant_of(right.zero)
         if known is None:
             return "the right factor's zero points are known only at run time"
-        zero = known.astype(np.int32).reshape(-1)
-    along = [-1 if n == channel else 1 for n in range(codes.ndim)]
-    wide = codes.astype(np.int64) - zero.reshape(along)
+        wide = wide - known.astype(np.int32).reshape(along)
     if not wide.size or (wide.min() >= -128 and wide.max() <= 127):
-        return Weight(wide.astype(np.int8))
+        return Weight(wide.astype(np.int8, copy=False))
     others = tuple(n for n in range(codes.ndim) if n != channel)
-    for axes in (None, others):
+    for axes in (None, others) if wide.min() >= -BYTE and wide.max() <= BYTE else ():
         low, high = wide.min(axis=axes), wide.max(axis=axes)
-        if np.abs(wide).max() <= BYTE and (high - low).max() <= BYTE:
-            moved = -(low + 128).reshape(-1).astype(np.int32)
+        if (high - low).max() <= BYTE:
+            moved = -(low + 128).reshape(-1)
             return Weight((wide + moved.reshape(along)).astype(np.int8), moved)
     return "the right factor does not fit 8 bits"
 

@@ -21,6 +21,8 @@ from .windows_sides import Side, Windows, read_windows
 
 TILE = 128 * 1024
 """Bytes of the part of an image that a grid point holds at most."""
+MOST = 8 * TILE
+"""Bytes of that where windows are so large that no such part holds them."""
 ROWS = (8, 4, 16, 2, 1)
 """Rows of places of a grid point."""
 ACROSS = (64, 32, 16)
@@ -52,7 +54,7 @@ class CpuWindows(Priced):
             made = [Schedule(self.name, (("rows", rows), ("across", -(-min(across, bound) // n) * n), ("n", n))) for rows, across in shapes]
             held = [held_bytes(match.problem, match.found, schedule, target.lanes) for schedule in made]
             fitting = [schedule for schedule, size in zip(made, held, strict=True) if size <= TILE]
-            yield from dict.fromkeys(fitting[:FEW] or [made[held.index(min(held))]])
+            yield from dict.fromkeys(fitting[:FEW] or [made[held.index(min(held))]] if min(held) <= MOST else [])
 
     def order(self, match: Match[Windows], schedule: Schedule, target: CpuLevel) -> Order:
         """Along the window, one place after the other."""

@@ -13,6 +13,8 @@ from ...regions.contraction import axes_of, innermost, stride_of
 
 MOST = 1024
 """Places of a window at most."""
+REACH = 32
+"""Places that a window of groups reaches over, at most."""
 LONGEST = 16
 """Places of a row of a window at most: it is written out."""
 FILLING = (2, 4, 8)
@@ -49,9 +51,11 @@ class Windows:
 
 
 def shares_vectors(region: Region) -> bool:
-    """Whether a region folds windows of groups of channels, several of which lie in a vector."""
+    """Whether a region folds windows of groups of channels, several of which lie in a vector, and what windows see fits a cache."""
     found = read_windows(region)
-    return isinstance(found, Windows) and any(found.lane in dims.symbols(side.start) for side in found.sides)
+    if not isinstance(found, Windows) or not any(found.lane in dims.symbols(side.start) for side in found.sides):
+        return False
+    return all((dims.number(region.axis(side.tap).extent) - 1) * side.step <= REACH for side in found.sides)
 
 
 def read_windows(region: Region) -> Windows | str:
