@@ -161,6 +161,7 @@ CLIFFS: dict[str, Cliff] = {
     "unet": Cliff(lambda: _Steps(32), ((1, 3, 64, 64),)),
     "host-step": Cliff(_Positive, IMAGE),
     "conv-transpose": Cliff(lambda: nn.ConvTranspose2d(64, 32, 2, stride=2), ((1, 64, 28, 28),)),
+    "conv-transpose-3": Cliff(lambda: nn.ConvTranspose2d(64, 32, 3, stride=2, padding=1, output_padding=1), ((1, 64, 28, 28),)),
     "resize": Cliff(lambda: nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Upsample(scale_factor=2)), ((1, 64, 28, 28),)),
     "conv-pool": Cliff(_pooled, IMAGE),
     "max-pool": Cliff(lambda: nn.MaxPool2d(3, 2, 1), ((1, 64, 112, 112),)),
@@ -185,11 +186,12 @@ FORMS = ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic", "dynamic-u8", "
 """What is made of a model: see `_formed`."""
 IMAGES = (
     *("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile", "conv-transpose"),
+    "conv-transpose-3",
     *("bottleneck-4", "bottleneck-8-s2"),
 )
 PRODUCTS = ("linear", "linear-row", "attended")
 FORMED = (
-    *(f"{name}.{form}" for name in IMAGES for form in ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic-u8", "f16")),
+    *(f"{name}.{form}" for name in IMAGES for form in ("qdq", "qdq-u8", "qoperator", "dynamic-u8", "f16")),
     *(f"{name}.{form}" for name in PRODUCTS for form in FORMS),
     *(f"{name}.{form}" for name in ("gru", "lstm") for form in ("dynamic", "dynamic-u8", "f16")),
 )
