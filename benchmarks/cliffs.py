@@ -185,9 +185,8 @@ CLIFFS: dict[str, Cliff] = {
 FORMS = ("qdq", "qdq-channel", "qdq-u8", "qoperator", "dynamic", "dynamic-u8", "nbits4", "nbits4-a8", "nbits8", "qdq-int4", "f16")
 """What is made of a model: see `_formed`."""
 IMAGES = (
-    *("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile", "conv-transpose"),
-    "conv-transpose-3",
-    *("bottleneck-4", "bottleneck-8-s2"),
+    *("conv-3x3", "conv-1x1", "conv-1d", "unet", "conv-pool", "groups-4", "groups-32", "depthwise", "mobile"),
+    *("conv-transpose", "conv-transpose-3", "bottleneck-4", "bottleneck-8-s2"),
 )
 PRODUCTS = ("linear", "linear-row", "attended")
 FORMED = (
