@@ -239,7 +239,7 @@ class Access:
             return self._contiguous(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
         if stride is not None and guard.whole and not guard.scalars:
             return self._strided(operand.dtype, pointer, address, spot.lanes), spot.lanes
-        places = _places_within(address, spot.lanes) if stride is None and guard.whole else None
+        places = _places_within(address, spot.lanes) if stride is None and guard.whole and not spot.loaded else None
         if places is not None:
             return self._moved(operand.dtype, pointer, address, guard, value.other, places), spot.lanes
         return self._each(operand.dtype, pointer, address, guard, value.other, spot.lanes), spot.lanes
