@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from ...ir import dims
+from ...ir.codes import FOUR
 from ...ir.graph import Graph, Op, Value
 from ...ir.layout import Factor, Layout
 from ...ir.ops.structure import region_of
@@ -34,8 +35,6 @@ PANEL = 16
 """Columns of a panel, the lanes of the widest vector of f32; the last one is filled up with zeros."""
 WIDE = (64, 32)
 """Columns of short panels that are summed in blocks, where all of them are whole."""
-LANE = 4
-"""Bytes of the channels that an instruction multiplies at once."""
 COLUMNS = 8
 """Results of a group from which on its products are matrices: fewer fill less than half of a vector."""
 SHORT = 2048
@@ -167,7 +166,7 @@ def _narrow_images(graph: Graph) -> Iterator[Value]:
         if image is None or image.op is None or image.dtype not in (i8, u8, bf16, f16):
             continue
         filters, groups = operand(op, 1), op.attrs["groups"]
-        is_whole = dims.divides(LANE // image.dtype.itemsize, filters.shape[1]) is True
+        is_whole = dims.divides(FOUR // image.dtype.itemsize, filters.shape[1]) is True
         if groups != 1 and not (is_whole and dims.at_most(groups * COLUMNS, filters.shape[0]) is True):
             continue  # each channel by itself, or few of them, for few results
         if image.op.name in SIDEWAYS | CODED or image.op.definition.kind == "pointwise":

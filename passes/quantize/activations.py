@@ -18,6 +18,7 @@ from ...ir.types import f32, i8, u8
 from ..base import Pass, PassContext
 from ..match import operand, producer
 from ..weights.weights import Weight, values_of, weights_of
+from .coded_factors import lies_apart
 from .roundings import BLOCK, ROUNDINGS, block_of, rounded, why_not_in_format
 from .rows import image_scales
 
@@ -79,7 +80,7 @@ def why_not(weight: Weight, name: str = "int8") -> str | None:
     depth = dims.product(weight.value.shape[1:]) if is_image else weight.value.shape[weight.contracted]
     if name != "int8":
         return "images are rounded to int8 alone" if is_image else _why_not_decoded(weight, weight.coded, depth, name)
-    if is_image and op.attrs["groups"] != 1 and dims.divides(FOUR, weight.value.shape[1]) is not True:
+    if lies_apart(op):
         few = (
             "each channel of the image is multiplied by itself"
             if weight.value.shape[1] == 1

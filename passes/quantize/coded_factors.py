@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...ir import dims
+from ...ir.codes import FOUR
 from ...ir.dims import Dim
 from ...ir.formats import format_of
 from ...ir.graph import Builder, Op, Value
@@ -66,6 +68,11 @@ def numbers_of(code: Value) -> Array | None:
     fields = zip(format.fields, map(constant_of, sparse.operands), strict=True)
     held = {field.name: array for field, array in fields if array is not None}
     return format.decoded(held, sparse.attrs["axis"]) if len(held) == len(format.fields) else None
+
+
+def lies_apart(op: Op) -> bool:
+    """Whether the channels of a group are not made of fours, and cannot be padded to them: no instruction takes them four at once."""
+    return op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True
 
 
 def scaled(total: Value, left: Value, right: Value, axis: int | None, op: Op, g: Builder) -> Value:

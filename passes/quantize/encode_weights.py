@@ -68,12 +68,13 @@ def fields_of(weight: Weight, format: Format) -> dict[str, np.ndarray[Any, Any]]
     common = why_not_coded(weight)
     if common is not None:
         return common
+    numbers = values_of(weight.stored)
     try:
-        fields = format.encoded(values_of(weight.stored), weight.contracted)
+        fields = format.encoded(numbers, weight.contracted)
     except VerifyError as error:
         return error.message
-    taken, held = sum(array.nbytes for array in fields.values()), values_of(weight.stored).nbytes
-    return fields if taken < held else f"it would take {taken} bytes, and takes {held}"
+    taken = sum(array.nbytes for array in fields.values())
+    return fields if taken < numbers.nbytes else f"it would take {taken} bytes, and takes {numbers.nbytes}"
 
 
 def _notes(weight: Weight, format: Format, fields: dict[str, np.ndarray[Any, Any]]) -> list[str]:

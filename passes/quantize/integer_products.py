@@ -19,7 +19,7 @@ from ..base import RulePass
 from ..match import Replacement, operand, uniform
 from ..weights.weights import constant_of
 from .activation_products import MOST, ActivationProduct, alone
-from .coded_factors import Array, Codes, beside, numbers_of, read_codes, scaled, spread, with_sign
+from .coded_factors import Array, Codes, beside, lies_apart, numbers_of, read_codes, scaled, spread, with_sign
 
 NO_CODES = "the factors are not 8-bit codes"
 
@@ -159,7 +159,7 @@ def _why_not_axes(op: Op, left: Codes, right: Codes) -> str | None:
         return "the right factor's scales vary along the sum"
     if op.name == "conv" and left.axis not in (None, 0):
         return "the image has scales for each channel"
-    if _lies_apart(op) and depth > EXACT_TERMS:
+    if lies_apart(op) and depth > EXACT_TERMS:
         return f"the channels of a group are no multiple of {FOUR}, and floats add up no {depth} products of codes exactly"
     if left.axis in contracted:
         return "the left factor's scales vary along the sum"
@@ -188,11 +188,6 @@ def _axes(op: Op) -> tuple[Dim | None, frozenset[int], int]:
     return right.shape[1 - channel], frozenset({left.rank - 2 if op.attrs["transpose_a"] else left.rank - 1}), channel
 
 
-def _lies_apart(op: Op) -> bool:
-    """Whether the channels of a group are not made of fours, and cannot be padded to them: no instruction takes them four at once."""
-    return op.name == "conv" and op.attrs["groups"] != 1 and dims.divides(FOUR, operand(op, 1).shape[1]) is not True
-
-
 def _name(code: Value) -> str:
     return f"{code.name}.codes"
 
@@ -202,7 +197,7 @@ def _padded(op: Op, left: Codes, weight: Array, g: Builder) -> tuple[Value, Arra
     attrs, x, rank = dict(op.attrs), left.code, left.code.type.rank
     _, contracted, channel = _axes(op)
     along, other = (1, 1) if op.name == "conv" else (*contracted, 1 - channel)
-    more = 0 if _lies_apart(op) else -weight.shape[other] % FOUR
+    more = 0 if lies_apart(op) else -weight.shape[other] % FOUR
     before, after = [0] * rank, [more if axis == along else 0 for axis in range(rank)]
     zero = 0 if left.zero is None or op.name == "matmul" else uniform(left.zero)
     if _pads(op) and zero != 0:

@@ -14,7 +14,7 @@ NEAR, LARGE = 64.0, 1e-3
 
 def vanished(name: str, format: str, weights: Array, axis: int, group: int, decoded: Callable[[], Array]) -> str | None:
     """A note on the groups along an axis (0: the whole of it) in which nothing but 0 is left; None where there are none."""
-    rows = np.moveaxis(weights, axis, -1).astype(np.float32)
+    rows = np.moveaxis(weights, axis, -1).astype(np.float32, copy=False)
     sizes = _sizes(rows, group)
     some = sizes[sizes > 0]
     if not some.size or (some.min() * NEAR >= some.max() and some.min() >= LARGE):

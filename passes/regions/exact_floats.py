@@ -29,6 +29,8 @@ def exact_floats(region: Region, symbols: dims.Facts) -> Region:
     It is done where both factors vary along one axis of the result and the right one along no axis of its own: a product of matrices
     is made by instructions that multiply bytes.
     """
+    if not any(isinstance(statement, Reduce) and statement.dtype == i32 for statement in region.body):
+        return region
     found = read_contraction(region)
     if isinstance(found, str) or found.block is not None or found.columns or not found.batch or not _is_exact(region, found, symbols):
         return region

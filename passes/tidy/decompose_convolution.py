@@ -66,15 +66,11 @@ class TransposedConvolution(Rule):
         strides, groups = attrs["strides"], attrs["groups"]
         rank, sizes = len(strides), _sizes(op)
         taps = [size // stride for size, stride in zip(sizes[2:], strides, strict=True)]
-        reach = [(n - 1) * d for n, d in zip(taps, attrs["dilations"], strict=True)]
-        ends = zip(reach, strides, attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
-        # Without a stride there is one phase, which the convolution pads or cuts itself.
-        pads = [(n, n) if s > 1 else (n - before, n - after + more) for n, s, before, after, more in ends]
         filters, bias = _filters(op, g, taps), op.operands[2] if len(op.operands) > 2 else None
         if bias is not None and math.prod(strides) > 1:
             spread = g.reshape(bias, shape=(groups, *([1] * rank), sizes[1]))
             bias = g.reshape(g.broadcast_to(spread, shape=(groups, *strides, sizes[1])), shape=(filters.shape[0],))
-        before, after = (tuple(pair[n] for pair in pads) for n in (0, 1))
+        before, after = _ends(op, taps, taps)
         y = g.conv(x, filters, bias, strides=(1,) * rank, dilations=attrs["dilations"], before=before, after=after, groups=groups)
         return y if math.prod(strides) == 1 else _interleaved(op, g, y)
 
@@ -82,6 +78,17 @@ class TransposedConvolution(Rule):
 def _sizes(op: Op) -> tuple[int, ...]:
     """The shape of the filters, which are constant."""
     return tuple(size for size in operand(op, 1).shape if isinstance(size, int))
+
+
+def _ends(op: Op, taps: Sequence[int], most: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What a phase's convolution pads its image with before and after: `taps` are its elements of the window, `most` those of any.
+
+    Without a stride there is one phase, which the convolution pads or cuts itself.
+    """
+    names = ("strides", "dilations", "before", "after", "output_padding")
+    ends = zip(taps, most, *(op.attrs[name] for name in names), strict=True)
+    pads = [(n - 1, m - 1) if s > 1 else ((n - 1) * d - before, (n - 1) * d - after + more) for n, m, s, d, before, after, more in ends]
+    return tuple(first for first, _ in pads), tuple(last for _, last in pads)
 
 
 def _is_even(op: Op) -> bool:
@@ -97,11 +104,8 @@ def _one_by_one(op: Op, g: Builder) -> Value:
     found = []
     for phase in itertools.product(*map(range, strides)):
         taps = [-(-(size - first) // stride) for size, first, stride in zip(sizes[2:], phase, strides, strict=True)]
-        ends = zip(taps, most, strides, attrs["dilations"], attrs["before"], attrs["after"], attrs["output_padding"], strict=True)
-        # Without a stride there is one phase, which the convolution pads or cuts itself.
-        pads = [(n - 1, m - 1) if s > 1 else ((n - 1) * d - before, (n - 1) * d - after + more) for n, m, s, d, before, after, more in ends]
-        before, after = (tuple(pair[n] for pair in pads) for n in (0, 1))
         if min(taps) > 0:
+            before, after = _ends(op, taps, most)
             filters = _decoded(op, g, groups, functools.partial(_of_phase, op, g=g, phase=phase, taps=taps))
             y = g.conv(x, filters, bias, strides=(1,) * rank, dilations=attrs["dilations"], before=before, after=after, groups=groups)
         else:

@@ -84,15 +84,18 @@ class RegisterBlocks:
         self.few, self.lanes, self.level2 = few_rows(target, 1 if found.block is None else 2), target.lanes, target.level2_bytes
         self.width = schedule["nr"]
         """Columns of the register block at hand."""
-        self.widens = self.row is not None and not in_tiles and self._is_narrow(target)
+        self.widens = self.row is not None and not in_tiles and self._is_widened(target)
         """Whether the left factor is computed, or of 16 bits where nothing multiplies those: that is done in rows, before they are used."""
         self._is_inside = False
 
-    def _is_narrow(self, target: CpuLevel) -> bool:
+    def _is_widened(self, target: CpuLevel) -> bool:
         left, right = plain_load(self.found.left), plain_load(self.found.right)
-        if left is None or left.dtype not in (bf16, f16) or (self.found.block or self.found.reduce).dtype != f32:
-            return left is None and (self.found.block or self.found.reduce).dtype == f32
-        return right is None or right.dtype != left.dtype or target.dot(left.dtype.name, left.dtype.name, "f32") is None
+        if (self.found.block or self.found.reduce).dtype != f32:
+            return False
+        if left is None:
+            return True
+        are_alike = right is not None and right.dtype == left.dtype
+        return left.dtype in (bf16, f16) and not (are_alike and target.dot(left.dtype.name, left.dtype.name, "f32") is not None)
 
     def order(self) -> Order:
         """The contracted axes in the order of their loops, where partial sums begin, and whether roundings are carried along."""
@@ -448,14 +451,12 @@ class RegisterBlocks:
 
     def _copied_rows(self, block: Block, kind: TileType, columns: str) -> tuple[str, tuple[Dim, Dim]]:
         """The left factor's part of one `dot` in f32, in a cache tile: else each number would be widened for each vector of columns."""
-        axis = str(block.index[self.inner])
-        step, extent = self._step(), self.extents[self.inner]
-        first: Dim = 0 if step is None else dims.symbol(f"{axis}.first")
-        count = dims.evaluate(extent, {}) if step is None else step
+        axis, extent = str(block.index[self.inner]), self.extents[self.inner]
+        first, count = self._stretch(axis)
         local = block.local("rows", kind.dtype, ((f"{self.row}", self.schedule["mr"]), ("k", count + LANES)))
         rows, axes, place = dims.symbol(f"{block.index[self.row or '']}.lane"), block.axes, block.index[self.inner]
         block.axes = [each for each in axes if each not in (columns, axis)]
-        high = extent if step is None else dims.minimum(first + step, extent)
+        high = extent if count == extent else dims.minimum(first + count, extent)
         with block.loop(self.inner, "tile", first, high, min(count, 4 * LANES)) as k:
             block.index[self.inner] = dims.symbol(k)
             block.outside = True
@@ -494,12 +495,16 @@ class RegisterBlocks:
 
     def _expanded(self, block: Block, place: Dim, columns: str) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
-        axis, extent, step = str(place), self.extents[self.inner], self._step()
-        is_whole = step is None and isinstance(extent, int)
-        first, count = (0, dims.evaluate(extent, {})) if is_whole else (dims.symbol(f"{axis}.first"), step or STEP)
+        axis = str(place)
+        first, count = self._stretch(axis)
         # Of bytes in fours each is computed once as it is.
         lanes = None if in_fours(self.region, self.found) else (columns, self.width)
         return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
+
+    def _stretch(self, axis: str) -> tuple[Dim, int]:
+        """Where what one `dot` takes of the innermost contracted axis begins, and how many terms that are at most."""
+        step = self._step()
+        return (0, dims.evaluate(self.extents[self.inner], {})) if step is None else (dims.symbol(f"{axis}.first"), step)
 
     def _is_padded(self) -> bool:
         """Whether the layouts pad the columns so far that every lane of a register block lies inside."""
