@@ -183,6 +183,13 @@ def unchecked_in_vain(module: Module, options: BuildOptions) -> Iterator[str]:
         yield "unchecked indices change nothing: the model has no index to check"
 
 
+def untaken(module: Module, options: BuildOptions) -> Iterator[str]:
+    """What to tell of quantizations that the model itself permits, as it was imported, where nothing is asked for."""
+    for name, count in module.allowed.items() if options.quantize is None else ():
+        said = "one product of the model" if count == 1 else f"{count} products of the model"
+        yield f"{said} may round activations to int8 (accuracy_level) and multiply in floats: --quantize {name} rounds them"
+
+
 def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:
     """How many weights each part of a request was done to."""
     counts = {part: sum(part in realised for realised in found) for part in parts}

@@ -36,6 +36,7 @@ from .contract import (
     source_ops,
     unchecked_in_vain,
     unmet,
+    untaken,
 )
 from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
@@ -71,7 +72,7 @@ def compile_module(module: Module, options: BuildOptions, progress: Progress = S
     refuse_unknown(asked, options.require)
     brought = module.constant_bytes
     options.workload_for(module.facts)  # an error now, not after the passes
-    idle = tuple(unchecked_in_vain(module, options))
+    idle = (*unchecked_in_vain(module, options), *untaken(module, options))
     return compile_simplified(module, asked, simplify(module, options, progress), options, progress, brought, idle=idle)
 
 

@@ -56,7 +56,7 @@ def functions() -> dict[str, LibraryFunction]:
             odd = f"{prefix}_srai_epi16(%s, 8)"
             left = (even % "l", odd % "l")
             if dtype == "u8":
-                left = (f"{prefix}_srli_epi16({prefix}_slli_epi16(l, 8), 8)", f"{prefix}_srli_epi16(l, 8)")
+                left = (f"{prefix}_and_si{prefix[3:]}(l, {prefix}_set1_epi16(255))", f"{prefix}_srli_epi16(l, 8)")
             fast[lanes, feature] = (
                 f"{register} l = ({register})x, r = ({register})w;\n"
                 f"{register} a = {prefix}_madd_epi16({left[0]}, {even % 'r'});\n"

@@ -7,6 +7,7 @@ with `Builder`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -307,7 +308,8 @@ class Module:
     """A program: symbols with what is known of them, constants and states by name, functions (the first one is the entry).
 
     `assets` are files that travel with it, for those who call it: what the functions compute does not depend on them.
-    `workload` are the sizes, as text, that calls of it usually have, if its importer knows.
+    `workload` are the sizes, as text, that calls of it usually have, if its importer knows. `allowed` are the quantizations that the
+    model itself permits, each with the number of products.
     """
 
     name: str
@@ -317,6 +319,7 @@ class Module:
     functions: dict[str, Graph] = field(default_factory=dict)
     assets: dict[str, bytes] = field(default_factory=dict)
     workload: tuple[str, ...] = ()
+    allowed: Counter[str] = field(default_factory=Counter, compare=False)
     _numbers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...ir import dims
 from ...ir.codes import FOUR
-from ...ir.dims import Dim
+from ...ir.dims import NO_FACTS, Dim, Facts
 from ...ir.expression import Apply, Index
 from ...ir.formats.sparse import SERVED
 from ...ir.ops.rounding import holds
@@ -125,20 +125,21 @@ def _streamed_last(region: Region, left: Scalar, over: tuple[str, ...]) -> tuple
     return tuple(sorted(over, key=lambda name: (name not in tested, stride_of(load, region, name) == 1)))
 
 
-def in_fours(region: Region, found: Contraction) -> bool:
+def in_fours(region: Region, found: Contraction, facts: Facts) -> bool:
     """Whether a contraction sums products of 8-bit integers in 32 bits, of so many that they can be taken in fours."""
     left, inner = plain_load(found.left), found.over[-1] if found.over else ""
     if (found.block or found.reduce).dtype != i32 or left is None or not inner:
         return False
     extent = region.axis(inner).extent
-    fits = isinstance(extent, int) and extent % FOUR == 0 and extent > 0 and stride_of(left, region, inner) == 1
+    fits = dims.divides(FOUR, extent, facts) is True and extent != 0 and stride_of(left, region, inner) == 1
+    in_served = dims.divides(SERVED, extent, facts) is True
     right = plain_load(found.right)
     if right is not None:
         return fits and left.dtype in (i8, u8) and (right.dtype == i8 or (left.dtype, right.dtype) == (i8, u8))
     codes = unwidened(found.right)
     if fits and is_selection(codes):
-        return left.dtype in (i8, u8) and codes.dtype == i8 and extent % SERVED == 0
-    return fits and left.dtype == i8 and bool(bytes_of(found.right)) and (extent % SERVED == 0 or not selects(codes))
+        return left.dtype in (i8, u8) and codes.dtype == i8 and in_served
+    return fits and left.dtype == i8 and bool(bytes_of(found.right)) and (in_served or not selects(codes))
 
 
 def is_selection(value: Scalar) -> bool:
@@ -160,11 +161,11 @@ def bytes_of(value: Scalar) -> list[Load]:
     return loads if value.dtype == u8 and plain else []
 
 
-def group_of(region: Region, found: Contraction, pairs: Collection[str]) -> int:
+def group_of(region: Region, found: Contraction, pairs: Collection[str], facts: Facts = NO_FACTS) -> int:
     """How many neighbours along the sum a constant right factor keeps together: bytes in fours, the dtypes of `pairs` in pairs,
     others alone.
     """
-    if in_fours(region, found):
+    if in_fours(region, found, facts):
         return FOUR
     left, right, inner = plain_load(found.left), plain_load(found.right), found.over[-1] if found.over else ""
     if found.reduce.dtype != f32 or found.block is not None or left is None or right is None or not inner:

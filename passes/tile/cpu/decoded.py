@@ -15,7 +15,7 @@ from ....ir import dims
 from ....ir.codes import FOUR, LOOKUPS, bounds, number_of, tabulate
 from ....ir.dims import Dim
 from ....ir.expression import Apply, Constant
-from ....ir.region import Reduce, Ref, Region, Scalar, transform, walk
+from ....ir.region import Reduce, Ref, Scalar, transform, walk
 from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, TileType, Value
 from ....ir.tile.program import Load as TileLoad
@@ -65,7 +65,7 @@ def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
     """Whether tiles take the blocks of a contraction: bytes in sums of a known length, of which the left ones of a block lie together."""
     left, right, region = plain_load(found.left), unwidened(found.right), problem.region
     extents = [extent for name in found.over if isinstance(extent := region.axis(name).extent, int)]
-    if left is None or not is_decoded(region, found) or len(extents) < len(found.over):
+    if left is None or not is_decoded(problem, found) or len(extents) < len(found.over):
         return False
     sizes = extents[len(extents) - len(found.streamed) :]
     lies = [stride_of(left, region, name) for name in found.streamed] == [prod(sizes[n + 1 :]) for n in range(len(sizes))]
@@ -73,9 +73,9 @@ def _are_taken(problem: Problem, found: Contraction, target: CpuLevel) -> bool:
     return is_known and (lies or found.block is None) and prod(sizes) >= LEAST
 
 
-def is_decoded(region: Region, found: Contraction) -> bool:
+def is_decoded(problem: Problem, found: Contraction) -> bool:
     """Whether rows share bytes that are computed from codes."""
-    return bool(found.rows) and plain_load(found.right) is None and in_fours(region, found)
+    return bool(found.rows) and plain_load(found.right) is None and in_fours(problem.region, found, problem.symbols)
 
 
 def panels_fit(problem: Problem, found: Contraction, columns: int) -> bool:

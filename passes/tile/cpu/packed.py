@@ -81,7 +81,7 @@ class Packed(Priced):
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
         near = _near_columns(problem, found, target)
-        is_shared = match.found.codes is None and is_decoded(problem.region, found) and selects(found.right)
+        is_shared = match.found.codes is None and is_decoded(problem, found) and selects(found.right)
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks
@@ -141,7 +141,7 @@ def _problem(match: Match[Blocked]) -> Problem:
 
 def _why_not(problem: Problem, found: Contraction) -> str | None:
     """Why register blocks do not compute a contraction; None if they do."""
-    if not in_fours(problem.region, found) and (not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32):
+    if not in_fours(problem.region, found, problem.symbols) and (not found.reduce.dtype.is_float or found.reduce.dtype.bits > 32):
         return f"it accumulates in {found.reduce.dtype}, register blocks are for f32 and for integers of 8 bits in fours"
     if not found.columns:
         return "no axis of the right factor alone can be the lanes"

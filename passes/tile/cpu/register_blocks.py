@@ -279,7 +279,9 @@ class RegisterBlocks:
     def _copied_depth(self) -> int | None:
         """How many terms the copies of column blocks of the right factor have; None where these are read as they lie."""
         load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
-        if load is None or load.operand in self.problem.layouts or len(self.found.over) > 1 or depth is None or depth > WHOLE:
+        if load is None or load.operand in self.problem.layouts or len(self.found.over) > 1 or depth is None:
+            return None
+        if depth * load.dtype.bits > WHOLE * f32.bits:
             return None
         is_near = stride_of(load, self.region, self.column) == 1
         is_copied = self.group > 1 or not is_near or self._is_read_often(depth * self.found.right.dtype.bits // 8)
@@ -287,18 +289,18 @@ class RegisterBlocks:
 
     def _group(self, target: CpuLevel) -> int:
         """So many as are added up at once, if there are rows to share a copy: bytes, and 16 bits where there is an instruction."""
-        group, right = group_of(self.region, self.found, target.pairs), plain_load(self.found.right)
+        group, right = group_of(self.region, self.found, target.pairs, self.problem.symbols), plain_load(self.found.right)
         if self.row is None or right is None or group == 1:
             return 1
         has_dot = target.dot(right.dtype.name, right.dtype.name, self.found.reduce.dtype.name) is not None
-        return group if self.in_tiles or has_dot or in_fours(self.region, self.found) else 1
+        return group if self.in_tiles or has_dot or in_fours(self.region, self.found, self.problem.symbols) else 1
 
     def _is_read_often(self, depth: int) -> bool:
         """Whether so many blocks of rows read a column block that it is worth a copy: its rows lie apart, each in a page of its own.
 
         `depth` is the bytes of a column.
         """
-        if self.row is None or depth * self.schedule["nr"] <= NEAR or in_fours(self.region, self.found):
+        if self.row is None or depth * self.schedule["nr"] <= NEAR or in_fours(self.region, self.found, self.problem.symbols):
             return False
         rows = min(self.problem.typical(self.extents[self.row]), self.schedule["m"])
         return rows >= OFTEN * self.schedule["mr"] and self.problem.typical(self.extents[self.column]) >= APART
@@ -491,14 +493,16 @@ class RegisterBlocks:
         """Whether neighbours along the sum lie together, those of columns beyond the last one too."""
         load = plain_load(self.found.right)
         is_packed = load is not None and load.operand in self.problem.layouts
-        return in_fours(self.region, self.found) or (is_packed and group_of(self.region, self.found, self.pairs) > 1)
+        return in_fours(self.region, self.found, self.problem.symbols) or (
+            is_packed and group_of(self.region, self.found, self.pairs, self.problem.symbols) > 1
+        )
 
     def _expanded(self, block: Block, place: Dim, columns: str) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
         axis = str(place)
         first, count = self._stretch(axis)
         # Of bytes in fours each is computed once as it is.
-        lanes = None if in_fours(self.region, self.found) else (columns, self.width)
+        lanes = None if in_fours(self.region, self.found, self.problem.symbols) else (columns, self.width)
         return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
 
     def _stretch(self, axis: str) -> tuple[Dim, int]:

@@ -55,6 +55,24 @@ def test_codes_are_multiplied_as_integers(seed: int, level: str) -> None:
     assert all(op.result.dtype == i32 for op in module.main if op.name == "matmul")
 
 
+@pytest.mark.parametrize("most", [300, MOST])
+def test_sums_whose_length_calls_decide_go_in_fours(most: int) -> None:
+    """In register blocks with dot products, of columns that are copied side by side, as sums of known length do; not in plain loops."""
+    module = Module("net")
+    graph = module.functions["main"] = Graph("main")
+    b, count = Builder(module, graph), module.declare("K", 1, most)
+    x, y = graph.add_input("x", TensorType(u8, (19, count))), graph.add_input("y", TensorType(i8, (count, 40)))
+    graph.set_outputs([b.matmul(*(b.dequantize(code, module.add_constant(code.name, np.float32(0.5)), dtype=f32) for code in (x, y)))])
+    contents, numbers = compile_module(module, build_options({"target": "x86-64-v3"})), np.random.default_rng(most)
+    (rows,) = contents.report["kernels"].values()
+    assert [row["strategy"].partition("{")[0] for row in rows if "matmul" in row["source_ops"]] == ["packed"]
+    engine = Engine(contents, threads=1)
+    for depth in (1, 3, 4, 5, 127, 128, 300, most):
+        given = numbers.integers(0, 256, (19, depth)).astype(np.uint8), numbers.integers(-128, 128, (depth, 40)).astype(np.int8)
+        want = given[0].astype(np.int64) @ given[1].astype(np.int64)
+        np.testing.assert_array_equal(np.asarray(engine(*given)), (want * 0.25).astype(np.float32))
+
+
 def test_on_gpus_they_stay_in_floats() -> None:
     """Their instructions want both factors contiguous along the sum."""
     from ourcc.passes.manager import PassManager

@@ -19,6 +19,8 @@ from .shape import unsqueeze
 from .window import convolve
 
 Codes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+INT8_LEVEL = 4
+"""The `accuracy_level` of nodes that allow a factor of floats to be rounded to int8."""
 
 
 def along(n: Node, parameter: Value, trailing: int) -> Value:
@@ -127,7 +129,10 @@ def dynamic_product(n: Node, a: Value, b: Value, scale: Value, zero: Value | Non
 
 @rule("MatMulNBits", domain=MICROSOFT)
 def _matmul_bits(n: Node) -> Value:
-    """x times the transpose of a weight [N, K] of `bits` bits, packed low bits first, one scale for each block along K."""
+    """x times the transpose of a weight [N, K] of `bits` bits, packed low bits first, one scale for each block along K.
+
+    x stays as it is, whatever the least accuracy is that the node allows.
+    """
     x, rows, depth = n.x(0), n.attr_int("N"), n.attr_int("K")
     bits, block = n.attr_int("bits", 4), n.attr_int("block_size")
     if n.given(4):
@@ -154,6 +159,8 @@ def _matmul_bits(n: Node) -> Value:
         dtype, scale = DTYPES[f"u{bits}"].numpy, n.b.reshape(n.x(2), shape=(rows, blocks))
         by = Parameters(scale, constant(n, zero.astype(dtype)), 1, block)
         value = dequantized(n, constant(n, codes.astype(dtype)), by)
+    if n.attr_int("accuracy_level") == INT8_LEVEL:
+        n.b.module.allowed["a8"] += 1
     result: Value = n.b.matmul(x, cast(n, value, x.dtype), transpose_b=True)
     return result if not n.given(5) else n.b.add(result, n.x(5))
 

@@ -14,6 +14,8 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from quantizing import I4, I8, I16, U8, U16, Setting, disagreement, quantized, theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
+from ourcc.compiler.options import build_options
+from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.errors import InputError, ModelError, UnsupportedError
 from ourcc.ir.graph.reference import interpret, judge
 
@@ -399,6 +401,25 @@ def test_what_is_wrong_says_so(error, op_type, operands, attributes, text):
     with pytest.raises(error) as caught:
         import_onnx(model)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [None, "a8"])
+def test_a_node_that_allows_int8_activations_is_told(asked):
+    model, given = single(
+        "MatMulNBits", [weights(2, 64), codes(16, 2, 16), scale(32)], MICROSOFT, K=64, N=16, bits=4, block_size=32, accuracy_level=4
+    )
+    for name in ("x1", "x2"):
+        model.graph.initializer.append(numpy_helper.from_array(given[name], name))
+    contents = compile_module(import_onnx(model), build_options({"target": "native", "quantize": asked}))
+    said = [note for note in contents.report.get("notes", []) if "accuracy_level" in note]
+    (row,) = contents.report["contract"]
+    if asked is None:
+        assert said == [
+            "one product of the model may round activations to int8 (accuracy_level) and multiply in floats: --quantize a8 rounds them"
+        ]
+        assert "int8-activation" not in row["realised"]
+    else:
+        assert not said and "int8-activation" in row["realised"]
 
 
 def test_weights_that_are_packed_wrong_say_so():
