@@ -9,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.codes import FOUR, dtype_of
+from ...ir.codes import FOUR, bounds, dtype_of
 from ...ir.dims import Dim
 from ...ir.tile.program import Dot, Expand2to4, Load, TileApply, Value
 from ...ir.types import DType, bf16, f16, f32, i8, i32, u8
@@ -36,18 +36,23 @@ i32x@N b = (i32x@N)x;
 return (f32x@N)(b & (0x80000000 | ((b & 0x7f800000) != 0)));
 """
 
+SMALL = 127
+"""The greatest unsigned byte of which two products by signed ones always fit 16 bits."""
+
 
 def functions() -> dict[str, LibraryFunction]:
-    """What adds four products of bytes to each 32-bit lane, exactly; unsigned (`dot4_u8`) or signed ones (`dot4_i8`) on the left.
+    """What adds four products of bytes to each 32-bit lane, exactly; unsigned (`dot4_u8`), small (`dot4_u7`) or signed ones (`dot4_i8`)
+    on the left.
 
-    Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs. Two products of
+    Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs; small ones need not be
+    widened, since two products of them fit 16 bits (`vpmaddubsw` saturates others). Two products of
     bf16 or f16 are added one after the other (`pair_bf16`, `pair_f16`), or those of bf16 as the instruction does it
     (`vdpbf16ps`, with its model).
     """
     found = {}
-    for dtype in ("u8", "i8"):
+    for dtype in ("u8", "u7", "i8"):
         fast: dict[tuple[int, str], str] = {}
-        if dtype == "u8":
+        if dtype != "i8":
             fast = {(lanes, "avx512_vnni"): _accumulated("vpdpbusd") for lanes in (16, 8)}
             # Its encoding of AVX-512 is what assemblers take where they may.
             fast[8, "avx_vnni"] = _accumulated("%{vex%} vpdpbusd")
@@ -57,6 +62,10 @@ def functions() -> dict[str, LibraryFunction]:
             left = (even % "l", odd % "l")
             if dtype == "u8":
                 left = (f"{prefix}_and_si{prefix[3:]}(l, {prefix}_set1_epi16(255))", f"{prefix}_srli_epi16(l, 8)")
+            if dtype == "u7":
+                pairs = f"{prefix}_maddubs_epi16(({register})x, ({register})w)"
+                fast[lanes, feature] = f"return acc + (i32x{lanes}){prefix}_madd_epi16({pairs}, {prefix}_set1_epi16(1));"
+                continue
             fast[lanes, feature] = (
                 f"{register} l = ({register})x, r = ({register})w;\n"
                 f"{register} a = {prefix}_madd_epi16({left[0]}, {even % 'r'});\n"
@@ -64,7 +73,7 @@ def functions() -> dict[str, LibraryFunction]:
                 f"return acc + (i32x{lanes})a + (i32x{lanes})b;"
             )
         found[f"dot4_{dtype}"] = LibraryFunction(
-            "i32x@N", ("i32x@N acc", "i32x@N x", "i32x@N w"), functools.partial(_plain, dtype == "u8"), fast=fast
+            "i32x@N", ("i32x@N acc", "i32x@N x", "i32x@N w"), functools.partial(_plain, dtype != "i8"), fast=fast
         )
     vectors = ("f32x@N acc", "i32x@N x", "i32x@N w")
     dots = {(lanes, "avx512_bf16"): _accumulated("vdpbf16ps") for lanes in (16, 8, 4)}
@@ -124,7 +133,8 @@ def read_quads(values: Values, value: Dot) -> Quads | None:
         return Quads(left, codes, f"dot4_{left.type.dtype}", FOUR)
     if types[0] != i8 or value.type.dtype != i32 or dtype_of(codes) != u8 or not are_bytes(values, codes):
         return None
-    return Quads(left, codes, "dot4_u8", FOUR, turned=True)
+    known = bounds(codes)
+    return Quads(left, codes, "dot4_u7" if known is not None and known[1] <= SMALL else "dot4_u8", FOUR, turned=True)
 
 
 def _widened(value: Value) -> Value:

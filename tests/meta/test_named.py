@@ -25,7 +25,6 @@ THROUGH: dict[str, tuple[str, ...]] = {
         "codegen/c/lanes.py",
         "codegen/c/pieces.py",
         "codegen/c/placement.py",
-        "codegen/c/quads.py",
         "codegen/c/tiles.py",
         "codegen/c/values.py",
     ),
