@@ -15,9 +15,9 @@ from ..ir.ops.table import OPS
 from ..ir.plan import Host, Plan, is_native
 from ..ir.region import Reduce
 from ..ir.spelling import nearest
-from ..ir.target import GPU_TARGETS
+from ..ir.target import CPU_LEVELS, GPU_TARGETS
 from ..passes.checks.place_index_checks import CheckOf
-from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES
+from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES, activation_name
 from ..passes.quantize.words import (
     FLOATS,
     MOVED,
@@ -174,13 +174,32 @@ def _not_narrowed(contract: Contract, precision: str) -> Iterator[str]:
         yield f"{precision} changes nothing: the model has no product of floats"
     elif not any(is_served_by(precision, row.realised.split(", ")[0]) for row in rows):
         why = Counter(reason for row in rows for word, reason in _reasons(row) if word == precision).most_common(1)
-        yield f"{precision} changes nothing: none of {len(rows)} products is" + (f": {why[0][0]}" if why else "")
+        yield f"{precision} changes {_no(len(rows), 'product')}" + (f": {why[0][0]}" if why else "")
+
+
+def _no(count: int, what: str) -> str:
+    return f"none of {count} {what}s" if count > 1 else f"not the one {what}"
 
 
 def unchecked_in_vain(module: Module, options: BuildOptions) -> Iterator[str]:
     """What to tell of indices that are not to be checked, where a model as it is imported has none."""
     if options.unchecked_indices and not any(op.name in CheckOf.ops for graph in module.functions.values() for op in graph):
         yield "unchecked indices change nothing: the model has no index to check"
+
+
+def widened_again(contract: Contract, names: Sequence[str], options: BuildOptions) -> Iterator[str]:
+    """What to tell of a precision that all of these parts, which are levels of a CPU, multiply in float32."""
+    is_met = any(options.precision in row.requested.split(", ") and row.realised.split(", ")[0] == options.precision for row in contract)
+    dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "") if is_met else None
+    levels = [level for level in CPU_LEVELS if level.name in names]
+    if dtype is None or not levels or len(levels) < len(names):
+        return
+    if not any(level.dot(dtype, dtype, "f32") or level.matrix(dtype, dtype, "f32") for level in levels):
+        lacking = f"{levels[0].name} has" if len(levels) == 1 else f"{', '.join(level.name for level in levels)} have"
+        yield (
+            f"{options.precision} saves memory here and may take more time than float32: {lacking} no instruction that multiplies it,"
+            " so that numbers are widened each time they are"
+        )
 
 
 def untaken(module: Module, options: BuildOptions) -> Iterator[str]:
@@ -194,7 +213,7 @@ def _done(parts: Sequence[str], found: Sequence[set[str]]) -> str:
     """How many weights each part of a request was done to."""
     counts = {part: sum(part in realised for realised in found) for part in parts}
     if not any(counts.values()):
-        return f"changes nothing: none of {len(found)} weights is"
+        return f"changes {_no(len(found), 'weight')}"
     return "is done in part: " + ", ".join(f"{part} for {count or 'none'} of {len(found)} weights" for part, count in counts.items())
 
 
@@ -258,9 +277,12 @@ def moves(row: ContractRow) -> bool:
 
 
 def products_of(contract: Contract) -> str | None:
-    """How many products compute in which precision, the most first; None where there are none."""
-    rows = [row for row in contract if row.op in _LEADING and row.why != MERGED]
-    counts = Counter(row.realised.split(", ")[0] for row in rows)
+    """How many products compute in which precision, the most first; None where there are none. Those whose activations are rounded
+    are called by what these are rounded to.
+    """
+    rows = [row.realised.split(", ") for row in contract if row.op in _LEADING and row.why != MERGED]
+    end = activation_name("")
+    counts = Counter(next((word.removesuffix(end) for word in words if word.endswith(end)), words[0]) for words in rows)
     return ", ".join(f"{count} in {precision}" for precision, count in counts.most_common()) or None
 
 

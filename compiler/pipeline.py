@@ -37,6 +37,7 @@ from .contract import (
     unchecked_in_vain,
     unmet,
     untaken,
+    widened_again,
 )
 from .engines.recorded import CHANGES, IN_TF32, kept_precision, recorded_changes, recorded_targets, recorded_workload
 from .options import BuildOptions
@@ -98,7 +99,7 @@ def compile_simplified(
     parts = list(compile_parts(module, options, progress, tuning))
     plans, in_tf32 = [plan for part in parts for plan in part.contents.plans.values()], sorted(set().union(*(p.in_tf32 for p in parts)))
     contract = contract_of(asked, module, options, plans, in_tf32)
-    notes = [*idle, *unmet(contract, options)]
+    notes = [*idle, *unmet(contract, options), *widened_again(contract, [part.name for part in parts], options)]
     for note in notes:
         progress.note(note)
     notes += [*simplified.notes, *faults_of(parts)]

@@ -256,7 +256,10 @@ def choose_part(contents: EngineContents, wanted: str | None = None) -> str:
         _LOG.info("part %s does not run here: %s", name, reasons[name])
     note = "\n".join(f"{name}: {reason}" for name, reason in reasons.items())
     if wanted is not None:
-        hint = remedy(contents, names) or _rebuild("native")
+        other = next((name for name in contents.parts if name not in names and why_not(contents, name) is None), None)
+        hint = remedy(contents, names) or (
+            _rebuild("native") if other is None else f"{other} of the engine runs here: leave the target out"
+        )
         raise EngineError(f"target {wanted} of the engine does not run on this machine", note=note, hint=hint)
     raise EngineError(f"engine holds no target for this machine, it holds {held}", note=note, hint=_rebuild("native"))
 

@@ -532,7 +532,7 @@ def _convert(source: str, target: str) -> LibraryFunction:
     if source[0] == "f" and target[0] in "iu" and (target == "u32" or (source == "f64" and target != "i64")):
         return LibraryFunction(result, args, lane=f"({ELEMENTS[target][0]})(int64_t)x")
     if source == "f32" and target in ("i8", "u8", "i16", "u16"):
-        body = f"return __builtin_convertvector(__builtin_convertvector(x, i32x@N), {target}x@N);"
+        body = f"return convert_i32_{target}_@N(__builtin_convertvector(x, i32x@N));"
         return LibraryFunction(result, args, body, scalar=f"return ({ELEMENTS[target][0]})(int32_t)x;")
     if source in ("i8", "u8") and target == "f32":
         return LibraryFunction(
@@ -568,10 +568,28 @@ def _in_one_instruction() -> Iterator[tuple[tuple[str, str], dict[tuple[int, str
                     (8, "avx2"): f"({wide}x8)_mm256_{widened}({half})",
                 },
             )
-            yield (wide, narrow), {(16, "avx512f"): f"({narrow}x16)_mm512_{narrowed}((__m512i)x)"}
+            yield (wide, narrow), {(16, "avx512f"): f"({narrow}x16)_mm512_{narrowed}((__m512i)x)", (8, "avx2"): _kept_bytes(narrow, 4, 8)}
         else:
-            yield (narrow, wide), {(16, "avx2"): f"({wide}x16)_mm256_{widened}((__m128i)x)"}
-            yield (wide, narrow), {(16, "avx512bw"): f"({narrow}x16)_mm256_{narrowed}((__m256i)x)"}
+            eight = f"({wide}x8)_mm_{widened}(_mm_loadl_epi64((const __m128i *)&x))"
+            yield (narrow, wide), {(16, "avx2"): f"({wide}x16)_mm256_{widened}((__m128i)x)", (8, "avx2"): eight}
+            by_bytes = {(16, "avx512bw"): f"({narrow}x16)_mm256_{narrowed}((__m256i)x)", (16, "avx2"): _kept_bytes(narrow, 2, 16)}
+            yield (wide, narrow), by_bytes | {(8, "avx2"): _kept_bytes(narrow, 2, 8)}
+
+
+def _kept_bytes(narrow: str, size: int, lanes: int) -> str:
+    """The low bytes of elements of `size` bytes, brought together in each half of a register, and the halves."""
+    kept, count = int(narrow[1:]) // 8, 16 // size
+    places = [size * element + byte for element in range(count) for byte in range(kept)]
+    control = ", ".join(map(str, places + [-1] * (16 - len(places))))
+    if size * lanes == 16:
+        text = f"_mm_shuffle_epi8((__m128i)x, _mm_setr_epi8({control}))"
+    else:
+        text = (
+            f"__m256i s = _mm256_shuffle_epi8((__m256i)x, _mm256_setr_epi8({control}, {control}));\n"
+            f"__m128i r = _mm_unpacklo_epi{8 * len(places)}(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));\n"
+        )
+        return text + (f"return ({narrow}x{lanes})r;" if kept * lanes == 16 else f"return ({narrow}x{lanes})_mm_cvtsi128_si64(r);")
+    return f"return ({narrow}x{lanes})_mm_cvtsi128_si64({text});"
 
 
 _WHOLE = dict(_in_one_instruction())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +13,12 @@ from ...ir.tile.program import Full, Load, TileApply, TileType, Value
 from ...ir.types import f32, i32
 from .library import LibraryFunction
 
-SIZE = 16
-"""Numbers that a register holds, and lanes that are looked up together."""
-FEATURE = "avx512f"
+SIZE, HALF = 16, 8
+"""Numbers of a register of AVX-512, or bytes of one, and of AVX2: so many lanes are looked up together."""
+FEATURES = {SIZE: "avx512f", HALF: "avx2"}
+"""By lanes what they are looked up with."""
+DEARER = {16: 5, 32: 8, 64: 16}
+"""By the numbers of a table the operations that a lookup of eight lanes stands for at least, which takes more instructions."""
 BYTES = 256
 """Bytes that a byte looks one up among."""
 _AMONG_BYTES = """
@@ -28,7 +33,9 @@ return (u8x16)_mm256_cvtepi16_epi8(_mm512_castsi512_si256(one));"""
 
 
 def functions() -> dict[str, LibraryFunction]:
-    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements that low bits of each lane say; `lookup256_u8`."""
+    """`lookup16_f32`, `lookup32_f32`, `lookup64_f32`: the elements that low bits of each lane say; `lookup16_whole_f32` and so on, where
+    they are whole numbers of 8 bits; `lookup256_u8`.
+    """
     pairs = [f"_mm512_permutex2var_ps((__m512){low}, (__m512i)x, (__m512){high})" for low, high in ("ab", "cd")]
     texts = {
         16: "_mm512_permutexvar_ps((__m512i)x, (__m512)a)",
@@ -43,23 +50,53 @@ def functions() -> dict[str, LibraryFunction]:
     among_bytes = LibraryFunction(
         "u8x@N", ("const uint8_t *table", "u8x@N x"), lane="table[x]", fast={(SIZE, "avx512bw"): _AMONG_BYTES.strip()}
     )
-    return {f"lookup{BYTES}_u8": among_bytes} | {
-        f"lookup{count}_f32": LibraryFunction(
-            "f32x@N",
-            (*(f"f32x{SIZE} {name}" for name in "abcd"[: count // SIZE]), "i32x@N x"),
-            lane=one[count],
-            fast={(SIZE, FEATURE): f"return (f32x16){text};"},
-        )
-        for count, text in texts.items()
-    }
+    found = {f"lookup{BYTES}_u8": among_bytes}
+    for count, text in texts.items():
+        names = "abcd"[: count // SIZE]
+        wide, narrow = ((*(f"{kind} {name}" for name in names), index) for kind, index in (("f32x16", "i32x@N x"), ("i8x16", "u8x@N x")))
+        fast = {(SIZE, "avx512f"): f"return (f32x16){text};", (HALF, "avx2"): _by_halves(names)}
+        found[f"lookup{count}_f32"] = LibraryFunction("f32x@N", wide, lane=one[count], fast=fast)
+        whole = {(HALF, "avx2"): _by_bytes(names)}
+        found[f"lookup{count}_whole_f32"] = LibraryFunction("f32x@N", narrow, lane=f"(float){one[count]}", fast=whole)
+    return found
+
+
+def _by_halves(names: str) -> str:
+    """Eight lanes looked up among each half of tables by three bits; what the bits above say of these."""
+    half = "_mm256_permutevar8x32_ps(_mm256_loadu_ps((const float *)&{} + {}), (__m256i)x)"
+    found = [half.format(name, first) for name in names for first in (0, HALF)]
+    chosen = _chosen(found, lambda n: f"(__m256)_mm256_slli_epi32((__m256i)x, {28 - n})", "_mm256_blendv_ps")
+    return f"return (f32x8){chosen};"
+
+
+def _by_bytes(names: str) -> str:
+    """Eight bytes looked up among each table by four bits; what the bits above say of these, widened."""
+    chosen = _chosen(
+        [f"_mm_shuffle_epi8((__m128i){name}, i)" for name in names], lambda n: f"_mm_slli_epi16(i, {3 - n})", "_mm_blendv_epi8"
+    )
+    return f"__m128i i = _mm_cvtsi64_si128((int64_t)x);\nreturn (f32x8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32({chosen}));"
+
+
+def _chosen(found: list[str], sign: Callable[[int], str], blend: str) -> str:
+    """One of these by the bits of the places: each halves them."""
+    for n in range(len(found).bit_length() - 1):
+        found = [f"{blend}({low}, {high}, {sign(n)})" for low, high in zip(found[::2], found[1::2], strict=True)]
+    return found[0]
 
 
 @dataclass(frozen=True)
 class LookupTable:
-    """A value as one of 16, 32 or 64 numbers; the low bits of `index` say which."""
+    """A value as one of 16, 32 or 64 numbers, which a code of few bits says; so do the low bits of `index`."""
 
+    code: Value
     index: Value
     numbers: tuple[float, ...]
+    operations: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the numbers are signed bytes, none of them the zero below zero."""
+        return all(number == int(number) and -128 <= number < 128 and (number or math.copysign(1, number) > 0) for number in self.numbers)
 
 
 def read_table(value: TileApply) -> LookupTable | None:
@@ -71,7 +108,7 @@ def read_table(value: TileApply) -> LookupTable | None:
     numbers = np.tile(found.numbers, max(1, SIZE // len(found.numbers)))
     if found.operations < LOOKUPS[len(numbers).bit_length() - 1][0]:
         return None
-    return LookupTable(_wide(found.code), tuple(float(number) for number in numbers))
+    return LookupTable(found.code, _wide(found.code), tuple(float(number) for number in numbers), found.operations)
 
 
 def _wide(code: Value) -> Value:

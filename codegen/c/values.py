@@ -12,7 +12,7 @@ from ...ir.errors import InternalError, UnsupportedError
 from ...ir.expression import Constant
 from ...ir.tile import Scope
 from ...ir.tile.program import Expand2to4, Full, Index, Join, Load, Reduce, Ref, Rename, TileApply, Unpack, Value, parts
-from ...ir.types import DType, bf16, boolean, f32, i32
+from ...ir.types import DType, bf16, boolean, f32, i8, i32
 from . import primitives, tables
 from .access import Access, Spot
 from .basics import register
@@ -269,15 +269,18 @@ class Values:
         if amount == 0:
             return text, lanes
         by = self.writer.index(amount)
-        if dtype.name == "u8" and lanes >= 16 and value.primitive == "shift_left" and isinstance(amount, int) and amount > 1:
-            # gcc doubles bytes time and again; words are shifted at once, and what left a byte is cut off, if anything did.
-            mask = mask_of(value.args[0]) if isinstance(value.args[0], TileApply) else 0
-            cut = "" if mask and mask << amount < 256 else f" & {255 << amount & 255}"
+        sign = primitives.SHIFTS[value.primitive]
+        if dtype.name == "u8" and isinstance(amount, int) and (1 < lanes < 16 or (lanes >= 16 and sign == "<<" and amount > 1)):
+            # gcc doubles bytes time and again, and takes fewer than sixteen apart; words are shifted at once, and what left a byte is
+            # cut off, if anything did.
+            mask = mask_of(value.args[0]) if isinstance(value.args[0], TileApply) and sign == "<<" else 0
+            cut = "" if mask and mask << amount < 256 else f" & (uint8_t){(255 << amount if sign == '<<' else 255 >> amount) & 255}"
             pairs = self.library.vector("u16", lanes // 2)
-            return self.define(dtype, f"({self.ctype(dtype, lanes)})(({pairs}){text} << {amount}){cut}", lanes), lanes
+            shifted = f"({self.ctype(dtype, lanes)})(({pairs}){text} {sign} (uint16_t){amount}){cut}"
+            return self.define(dtype, shifted, lanes), lanes
         if isinstance(amount, int) or lanes == 1 or dtype.bits > 8:
             element = self.ctype(dtype, 1)
-            shifted = f"({self.ctype(dtype, lanes)})({text} {primitives.SHIFTS[value.primitive]} ({element}){by})"
+            shifted = f"({self.ctype(dtype, lanes)})({text} {sign} ({element}){by})"
         elif dtype.name == "u8":
             shifted = self.library.call(f"{value.primitive}_alike_u8", lanes, text, by)
         else:
@@ -298,20 +301,22 @@ class Values:
 
     def _look_up(self, value: TileApply, spot: Spot) -> Code | None:
         """A number of a code of few bits: permutations instead of arithmetic."""
-        if spot.lanes != tables.SIZE or not self.library.level.has(tables.FEATURE):
+        if not self.library.level.has(tables.FEATURES.get(spot.lanes, "none")):
             return None
         if id(value) not in self._tables:
             self._tables[id(value)] = (value, tables.read_table(value))
         table = self._tables[id(value)][1]
-        if table is None:
+        if table is None or (spot.lanes == tables.HALF and table.operations < tables.DEARER[len(table.numbers)]):
             return None
-        index, lanes = self.vector(table.index, spot)
-        if lanes != tables.SIZE:
+        by_bytes = spot.lanes == tables.HALF and table.is_whole
+        index, lanes = self.vector(table.code if by_bytes else table.index, spot)
+        if lanes != spot.lanes:
             return None
-        numbers = [primitives.constant(Constant(number, f32)) for number in table.numbers]
+        kind, name = (i8, "whole_f32") if by_bytes else (f32, "f32")
+        numbers = [primitives.constant(Constant(number, kind)) for number in table.numbers]
         parts = [numbers[n : n + tables.SIZE] for n in range(0, len(numbers), tables.SIZE)]
-        held = [f"({self.ctype(f32, tables.SIZE)}){{{', '.join(part)}}}" for part in parts]
-        return self.define(f32, self.library.call(f"lookup{len(numbers)}_f32", lanes, *held, index), lanes), lanes
+        held = [f"({self.ctype(kind, tables.SIZE)}){{{', '.join(part)}}}" for part in parts]
+        return self.define(f32, self.library.call(f"lookup{len(numbers)}_{name}", lanes, *held, index), lanes), lanes
 
     def _compare(self, value: TileApply, spot: Spot) -> Code | None:
         """Index against index: one subtraction of scalars instead of wide integer vectors."""

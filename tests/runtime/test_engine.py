@@ -295,6 +295,9 @@ def test_no_target_for_this_machine(tiny):
     with pytest.raises(EngineError, match="target cpu of the engine does not run on this machine") as error:
         Engine(replace(tiny, parts=foreign), target="cpu")
     assert "a: it is for" in str(error.value) and "b: it needs" in str(error.value)
+    with pytest.raises(EngineError, match="target a of the engine does not run on this machine") as error:
+        Engine(replace(tiny, parts={**foreign, "baseline": part}), target="a")
+    assert error.value.hint == "baseline of the engine runs here: leave the target out"
     with pytest.raises(EngineError, match="this version runs parts of the families cpu and cuda, got npu"):
         Engine(replace(tiny, parts={"npu": replace(part, family="npu")}))
     with pytest.raises(EngineError, match="engine holds no native code for its part baseline"):

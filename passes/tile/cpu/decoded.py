@@ -1,6 +1,7 @@
-"""Codes that many rows share, decoded once: other programs of `packed`, in tiles of matrices or by dot products.
+"""Codes that many rows share, decoded once: other programs of `packed`, in tiles of matrices, by dot products or in floats.
 
-Codes of a block of columns and the whole sum, of fewer bits than a byte or 2:4 sparse, become bytes in panels of a cache tile. Where
+Codes of a block of columns and the whole sum, of fewer bits than a byte or 2:4 sparse, become bytes in panels of a cache tile, or floats
+where these are multiplied. Where
 blocks are summed each is a product of matrices; its sums are scaled and added up as register blocks do it, to the bit.
 """
 
@@ -20,7 +21,7 @@ from ....ir.target import CpuLevel
 from ....ir.tile.program import Dot, TileType, Value
 from ....ir.tile.program import Load as TileLoad
 from ....ir.tile.program import Ref as TileRef
-from ....ir.types import i8, u8
+from ....ir.types import f32, i8, u8
 from ...regions.contraction import Contraction, in_fours, plain_load, stride_of, unwidened
 from ..expand import with_expansion
 from ..lower import Block
@@ -78,10 +79,18 @@ def is_decoded(problem: Problem, found: Contraction) -> bool:
     return bool(found.rows) and plain_load(found.right) is None and in_fours(problem.region, found, problem.symbols)
 
 
+def is_computed(found: Contraction) -> bool:
+    """Whether rows share floats that are computed from codes, of 8 bits or fewer, or from anything else."""
+    load = plain_load(found.right)
+    is_cheap = load is not None and not (load.dtype.is_float and load.dtype.bits <= 8)
+    return bool(found.rows) and not is_cheap and (found.block or found.reduce).dtype == f32
+
+
 def panels_fit(problem: Problem, found: Contraction, columns: int) -> bool:
-    """Whether there is room for the bytes of so many columns, and there are rows enough to share them."""
+    """Whether there is room for the bytes or floats of so many columns, and there are rows enough to share them."""
     extents = [problem.region.axis(name).extent for name in found.over]
-    has_room = all(isinstance(extent, int) for extent in extents) and prod(map(problem.typical, extents)) * columns <= ROOM
+    size = columns * (f32.itemsize if is_computed(found) else 1)
+    has_room = all(isinstance(extent, int) for extent in extents) and prod(map(problem.typical, extents)) * size <= ROOM
     return has_room and problem.typical(problem.region.axis(found.rows[-1]).extent) > FEW
 
 
@@ -119,15 +128,17 @@ class DecodedPanels(RegisterBlocks):
 
     def __init__(self, problem: Problem, schedule: Schedule, found: Contraction, target: CpuLevel, in_tiles: bool = False) -> None:
         super().__init__(problem, schedule, found, target, in_tiles)
-        self.codes = unwidened(self.found.right)
+        kind = TileType((self.found.block or self.found.reduce).dtype)
+        self.codes = accumulated(self.found.right, kind) if is_computed(found) else unwidened(self.found.right)
+        """What panels hold."""
         self.outers = self.found.over[: -1 if self.found.block is None else -len(self.found.streamed)]
         self.parts = self.found.over[len(self.outers) : -1]
         self.sizes = {name: self.problem.typical(self.extents[name]) for name in self.found.over}
 
     def _panel(self, block: Block, columns: str) -> str:
-        """All codes of a block of columns as bytes, four neighbours along the sum together, as instructions read them."""
+        """All codes of a block of columns as bytes, four neighbours along the sum together, as instructions read them; or as floats."""
         extents = ("k", prod(self.sizes.values())), ("n", self.width)
-        local = block.local("decoded", self.codes.dtype, extents, together(FOUR))
+        local = block.local("decoded", self.codes.dtype, extents, () if self.codes.dtype.is_float else together(FOUR))
         self._decode(block, columns, local, list(self.outers))
         return local
 
@@ -181,7 +192,8 @@ class DecodedPanels(RegisterBlocks):
     def _loaded(self, block: Block, kind: TileType, columns: str, panel: str, place: Dim) -> Value:
         """Decoded bytes from a place on, in the dtype of the sum."""
         axes = block.ordered({columns, *block.axes_in(place)})
-        return cast(block, TileLoad(panel, (place, dims.symbol(f"{columns}.lane")), TileType(self.codes.dtype, axes)), kind)
+        zero = Constant(0.0, self.codes.dtype) if block.outside else None
+        return cast(block, TileLoad(panel, (place, dims.symbol(f"{columns}.lane")), TileType(self.codes.dtype, axes), zero), kind)
 
 
 class DecodedBlocks(DecodedPanels):

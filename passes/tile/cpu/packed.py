@@ -20,7 +20,7 @@ from ...regions.blocks import in_blocks
 from ...regions.contraction import Contraction, in_fours, plain_load, read_contraction, selects
 from ..lower import upper_bound
 from ..schedule import Match, Order, Problem, Refusal, Schedule
-from .decoded import DecodedBlocks, DecodedPanels, blocks_of_codes, is_decoded, panels_fit, shapes
+from .decoded import DecodedBlocks, DecodedPanels, blocks_of_codes, is_computed, is_decoded, panels_fit, shapes
 from .matrix import matrix_blocks, matrix_instruction
 from .price import Priced
 from .register_blocks import RegisterBlocks, few_rows
@@ -81,7 +81,7 @@ class Packed(Priced):
             for rows in _block_rows(extent, min(HIGHEST, max(1, ((target.registers - 4) // vectors - spare) // held)))
         ]
         near = _near_columns(problem, found, target)
-        is_shared = match.found.codes is None and is_decoded(problem, found) and selects(found.right)
+        is_shared = is_computed(found) or (match.found.codes is None and is_decoded(problem, found) and selects(found.right))
         choices = [
             (m, n, rows, vectors)
             for vectors, rows in blocks

@@ -48,6 +48,8 @@ TILES_BEGIN = 100
 """Cycles that a block of tiles takes to begin and to end."""
 JOINED = 1
 """Operations that put a vector of halves beside another one."""
+DECODED = 5
+"""Operations that make a number of a float of a byte or less."""
 EXPAND = 6
 """Operations that find which of two kept numbers a place holds, if any."""
 NARROWEST = 32
@@ -324,6 +326,8 @@ class _Counter:
         self.summed = summed
         if isinstance(value, Load):
             self._access(value.operand, value.subscripts, value.type, work, env, extents, along, depth)
+            if axes and value.type.dtype.is_float and value.type.dtype.bits <= 8:
+                work.arithmetic += DECODED * self._count(value.type, extents, NARROWEST, along) / self.rates.arithmetic
         elif isinstance(value, TileApply) and value.primitive != "bitcast":
             dtypes = (value.type.dtype, *(arg.type.dtype for arg in value.args))
             bits = max((dtype.bits for dtype in dtypes if dtype.kind != "bool"), default=NARROWEST)

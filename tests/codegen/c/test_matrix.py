@@ -271,11 +271,15 @@ def test_a_machine_without_all_of_a_levels_tiles_runs_models_of_all() -> None:
     assert emulated(AVX512_AMX, here).features == AVX512_AMX.features
 
 
-@pytest.mark.parametrize(("rows", "depth", "is_taken"), [(70, 64, True), (9, 64, True), (70, 4096, True), (70, 4100, False)])
-def test_what_calls_bring_is_multiplied_in_tiles_where_rows_share_its_copies(rows: int, depth: int, is_taken: bool) -> None:
-    left, right = np.ones((rows, depth), np.uint8), np.ones((depth, 48), np.int8)
+@pytest.mark.parametrize(
+    ("rows", "depth", "is_taken"), [(70, 64, True), (9, 64, True), (70, 4096, True), (70, 4100, True), (70, 16388, False)]
+)
+def test_what_calls_bring_is_multiplied_in_tiles_where_rows_share_its_copies(run_c: Runner, rows: int, depth: int, is_taken: bool) -> None:
+    numbers = np.random.default_rng(depth)
+    left, right = numbers.integers(0, 256, (rows, depth), np.uint8), numbers.integers(-128, 128, (depth, 48), np.int8)
     case = drawn(left, right, left.astype(np.int32) @ right.astype(np.int32), constant=False)
     assert ("ourcc_tdp" in print_launch(case.program(MODEL, 0).launches[0], MODEL, ())[1]) == is_taken
+    np.testing.assert_array_equal(*results(run_c, [case], MODEL), case.expected)
 
 
 @pytest.mark.parametrize(("dtype", "model"), [(bf16, MODEL), (f16, F16_MODEL)])

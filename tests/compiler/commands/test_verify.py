@@ -103,6 +103,35 @@ def test_a_quantizers_model_is_judged_with_codes_beside_ties(tmp_path: Path) -> 
     assert len(verify(VerifyOptions(engine, quantized(tmp_path / "other.onnx", by=1.2))).violations) == 8
 
 
+def test_a_peer_that_is_wrong_excuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime's products of codes saturate on CPUs with AVX2 alone: an answer as far off as its is not allowed for that."""
+    model = quantized(tmp_path / "m.onnx")
+    engine, other = engine_of(model), quantized(tmp_path / "other.onnx", by=1.2)
+    module = import_model(model, build_options({}))
+    off = lambda arrays: [answer + 10 for answer in interpret(module, arrays)]  # noqa: E731
+    monkeypatch.setattr("ourcc.compiler.commands.verify.make_peer", lambda *_: off)
+    report = verify(VerifyOptions(engine, model))
+    assert report.violations == () and "onnxruntime is more than 2 times as far off" in " ".join(report.tables[0].notes)
+    assert len(verify(VerifyOptions(engine, other)).violations) == 8
+
+
+def test_activations_that_may_be_rounded_do_not_widen_what_is_allowed(tmp_path: Path) -> None:
+    """The peer rounds them to int8 where a node says that it may; an engine that does not is held to float32."""
+    rng, model = np.random.default_rng(0), tmp_path / "bits.onnx"
+    held = {"w": rng.integers(0, 256, (32, 4, 16), np.uint8), "s": rng.standard_normal((32, 4)).astype(np.float32)}
+    attributes = {"K": 128, "N": 32, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attributes)
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", size]) for name, size in (("x", 128), ("y", 32))]
+    graph = helper.make_graph([node], "m", ports[:1], ports[1:], [numpy_helper.from_array(array, name) for name, array in held.items()])
+    domains = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=9), model)
+    report = verify(VerifyOptions(engine_of(model), model))
+    assert report.violations == () and report.facts["against"] == "the model, op by op and in float64"
+    columns = report.tables[0].columns
+    error, allowed = ([row[columns.index(name)] for row in report.tables[0].rows] for name in ("error", "allowed"))
+    assert max(allowed) < 1e-3 and max(error) > 0
+
+
 def test_a_pass_under_a_wide_bound_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What few codes leave of an answer may be off by much: then a pass shows little, and is not told as if it did."""
     model = quantized(tmp_path / "m.onnx")

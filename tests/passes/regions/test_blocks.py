@@ -81,7 +81,7 @@ def test_products_of_bytes_are_summed_as_integers(name: str) -> None:
     region, operands, facts = product(name, blocks=max(1, 96 // FORMATS[name].group), codes=block)
     made = in_blocks(region, facts)
     found = read_contraction(made)
-    assert isinstance(found, Contraction) and found.block is not None and found.block.dtype == i32 and in_fours(made, found)
+    assert isinstance(found, Contraction) and found.block is not None and found.block.dtype == i32 and in_fours(made, found, facts)
     verify_region(made)
     # What is added to all numbers of a block leaves it with the sum of the left factor alone, which no column has a part in.
     assert found.alone is None or not set(found.alone.axes) & set(found.columns)
