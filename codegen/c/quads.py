@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir.codes import FOUR, bounds, dtype_of
 from ...ir.dims import Dim
@@ -21,6 +21,10 @@ from .values import Values
 _PAIR = """
 f32x@N r = fma_f32_@N((f32x@N)(x << 16), (f32x@N)(w << 16), acc);
 return fma_f32_@N((f32x@N)(x & 0xffff0000), (f32x@N)(w & 0xffff0000), r);
+"""
+_PAIR_WIDE = """
+f32x@N r = fma_f32_@N(x, (f32x@N)(w << 16), acc);
+return fma_f32_@N(y, (f32x@N)(w & 0xffff0000), r);
 """
 _PAIR_F16 = """
 f32x@N r = fma_f32_@N(decode_f16_@N(convert_i32_u16_@N(x)), decode_f16_@N(convert_i32_u16_@N(w)), acc);
@@ -36,6 +40,8 @@ i32x@N b = (i32x@N)x;
 return (f32x@N)(b & (0x80000000 | ((b & 0x7f800000) != 0)));
 """
 
+WIDE = "pair_wide"
+"""What multiplies pairs of bf16 by floats that are none."""
 SMALL = 127
 """The greatest unsigned byte of which two products by signed ones always fit 16 bits."""
 
@@ -46,8 +52,8 @@ def functions() -> dict[str, LibraryFunction]:
 
     Where there is no instruction for it, even and odd bytes are widened to 16 bits and multiplied in pairs; small ones need not be
     widened, since two products of them fit 16 bits (`vpmaddubsw` saturates others). Two products of
-    bf16 or f16 are added one after the other (`pair_bf16`, `pair_f16`), or those of bf16 as the instruction does it
-    (`vdpbf16ps`, with its model).
+    bf16 or f16 are added one after the other (`pair_bf16`, `pair_f16`; `pair_wide`, where the left ones are wide already), or those of
+    bf16 as the instruction does it (`vdpbf16ps`, with its model).
     """
     found = {}
     for dtype in ("u8", "u7", "i8"):
@@ -78,6 +84,7 @@ def functions() -> dict[str, LibraryFunction]:
     vectors = ("f32x@N acc", "i32x@N x", "i32x@N w")
     dots = {(lanes, "avx512_bf16"): _accumulated("vdpbf16ps") for lanes in (16, 8, 4)}
     found["pair_bf16"] = LibraryFunction("f32x@N", vectors, _PAIR)
+    found[WIDE] = LibraryFunction("f32x@N", ("f32x@N acc", "f32x@N x", "f32x@N y", "i32x@N w"), _PAIR_WIDE)
     found["pair_f16"] = LibraryFunction("f32x@N", vectors, _PAIR_F16)
     found["vdpbf16ps"] = LibraryFunction("f32x@N", vectors, _DOT, fast=dots)
     for dtype, *features in (("f32", "avx512_bf16"), ("i32", "avx512_vnni", "avx_vnni")):
@@ -125,6 +132,8 @@ def read_quads(values: Values, value: Dot) -> Quads | None:
     if right is not None and types == (bf16, bf16, f32):
         has_dots = any(each.name == "vdpbf16ps" for each in values.library.level.instructions)
         return Quads(left, right, "vdpbf16ps" if has_dots else "pair_bf16", 2)
+    if right is not None and types == (f32, bf16, f32):
+        return Quads(left, right, WIDE, 2)
     if right is not None and types == (f16, f16, f32):
         return Quads(left, right, "pair_f16", 2)
     if right is not None and types[0] in (i8, u8) and types[1:] == (i8, i32):
@@ -149,14 +158,22 @@ def widened_load(value: Value) -> Load | None:
 
 
 def fits(values: Values, found: Quads, spots: Sequence[Spot], axis: str, first: Dim) -> bool:
-    """Whether both factors have neighbours in memory from `first` on, whole and under the same tests, at all spots."""
-    return all(lie_together(values, side, [(spot, first) for spot in spots], axis, found.count) for side in (found.left, found.right))
+    """Whether both factors have neighbours in memory from `first` on, whole and under the same tests, at all spots; or the one that has
+    to have them.
+    """
+    sides = (found.right,) if found.function == WIDE else (found.left, found.right)
+    return all(lie_together(values, side, [(spot, first) for spot in spots], axis, found.count) for side in sides)
 
 
 def multiply(values: Values, found: Quads, spots: Sequence[Spot], names: Sequence[str], axis: str, first: Dim) -> None:
     """Add a group of products to each lane of each running vector."""
     for spot, name in zip(spots, names, strict=True):
         right = spread(values, neighbours(values, found.right, spot, axis, first, found.count), spot.lanes)
+        if found.function == WIDE:
+            places = [replace(spot, positions={**spot.positions, axis: first + n}) for n in range(found.count)]
+            wide = [values.spread(f32, values.vector(found.left, place), spot.lanes) for place in places]
+            values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, *wide, right)};")
+            continue
         left = spread(values, neighbours(values, found.left, spot, axis, first, found.count), spot.lanes)
         sides = (right, left) if found.turned else (left, right)
         values.writer.line(f"{name} = {values.library.call(found.function, spot.lanes, name, *sides)};")

@@ -96,7 +96,7 @@ class LookupTable:
     @property
     def is_whole(self) -> bool:
         """Whether the numbers are signed bytes, none of them the zero below zero."""
-        return all(number == int(number) and -128 <= number < 128 and (number or math.copysign(1, number) > 0) for number in self.numbers)
+        return all(-128 <= number < 128 and number == int(number) and (number or math.copysign(1, number) > 0) for number in self.numbers)
 
 
 def read_table(value: TileApply) -> LookupTable | None:

@@ -244,7 +244,7 @@ class Compared:
             else:
                 others = steps if precision.digits < PEER_DIGITS else []
                 own = [each[number] for each in others]
-                is_wrong = bool(own) and _error(theirs, exact) > WRONG * _error(_farthest(own, exact), exact)
+                is_wrong = bool(own) and _is_wrong(theirs, own, exact, precision)
                 self.wrong += is_wrong
                 guide = _farthest(own if is_wrong else [theirs, *own], exact)
                 floor = CODED_FLOOR if len(steps) > 1 else FLOOR
@@ -294,6 +294,15 @@ def _farthest(answers: Sequence[Array], exact: Array) -> Array:
     first, *others = answers
     alike = [first, *(each for each in others if each.shape == first.shape and each.dtype == first.dtype)]
     return max(alike, key=lambda answer: _error(answer, exact))
+
+
+def _is_wrong(theirs: Array, own: Sequence[Array], exact: Array, precision: Precision) -> bool:
+    """Whether a peer is much farther off than a model's own precision takes it, by a number of so few digits at least."""
+    if not np.issubdtype(np.asarray(exact).dtype, np.floating):
+        return False
+    numbers = np.abs(np.asarray(exact, dtype=np.float64))
+    least = float(numbers[np.isfinite(numbers)].max(initial=0.0)) * 2.0**-precision.digits
+    return _error(theirs, exact) > WRONG * max(least, _error(_farthest(own, exact), exact))
 
 
 def _error(answer: Array, exact: Array) -> float:

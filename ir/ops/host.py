@@ -15,7 +15,7 @@ import numpy as np
 from .. import dims
 from ..dims import Dim
 from ..errors import InputError, VerifyError
-from ..types import TensorType, boolean, f16, i32, i64
+from ..types import TensorType, boolean, f16, i32, i64, u8
 from .reduction import expect_numbers
 from .sampling import array, draw, refused, specials
 from .table import Sample, axis_of, bound, broadcast, opaque, same_dtype
@@ -223,6 +223,33 @@ def _ordered(x: Tensor, axis: int, descending: bool) -> Tensor:
     return np.flip(x.shape[axis] - 1 - np.flip(x, axis).argsort(axis=axis, kind="stable"), axis)
 
 
+FEW = 4
+"""Of so many times as many elements some are selected, without sorting all."""
+
+
+def _selected(x: Tensor, count: int, largest: bool) -> Tensor:
+    """The first `count` indices of `_ordered` along the last axis. No two keys are equal: a number is followed by its place."""
+    places = np.arange(x.shape[-1], dtype=np.uint64)
+    keys = _in_order(x).astype(np.uint64) << np.uint64(32) | (places[::-1] if largest else places)
+    kept: Tensor = keys[..., :0]
+    if count and largest:
+        kept = np.sort(np.partition(keys, -count, axis=-1)[..., -count:])[..., ::-1]
+    elif count:
+        kept = np.sort(np.partition(keys, count - 1, axis=-1)[..., :count])
+    found: Tensor = kept.astype(np.uint32).astype(np.int64)
+    return x.shape[-1] - 1 - found if largest else found
+
+
+def _in_order(x: Tensor) -> Tensor:
+    """Unsigned numbers of 32 bits that compare as numbers of at most so many do: both zeros alike, NaN above all."""
+    if x.dtype.kind in "iu":
+        return (x.astype(np.int64) + ((1 << 31) if x.dtype.kind == "i" else 0)).astype(np.uint32)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float32) + np.float32(0)
+    bits = np.where(np.isnan(wide), np.float32(np.nan), wide).view(np.uint32)
+    return np.where(bits >> 31 != 0, ~bits, bits | np.uint32(1 << 31))
+
+
 @opaque()
 def sort(x: Tensor, /, *, axis: int, descending: bool = False) -> tuple[Tensor, Tensor]:
     """x sorted along `axis`, and the i64 indices that sort it; equal elements keep their order, NaN is the largest."""
@@ -243,7 +270,11 @@ def top_k(x: Tensor, /, *, k: Dim, axis: int = -1, largest: bool = True, sorted:
 
     NaN counts as the largest. Without `sorted` any order would do; it is the same one here.
     """
-    order = np.take(_ordered(x, axis, largest), np.arange(bound((k,))[0]), axis)
+    count = bound((k,))[0]
+    if FEW * count <= x.shape[axis] and x.dtype.itemsize <= 4:
+        order = np.moveaxis(_selected(np.moveaxis(x, axis, -1), count, largest), -1, axis)
+    else:
+        order = np.take(_ordered(x, axis, largest), np.arange(count), axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
@@ -298,6 +329,15 @@ def _() -> Iterator[Sample]:
             yield Sample((x,), {"k": 2, "largest": largest})
             yield Sample((x,), {"k": x.shape[0], "axis": 0, "largest": largest})
     yield Sample((draw(3, 5),), {"k": 0})
+    for few in (
+        draw(3, 40),
+        draw(3, 40, dtype=i32, low=-3, high=3),
+        np.tile(specials(), 3),
+        draw(40, dtype=f16),
+        draw(40, dtype=u8, low=0, high=4),
+    ):
+        for largest in (True, False):
+            yield Sample((few,), {"k": 5, "largest": largest})
     yield refused((draw(3),), "got k = 4, expected 0 to 3 for axis -1 of f32[3]", k=4)
     yield refused((draw(3, dtype=boolean),), "got bool[3], expected an ordered dtype", k=1)
 

@@ -95,6 +95,8 @@ class RegisterBlocks:
         if left is None:
             return True
         are_alike = right is not None and right.dtype == left.dtype
+        if self.problem.typical(self.extents[self.inner]) < LANES:
+            return False
         return left.dtype in (bf16, f16) and not (are_alike and target.dot(left.dtype.name, left.dtype.name, "f32") is not None)
 
     def order(self) -> Order:

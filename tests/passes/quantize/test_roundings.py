@@ -111,7 +111,8 @@ def test_products_are_those_of_what_is_rounded(name: str, dtype: DType, target: 
     fields = format.encoded(weight.array.astype(np.float32), 1)
     x = np.random.default_rng(1).standard_normal((5, 3, 256)).astype(dtype.numpy)
     expected = stated(x.astype(np.float32).reshape(15, 256), name).astype(np.float64) @ format.decoded(fields, 1).astype(np.float64).T
-    engine = Engine(compile_module(module, build_options({"target": target, "quantize": name})), threads=1)
+    built_for = {"target": "native"} if target == "native" else {"targets": ["native"], "emulate": target}
+    engine = Engine(compile_module(module, build_options({**built_for, "quantize": name})), threads=1)
     (step,), (exact,) = interpret(module, [x]), interpret(module, [x], wide=True)
     verdict = judge(np.asarray(engine(x)), step, exact)
     assert verdict.passed, verdict.reason

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from nodes import NodeCase, Operand, differences, faults_of_engines, node_model
+from quantizing import needs_exact_sums
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.errors import ModelError, UnsupportedError
@@ -222,6 +223,8 @@ DRAWS = [
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_drawn_nodes_compute_what_onnxruntime_computes(draw):
+    if draw is last_channels:
+        needs_exact_sums()
     wrong = differences(draw, SEEDS)
     assert not wrong, "\n".join(wrong)
 

@@ -7,7 +7,7 @@ import pytest
 from generator import Case
 from nodes import MICROSOFT, NodeCase, Operand, differences, faults_of_engines, node_model
 from onnx import TensorProto, helper, numpy_helper
-from quantizing import disagreement, theirs, wrong_engines
+from quantizing import disagreement, needs_exact_sums, theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.options import build_options
@@ -184,6 +184,8 @@ DRAWS = [self_attention, multi_head, quantized_attention, grouped, rotary]
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_drawn_attention_computes_what_onnxruntime_computes(draw):
+    if draw is quantized_attention:
+        needs_exact_sums()
     wrong = differences(draw, SEEDS)
     assert not wrong, "\n".join(wrong)
 
