@@ -20,6 +20,7 @@ from ..passes.checks.place_index_checks import CheckOf
 from ..passes.quantize import INTEGER, QUANTIZATIONS, SCORES, activation_name
 from ..passes.quantize.words import (
     FLOATS,
+    HALVES,
     MOVED,
     TF32,
     computed_in,
@@ -190,7 +191,7 @@ def unchecked_in_vain(module: Module, options: BuildOptions) -> Iterator[str]:
 def widened_again(contract: Contract, names: Sequence[str], options: BuildOptions) -> Iterator[str]:
     """What to tell of a precision that all of these parts, which are levels of a CPU, multiply in float32."""
     is_met = any(options.precision in row.requested.split(", ") and row.realised.split(", ")[0] == options.precision for row in contract)
-    dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "") if is_met else None
+    dtype = HALVES.get(options.precision or "") if is_met else None
     levels = [level for level in CPU_LEVELS if level.name in names]
     if dtype is None or not levels or len(levels) < len(names):
         return

@@ -18,6 +18,7 @@ from ..passes.lower.build_plan import Lowered
 from ..passes.manager import PassManager
 from ..passes.pipeline import parse_pipeline
 from ..passes.quantize import QUANTIZATIONS
+from ..passes.quantize.words import HALVES
 from ..runtime.contents import Contract, EngineContents
 from .backends.backend import backend_of
 from .backends.built import Built, PackedConstants, faults_of
@@ -168,7 +169,7 @@ def joining_passes(options: BuildOptions) -> str:
 
 def precision_passes(options: BuildOptions) -> list[str]:
     """What makes the factors of products as narrow as the options ask, and stores them so."""
-    dtype = {"bf16": "bf16", "fp16": "f16"}.get(options.precision or "")
+    dtype = HALVES.get(options.precision or "")
     tidy = "sink_casts, canonicalize, fold_constants, eliminate_common_subexpressions, eliminate_dead_code"
     values = ["narrow_values"] if dtype == "bf16" else []
     return [] if dtype is None else [f"narrow_products{{dtype={dtype}}}, {tidy}", *values]

@@ -33,6 +33,8 @@ _PRECISIONS = {"f64": "fp64", "f32": "fp32", "f16": "fp16"}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 TF32 = "tf32"
 """Products of float32 whose factors a GPU's instructions round to 10 fraction bits; all that is stored stays float32."""
+HALVES = {"bf16": "bf16", "fp16": "f16"}
+"""The precisions of 16 bits that products may be asked for in, and their dtypes."""
 NARROWED = {("fp32", "bf16"), ("fp32", "fp16"), ("fp32", TF32)}
 """The precisions that products come in and are made of, where they are not the same."""
 MOVED = "what it moves is kept in"

@@ -79,6 +79,8 @@ class RegisterBlocks:
         self.row = found.rows[-1] if found.rows else None
         self.inner = found.over[-1]
         self.in_tiles = in_tiles
+        self.in_fours = in_fours(self.region, found, problem.symbols)
+        """Whether bytes are multiplied four at a time."""
         self.group, self.pairs = self._group(target), target.pairs
         """How many neighbours along the sum lie together in a panel that is copied."""
         self.few, self.lanes, self.level2 = few_rows(target, 1 if found.block is None else 2), target.lanes, target.level2_bytes
@@ -94,9 +96,9 @@ class RegisterBlocks:
             return False
         if left is None:
             return True
-        are_alike = right is not None and right.dtype == left.dtype
         if self.problem.typical(self.extents[self.inner]) < LANES:
             return False
+        are_alike = right is not None and right.dtype == left.dtype
         return left.dtype in (bf16, f16) and not (are_alike and target.dot(left.dtype.name, left.dtype.name, "f32") is not None)
 
     def order(self) -> Order:
@@ -281,9 +283,9 @@ class RegisterBlocks:
     def _copied_depth(self) -> int | None:
         """How many terms the copies of column blocks of the right factor have; None where these are read as they lie."""
         load, depth = plain_load(self.found.right), upper_bound(self.extents[self.inner], self.problem.symbols)
-        if load is None or load.operand in self.problem.layouts or len(self.found.over) > 1 or depth is None:
+        if load is None or load.operand in self.problem.layouts or len(self.found.over) > 1:
             return None
-        if depth * load.dtype.bits > WHOLE * f32.bits:
+        if depth is None or depth * load.dtype.bits > WHOLE * f32.bits:
             return None
         is_near = stride_of(load, self.region, self.column) == 1
         is_copied = self.group > 1 or not is_near or self._is_read_often(depth * self.found.right.dtype.bits // 8)
@@ -295,14 +297,14 @@ class RegisterBlocks:
         if self.row is None or right is None or group == 1:
             return 1
         has_dot = target.dot(right.dtype.name, right.dtype.name, self.found.reduce.dtype.name) is not None
-        return group if self.in_tiles or has_dot or in_fours(self.region, self.found, self.problem.symbols) else 1
+        return group if self.in_tiles or has_dot or self.in_fours else 1
 
     def _is_read_often(self, depth: int) -> bool:
         """Whether so many blocks of rows read a column block that it is worth a copy: its rows lie apart, each in a page of its own.
 
         `depth` is the bytes of a column.
         """
-        if self.row is None or depth * self.schedule["nr"] <= NEAR or in_fours(self.region, self.found, self.problem.symbols):
+        if self.row is None or depth * self.schedule["nr"] <= NEAR or self.in_fours:
             return False
         rows = min(self.problem.typical(self.extents[self.row]), self.schedule["m"])
         return rows >= OFTEN * self.schedule["mr"] and self.problem.typical(self.extents[self.column]) >= APART
@@ -495,16 +497,14 @@ class RegisterBlocks:
         """Whether neighbours along the sum lie together, those of columns beyond the last one too."""
         load = plain_load(self.found.right)
         is_packed = load is not None and load.operand in self.problem.layouts
-        return in_fours(self.region, self.found, self.problem.symbols) or (
-            is_packed and group_of(self.region, self.found, self.pairs, self.problem.symbols) > 1
-        )
+        return self.in_fours or (is_packed and group_of(self.region, self.found, self.pairs, self.problem.symbols) > 1)
 
     def _expanded(self, block: Block, place: Dim, columns: str) -> Scalar:
         """The right factor, 2:4 sparse values in it read from a tile that expands them."""
         axis = str(place)
         first, count = self._stretch(axis)
         # Of bytes in fours each is computed once as it is.
-        lanes = None if in_fours(self.region, self.found, self.problem.symbols) else (columns, self.width)
+        lanes = None if self.in_fours else (columns, self.width)
         return with_expansion(block, self.region, self.found.right, self.inner, axis, first, count, lanes)
 
     def _stretch(self, axis: str) -> tuple[Dim, int]:
