@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from quantizing import needs_exact_sums
 
 from ourcc.compiler.commands.peers import onnxruntime_run
 
 from ..models.models import Model
+from ..peers import needs_exact_sums
 from .scripts import script
 
 pytest.importorskip("onnxscript")

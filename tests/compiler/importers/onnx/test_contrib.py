@@ -6,10 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from nodes import NodeCase, Operand, differences, faults_of_engines, node_model
-from quantizing import needs_exact_sums
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.ir.errors import ModelError, UnsupportedError
+
+from ....peers import needs_exact_sums
 
 F16, F32 = np.float16, np.float32
 SEEDS = 12

@@ -7,7 +7,7 @@ import pytest
 from generator import Case
 from nodes import MICROSOFT, NodeCase, Operand, differences, faults_of_engines, node_model
 from onnx import TensorProto, helper, numpy_helper
-from quantizing import disagreement, needs_exact_sums, theirs, wrong_engines
+from quantizing import disagreement, theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.options import build_options
@@ -16,6 +16,8 @@ from ourcc.ir.errors import InputError, ModelError, UnsupportedError
 from ourcc.ir.graph.reference import interpret
 from ourcc.passes.fusion.partition import partition
 from ourcc.passes.regions.compose import Group
+
+from ....peers import needs_exact_sums
 
 F16, F32, I32 = np.float16, np.float32, np.int32
 SEEDS = 24

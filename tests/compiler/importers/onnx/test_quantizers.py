@@ -11,13 +11,15 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import QuantFormat
 from onnxruntime.transformers.float16 import convert_float_to_float16
-from quantizing import I4, I8, I16, U8, U16, Setting, disagreement, needs_exact_sums, quantized, theirs, wrong_engines
+from quantizing import I4, I8, I16, U8, U16, Setting, disagreement, quantized, theirs, wrong_engines
 
 from ourcc.compiler.importers.onnx import import_onnx
 from ourcc.compiler.options import build_options
 from ourcc.compiler.pipeline import compile_module
 from ourcc.ir.errors import InputError, ModelError, UnsupportedError
 from ourcc.ir.graph.reference import interpret, judge
+
+from ....peers import needs_exact_sums
 
 F, INT = TensorProto.FLOAT, TensorProto.INT64
 N = helper.make_node
