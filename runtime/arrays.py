@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,19 @@ def on_host(value: Any, dtype: DType) -> Array:
 def pointer(value: Any) -> int:
     """The address of the first element."""
     if isinstance(value, np.ndarray):
-        address: int = value.__array_interface__["data"][0]
-        return address
+        return _DATA.from_address(id(value) + _DATA_AT).value or 0 if _IS_IN_OBJECT else _told(value)
     return int(value.data_ptr())
+
+
+def _told(value: Array) -> int:
+    """The address of an array's elements in a description that numpy makes of it, which takes longer than all else of a small call."""
+    address: int = value.__array_interface__["data"][0]
+    return address
+
+
+_DATA, _DATA_AT = ctypes.c_void_p, object.__basicsize__
+"""numpy's C ABI: what follows the head of an array's object is the address of its elements."""
+_IS_IN_OBJECT = all(_told(array) == (_DATA.from_address(id(array) + _DATA_AT).value or 0) for array in (np.zeros(3), np.zeros(3)[1:]))
 
 
 def packed(value: Array, dtype: DType) -> Array:
@@ -158,13 +169,14 @@ def packed(value: Array, dtype: DType) -> Array:
 
 def new_output(dtype: DType, shape: tuple[int, ...], as_torch: bool, device: str = "cpu") -> Any:
     """Fresh memory for a result, of the caller's kind."""
+    make: Callable[[], Any]
     if as_torch and dtype != string:
         make = functools.partial(torch_module().empty, shape, dtype=torch_dtype(dtype), device=device)
     else:
-        make = functools.partial(np.empty, shape, dtype=dtype.numpy)
+        make = functools.partial(np.empty, shape, dtype.numpy)
     # Memory of a device is its own allocator's to refuse.
     size = math.prod(shape) * max(dtype.bits, 8) // 8 if device == "cpu" else 0
-    return allocate(size, f"a result {dtype}[{', '.join(map(str, shape))}]", make)
+    return allocate(size, lambda: f"a result {dtype}[{', '.join(map(str, shape))}]", make)
 
 
 def new_bytes(type: TensorType) -> Array:

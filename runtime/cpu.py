@@ -239,22 +239,23 @@ class _Context(Bound):
                 self.pointers[number] = pointer(self.memory[number])
 
     def _reserve(self, binding: Binding) -> None:
-        arena = self.loaded.arena
-        size = binding.layout[1] if arena is None else arena(binding.symbols)
+        if binding.arena is None:
+            arena = self.loaded.arena
+            binding.arena = binding.layout[1] if arena is None else arena(binding.symbols)
+        size = binding.arena
         if size > self.arena.size or not self.address:
             self.arena = aligned_bytes(max(size, 1))
             self.address = pointer(self.arena)
 
     def _allocate(self, binding: Binding) -> None:
         """Memory for outputs and dynamic buffers whose sizes are known and that have none yet."""
-        for number, type in binding.allocations:
-            if number in self.outputs or number in self.memory or type.dtype == string:
-                continue
-            if isinstance(self.program.buffers[number].storage, storage.Output) and type.dtype.bits >= 8:
-                output = new_output(type.dtype, _shape(type), self.as_torch)
+        for number, dtype, shape in binding.outputs:
+            if number not in self.outputs:
+                output = new_output(dtype, shape, self.as_torch)
                 self.outputs[number] = output
                 self.pointers[number] = pointer(output)
-            else:
+        for number, type in binding.dynamic:
+            if number not in self.memory:
                 self.memory[number] = new_bytes(type)
                 self.pointers[number] = pointer(self.memory[number])
 

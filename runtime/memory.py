@@ -18,7 +18,7 @@ UNCHECKED = 1 << 30
 HINT = "call with smaller sizes, or on a machine with more memory"
 
 
-def allocate(size: int, what: str, make: Callable[[], T]) -> T:
+def allocate(size: int, what: Callable[[], str], make: Callable[[], T]) -> T:
     """What `make` gives, which takes `size` bytes for `what`; OutOfMemoryError where they are not there.
 
     Linux promises memory that it does not have and kills the process that touches it: large sizes are compared with
@@ -27,14 +27,14 @@ def allocate(size: int, what: str, make: Callable[[], T]) -> T:
     if size > UNCHECKED:
         available = available_bytes()
         if available is not None and size > available:
-            raise OutOfMemoryError(f"out of memory: {what} needs {text(size)}, {text(available)} are available", hint=HINT)
+            raise OutOfMemoryError(f"out of memory: {what()} needs {text(size)}, {text(available)} are available", hint=HINT)
     try:
         return make()
     except (MemoryError, ValueError, RuntimeError, OverflowError) as error:
         # numpy and torch have errors of their own for sizes that no address space holds.
         if size <= UNCHECKED and not isinstance(error, MemoryError):
             raise
-        raise OutOfMemoryError(f"out of memory: {what} needs {text(size)}", hint=HINT) from error
+        raise OutOfMemoryError(f"out of memory: {what()} needs {text(size)}", hint=HINT) from error
 
 
 def available_bytes() -> int | None:

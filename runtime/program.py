@@ -16,7 +16,7 @@ from ..ir.plan import Alias, Buffer, Call, Check, Host, Launch, Plan, Slot, slot
 from ..ir.plan.check import check
 from ..ir.plan.places import is_dense
 from ..ir.plan.verify import verify
-from ..ir.types import TensorType
+from ..ir.types import DType, TensorType, string
 from .contents import Port, Ports, WrittenPlans, ports
 from .signature import Signature
 from .sizes import Sizes
@@ -69,6 +69,8 @@ class Binding:
         shapes.sizes.check(values)
         names = shapes.symbol_names
         self.symbols = (ctypes.c_int64 * max(1, len(names)))(*(values.get(name, 0) for name in names))
+        self.arena: int | None = None
+        """Bytes of the arena as native code counts them, once it was asked."""
         self._types: dict[int, TensorType | None] = {}
 
     def type(self, number: int) -> TensorType | None:
@@ -92,6 +94,21 @@ class Binding:
         """The buffers that each call allocates, as far as their sizes are known."""
         pairs = ((number, self.type(number)) for number in self.shapes.allocated)
         return tuple((number, type) for number, type in pairs if type is not None)
+
+    @functools.cached_property
+    def outputs(self) -> tuple[tuple[int, DType, tuple[int, ...]], ...]:
+        """Of these the results that callers get as they are: buffer, element type, shape."""
+        handed = ((number, type) for number, type in self.allocations if self._is_handed_out(number, type.dtype))
+        return tuple((number, type.dtype, tuple(size for size in type.shape if isinstance(size, int))) for number, type in handed)
+
+    @functools.cached_property
+    def dynamic(self) -> tuple[tuple[int, TensorType], ...]:
+        """All others of them, but for strings, which are objects."""
+        pairs = ((number, type) for number, type in self.allocations if type.dtype != string)
+        return tuple((number, type) for number, type in pairs if not self._is_handed_out(number, type.dtype))
+
+    def _is_handed_out(self, number: int, dtype: DType) -> bool:
+        return isinstance(self.shapes.buffers[number].storage, storage.Output) and dtype.bits >= 8 and dtype != string
 
 
 class Program:

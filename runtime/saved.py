@@ -91,7 +91,7 @@ def _read(path: str, types: Mapping[str, TensorType]) -> Array:
             if not least <= status.st_size <= most:
                 expected = f"at least {least}" if status.st_size < least else f"at most {most}"
                 raise EngineError(f"{path}: not a session of this engine: it has {status.st_size} bytes, expected {expected}")
-            data = allocate(status.st_size, "a session's file", lambda: np.empty(status.st_size, np.uint8))
+            data = allocate(status.st_size, lambda: "a session's file", lambda: np.empty(status.st_size, np.uint8))
             read_into(handle, 0, data.data)
         finally:
             os.close(handle)

@@ -208,6 +208,6 @@ def aligned(constant: Constant) -> Constant:
 def aligned_bytes(size: int, zeros: bool = False) -> Array:
     """A new flat u8 array whose first byte lies at an aligned address; `zeros` take memory when they are first touched."""
     make = np.zeros if zeros else np.empty
-    memory = allocate(size, "a buffer", lambda: make(size + ALIGNMENT, np.uint8))
+    memory = allocate(size, lambda: "a buffer", lambda: make(size + ALIGNMENT, np.uint8))
     first = -int(memory.__array_interface__["data"][0]) % ALIGNMENT
     return memory[first : first + size]

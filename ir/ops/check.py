@@ -15,7 +15,7 @@ import numpy as np
 from .. import dims, scalar
 from ..dims import Dim
 from ..errors import IndexRangeError, InputError, VerifyError, ZeroDivisorError
-from ..types import TensorType, i32, i64, u8
+from ..types import TensorType, i32, i64, u8, u64
 from .sampling import array, draw, refused
 from .structure import RegionBuilder
 from .table import Sample, axis_of, bound, opaque, structured
@@ -45,8 +45,14 @@ def index_message(index: int, size: int, negative: bool, subject: str) -> str:
 
 
 def _worst(indices: Tensor, size: int, negative: bool) -> int:
-    outside = (indices >= size) | (indices < (-size if negative and indices.dtype.kind == "i" else 0))
-    return max(int(indices[outside].max()), IN_RANGE + 1) if outside.any() else IN_RANGE
+    if not indices.size:
+        return IN_RANGE
+    low = -size if negative and indices.dtype.kind == "i" else 0
+    signed = indices.astype(np.int64)
+    top, bottom = int(signed.max()), int(signed.min())
+    if top >= size:
+        return top
+    return max(bottom, IN_RANGE + 1) if bottom < low else IN_RANGE
 
 
 def _expect_integers(op: str, indices: TensorType) -> None:
@@ -130,7 +136,7 @@ def _() -> Iterator[Sample]:
 
 @structured()
 def worst_index(indices: Tensor, /, *, size: Dim, negative: bool = True) -> Tensor:
-    """The largest index that lies outside 0..size-1 (with `negative`: -size..size-1); -2^63 if all lie within."""
+    """The largest index if that is not below `size`, else the smallest if that is below 0 (with `negative`: -size), else -2^63."""
     (limit,) = bound((size,))
     return np.asarray(_worst(indices, limit, negative), np.int64)
 
@@ -144,11 +150,15 @@ def _(indices: TensorType, *, size: Dim, negative: bool) -> TensorType:
 @worst_index.region
 def _(r: RegionBuilder, indices: TensorType, *, size: Dim, negative: bool) -> None:
     axes = r.grid(indices.shape)
-    index = scalar.cast(r.load(0, axes), i64)
     low = r.index(-size if negative and indices.dtype.kind == "int" else 0)
-    outside = scalar.bit_or(scalar.lt(index, low), scalar.le(r.index(size), index))
-    found = scalar.where(outside, scalar.max(index, IN_RANGE + 1), IN_RANGE)
-    r.store(0, (), r.reduce("max", axes, found, ()) if axes else found, axes=())
+    index = scalar.cast(r.load(0, axes), i64) if indices.dtype.bits == 64 else r.load(0, axes)
+    # Two folds take a fraction of the time of one fold of what is tested and chosen element by element.
+    top = scalar.cast(r.reduce("max", axes, index, ()) if axes else index, i64)
+    found = IN_RANGE
+    if indices.dtype.kind == "int" or indices.dtype.bits == 64:
+        bottom = scalar.cast(r.reduce("min", axes, index, ()) if axes else index, i64)
+        found = scalar.where(scalar.lt(bottom, low), scalar.max(bottom, IN_RANGE + 1), found)
+    r.store(0, (), scalar.where(scalar.le(r.index(size), top), top, found), axes=())
 
 
 @worst_index.samples
@@ -160,6 +170,7 @@ def _() -> Iterator[Sample]:
     yield Sample((draw(4, 7, dtype=i32, low=-9, high=9),), {"size": 4})
     yield Sample((array(3, 255, dtype=u8),), {"size": 4})
     yield Sample((draw(dtype=i64, low=7, high=9),), {"size": 4})
+    yield Sample((array(3, 2**63 + 5, dtype=u64),), {"size": 4})
     yield Sample((draw(0, dtype=i64),), {"size": 0})
     yield refused((draw(3),), "worst_index: got f32[3], expected integers", size=3)
 

@@ -23,6 +23,8 @@ from .table import Sample, axis_of, bound, same_dtype, structured
 
 Tensor = np.ndarray[Any, Any]
 COMBINES = ("none", "add", "mul", "max", "min")
+NARROW = 1 << 30
+"""Sizes up to here and their places are computed in 32 bits."""
 
 
 def _held(indices: Tensor, size: int) -> Tensor:
@@ -41,18 +43,21 @@ def _expect_combine(op: str, combine: str) -> None:
         raise VerifyError(f"{op}: got combine {combine!r}, expected one of {', '.join(COMBINES)}")
 
 
-def _from_front(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
-    signed: Traced = scalar.cast(index, i64)
+def _from_front(r: RegionBuilder, index: Traced, size: Dim, wide: bool = True) -> Traced:
+    signed: Traced = scalar.cast(index, i64 if wide else i32)
     if index.dtype.kind == "uint":
         return signed
-    wrapped: Traced = scalar.where(scalar.lt(signed, 0), scalar.add(signed, r.index(size)), signed)
+    wrapped: Traced = scalar.where(scalar.lt(signed, 0), scalar.add(signed, r.index(size) if wide else size), signed)
     return wrapped
 
 
 def _clamped(r: RegionBuilder, index: Traced, size: Dim) -> Traced:
+    """A place within the size, computed in 32 bits where they hold it; only these are read of an index that is out of range."""
+    wide = not isinstance(size, int) or size > NARROW
+    found = _from_front(r, index, size, wide)
     if index.dtype.kind == "uint" and isinstance(size, int) and size >= 1 << index.dtype.bits:
-        return _from_front(r, index, size)
-    held: Traced = scalar.max(scalar.min(_from_front(r, index, size), r.index(size - 1)), 0)
+        return found
+    held: Traced = scalar.max(scalar.min(found, r.index(size - 1) if wide else size - 1), 0)
     return held
 
 

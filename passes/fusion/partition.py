@@ -79,8 +79,8 @@ def _decide(choices: Choices, op: Op) -> None:
     if wanted and not_beside is None and why is not None:
         choices.store_beside(question.value, op, question.first, _stored(question))
         return
-    ends_sums = question.facts.sums or profit.ends_chain(question)
-    if question.value not in choices.outputs and ends_sums and _is_only_moved(question):
+    keeps_axes = question.facts.sums or profit.ends_chain(question) or profit.repeats_rows(question)
+    if question.value not in choices.outputs and keeps_axes and _is_only_moved(question):
         # Stored through what only moves it an op keeps its axes, by which strategies know it.
         choices.view(op)
     if op not in choices.views and why is None:

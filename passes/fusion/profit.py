@@ -18,6 +18,9 @@ from . import legality
 from .choices import Choices
 from .legality import Question, Rule, refusal
 
+SHORT_ROW = 16
+"""Rows of fewer elements are not worth a loop of their own."""
+
 # --- computed where it is read ----------------------------------------------------------------------------------------
 
 
@@ -82,6 +85,19 @@ def ends_chain(q: Question) -> bool:
         return False
     products = (_product_behind(q.choices.facts, operand, q.value, ("map",)) for operand in q.op.operands)
     return any(product is not None and q.choices.facts[product].is_chained for product in products)
+
+
+def repeats_rows(q: Question) -> bool:
+    """Whether rows are repeated and then lie in one row: read from there, each element would be found by a division."""
+    if q.op.name != "broadcast_to" or any(user.name != "reshape" for user in q.value.uses):
+        return False
+    (source,), shape = q.op.operands, q.value.shape
+    before = (1,) * (len(shape) - source.type.rank) + source.shape if source is not None else ()
+    repeated = [n for n, (size, wanted) in enumerate(zip(before, shape, strict=True)) if size == 1 and wanted != 1]
+    if not repeated or any(len(user.result.shape) >= len(shape) for user in q.value.uses):
+        return False
+    row = dims.product(shape[repeated[-1] + 1 :])
+    return dims.at_most(SHORT_ROW, row, q.choices.module.facts) is True and all(row not in user.result.shape for user in q.value.uses)
 
 
 def _ends_product(q: Question) -> bool:

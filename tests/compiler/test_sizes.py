@@ -64,7 +64,7 @@ def test_what_this_machine_does_not_have_is_an_error_with_the_size(monkeypatch: 
     assert isinstance(caught.value, MemoryError) and caught.value.exit_status == 1
     monkeypatch.setattr(memory, "available_bytes", lambda: None)
     with pytest.raises(OutOfMemoryError, match="the buffer needs"):
-        memory.allocate(12 << 60, "the buffer", lambda: np.empty(12 << 60, np.uint8))
+        memory.allocate(12 << 60, lambda: "the buffer", lambda: np.empty(12 << 60, np.uint8))
 
 
 def test_sizes_of_a_call_cannot_wrap_around() -> None:

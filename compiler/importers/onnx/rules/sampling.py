@@ -10,9 +10,8 @@ from .....ir import dims
 from .....ir.dims import Dim
 from .....ir.errors import UnsupportedError
 from .....ir.graph import Value
-from .....ir.types import i64
+from .....ir.types import i32, i64
 from ..context import Node, cast, rule
-from .movement import transpose
 from .resize_symbolic import cubic_kernel
 
 MODES = {"bilinear": "linear", "linear": "linear", "nearest": "nearest", "bicubic": "cubic", "cubic": "cubic"}
@@ -103,8 +102,9 @@ def _picked(n: Node, x: Value, sizes: Sequence[int], indices: Sequence[Value], p
     """x at whole indices, [batch, channels, *grid]; 0 outside where the padding is zeros."""
     flat: Value | None = None
     inside: Value | None = None
+    narrow = i32 if math.prod(sizes) <= 1 << 30 else i64
     for size, index in zip(sizes, indices, strict=True):
-        whole = cast(n, n.b.clip(index, n.b.scalar(0.0, index.dtype), n.b.scalar(size - 1.0, index.dtype)), i64)
+        whole = cast(n, n.b.clip(index, n.b.scalar(0.0, index.dtype), n.b.scalar(size - 1.0, index.dtype)), narrow)
         flat = whole if flat is None else n.b.add(n.b.mul(flat, size), whole)
         valid = n.b.logical_and(n.b.ge(index, 0.0), n.b.le(index, size - 1.0))
         inside = valid if inside is None else n.b.logical_and(inside, valid)
@@ -112,10 +112,9 @@ def _picked(n: Node, x: Value, sizes: Sequence[int], indices: Sequence[Value], p
         raise n.fail("there is nothing to sample")
     batch, channels = x.shape[:2]
     points = flat.shape[1:]
-    # The channels of one place lie together after this transpose, so that a gather reads whole rows.
-    rows = transpose(n, n.b.reshape(x, shape=(batch, channels, math.prod(sizes))), (0, 2, 1))
-    index = n.b.reshape(flat, shape=(batch, dims.product(points), 1))
-    picked = transpose(n, n.b.gather_nd(rows, index, batch_dims=1), (0, 2, 1))
+    count = dims.product(points)
+    index = n.b.broadcast_to(n.b.reshape(flat, shape=(batch, 1, count)), shape=(batch, channels, count))
+    picked = n.b.take_along_axis(n.b.reshape(x, shape=(batch, channels, math.prod(sizes))), index, axis=2)
     result: Value = n.b.reshape(picked, shape=(batch, channels, *points))
     if padding != "zeros":
         return result
